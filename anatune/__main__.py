@@ -5,8 +5,6 @@ import signal
 import sys
 from types import FrameType
 
-__all__ = ["run"]
-
 
 def run() -> None:
     """Run the command line and exit. Ctrl-C while it is still being imported is one line, too."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
 from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds, is_iterable, shown
-from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload.nest import Workload
@@ -20,15 +18,16 @@ from anatune.core.workload.ranges import RangedWorkload, asked_range
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model import joint
-from anatune.model.joint import Corrections
-from anatune.model.learned.corrections import AUTO, NONE, corrected
+from anatune.model.learned.corrections import AUTO, corrected
 from anatune.model.plan import Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
+from anatune.model.rank import Constraints, rank
 from anatune.templates import make_model
-from anatune.templates.base.model import AnalyticalModel, Model, Progress
+from anatune.templates.base.model import AnalyticalModel, Progress
 from anatune.templates.base.space import Space
 from anatune.templates.base.watch import Watch
 from anatune.tuning.machine import choose_threads
+from anatune.tuning.plans import Evidence, plan_with_evidence
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,11 +40,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "prune", "space"]
 
-MOST_SCHEDULES, MOST_COMPILED = 10_000, 1_000
-"""Most schedules that one plan returns; most programs that it compiles."""
+MOST_SCHEDULES = 10_000
+"""Most schedules that one plan returns."""
 _WALKED = {"cpu": "cpu"}  # kind of device -> the one template that `prune` ranks
-SCHEDULES_A_PROGRAM = 8
-"""Schedules that are ranked for each program to compile: unroll depths and fetch widths often make no difference."""
 
 
 def _checked(workload: Workload, hw: HardwareLike, threads: int | None) -> HardwareSpec:
@@ -57,28 +54,6 @@ def _checked(workload: Workload, hw: HardwareLike, threads: int | None) -> Hardw
         )
     device = hardware(hw)
     return device if threads is None else device.with_threads(choose_threads(device, threads, usable=sys.maxsize))
-
-
-class _Search(NamedTuple):
-    """How the order of schedules is searched, as `plan` and `prune` take it."""
-
-    accuracy: str
-    time_limit_s: float | None
-    distinct: bool
-    progress: Progress | None
-
-
-def _checked_search(
-    call: str, accuracy: str | None, time_limit_s: float | None, progress: Progress | None, *, distinct: bool
-) -> _Search:
-    """Return what is asked of a search; an argument that is wrong is an error that names the call."""
-    checked_function(f"{call}: progress", progress)
-    return _Search(
-        STANDARD if accuracy is None else checked_accuracy(f"{call}: accuracy", accuracy),
-        checked_seconds(f"{call}: time_limit_s", time_limit_s),
-        checked_flag(f"{call}: distinct", distinct),
-        progress,
-    )
 
 
 def model(
@@ -194,42 +169,13 @@ def plan(
         There are no such records, or they cannot be read.
     """
     top_k = checked_integer("plan: top_k", top_k, 1, MOST_SCHEDULES)
-    search = _checked_search("plan", accuracy, time_limit_s, progress, distinct=distinct)
-    compile = checked_integer("plan: compile", compile, 0, MOST_COMPILED)
-    checked_function("plan: compile_progress", compile_progress)
+    checked_function("plan: progress", progress)
+    constraints = Constraints(template=template, accuracy=accuracy, time_limit_s=time_limit_s, distinct=distinct)
+    evidence = Evidence(compile=compile, records=records, compile_progress=compile_progress)
     device = _checked(workload, hw, threads)
-    names = joint.asked_templates(workload, device, template, accuracy)
-    compiled, correction = (_compilation(device, correction, names), NONE) if compile else (None, correction)
-    saved = joint.find_corrections(device, names, correction)
-    if records is not None:
-        from anatune.tuning.reuse import best_recorded, record_corrections
-
-        measured = best_recorded(workload, device, template, search.accuracy, records)
-        saved |= record_corrections(device, names if str(correction) == AUTO else (), records)
-    answer, models = _ranked(workload, device, names, search, saved, max(top_k, SCHEDULES_A_PROGRAM * compile))
-    if compiled is not None:
-        answer = compiled(answer, models, compile, search.time_limit_s, compile_progress)
-    return (answer if records is None else replace(answer, measured=measured(models))).first(top_k)
-
-
-def _ranked(
-    workload: Workload, device: HardwareSpec, names: Sequence[str], search: _Search, saved: Corrections, count: int
-) -> tuple[Plan, dict[str, Model]]:
-    """Return the first schedules of all templates that are asked for, in one order, and the models that ranked them."""
-    watch, accuracy = Watch(search.time_limit_s, search.progress), search.accuracy
-    ranked = joint.rank_templates(workload, device, names, count, accuracy, saved, watch, distinct=search.distinct)
-    models = {entry.plan.template: entry.model for entry in ranked}
-    return joint.merged([entry.plan for entry in ranked], count), models
-
-
-def _compilation(device: HardwareSpec, correction: str | Path, names: Sequence[str]) -> Callable[..., Plan]:
-    """Return what compiles a plan's first programs, once it is clear that they can be compiled."""
-    from anatune.measure.cuda.compiler import check_compiler, compiled_plan
-
-    check_compiler(device, names)
-    if str(correction) not in (AUTO, NONE):
-        raise SpaceError("plan: compile and correction both change the order; leave one out")
-    return compiled_plan
+    if not evidence.compile and records is None:
+        return rank(workload, device, top_k, constraints, correction, progress)
+    return plan_with_evidence(workload, device, top_k, constraints, evidence, correction, progress)
 
 
 def plan_range(
@@ -409,14 +355,15 @@ def prune(
     from anatune.model.pruning.candidates import CandidateSubset
     from anatune.model.pruning.joined import subset_of  # numba: not where kernels are only measured
 
-    search = _checked_search("prune", accuracy, time_limit_s, progress, distinct=distinct)
+    checked_function("prune: progress", progress)
+    asked = Constraints(accuracy=accuracy, time_limit_s=time_limit_s, distinct=distinct, call="prune")
     diverse = checked_flag("prune: diverse", diverse)
     device = _checked(workload, hw, threads)
     if candidates is None:
         names = joint.asked_templates(workload, device, template or _WALKED.get(device.kind), accuracy)
         saved = joint.find_corrections(device, names, correction)
-        models = [corrected(make_model(workload, device, name, search.accuracy), saved[name]) for name in names]
-        return subset_of(models, keep, search.accuracy, search.time_limit_s, search.distinct, diverse, progress)
+        models = [corrected(make_model(workload, device, name, asked.admitted), saved[name]) for name in names]
+        return subset_of(models, keep, asked.admitted, asked.time_limit_s, asked.distinct, diverse, progress)
     if isinstance(candidates, Schedule) or not is_iterable(candidates):
         raise SpaceError(f"prune: candidates is {shown(candidates)}, expected a list of Schedule objects")
     model_of = partial(joint.corrected_model, workload, device, correction)

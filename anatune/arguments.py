@@ -19,22 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "MOST_SECONDS",
-    "MOST_SEED",
-    "MOST_TRIALS",
-    "checked_choice",
-    "checked_flag",
-    "checked_function",
-    "checked_integer",
-    "checked_path",
-    "checked_seconds",
-    "checked_share",
-    "is_iterable",
-    "plain_array",
-    "shown",
-]
-
 MOST_SECONDS = 1e6
 """Longest time limit, s (11 days): what waits for processes counts milliseconds in 32 bits."""
 MOST_SEED = 2**63 - 1

@@ -14,8 +14,6 @@ import msgspec
 
 from anatune.threads import new_lock
 
-__all__ = ["converted", "from_json", "from_message"]
-
 _DESCRIBING = new_lock()
 _T = TypeVar("_T")
 

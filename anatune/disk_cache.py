@@ -19,8 +19,6 @@ from pathlib import Path
 
 from anatune.files import open_file, replace_file
 
-__all__ = ["DiskCache", "sources_of", "versions_of"]
-
 _KEPT_SHARE = 0.8
 """Share of the limit that is left after a cleaning, so that not every entry has to clean."""
 _CLEANED_EVERY = 256

@@ -8,23 +8,6 @@ from __future__ import annotations
 
 from anatune.printable import printable
 
-__all__ = [
-    "AnatuneError",
-    "BuildError",
-    "DeviceError",
-    "MissingDependencyError",
-    "ModelVersionError",
-    "NotJudgedWarning",
-    "RecordError",
-    "RunError",
-    "SecurityError",
-    "SpaceError",
-    "SpecError",
-    "UnknownNameError",
-    "WorkloadError",
-    "no_scratch",
-]
-
 
 class AnatuneError(Exception):
     """Root of all errors raised on purpose by anatune; the message is one line, whatever text it quotes."""

@@ -21,25 +21,6 @@ from typing import BinaryIO, NamedTuple
 from anatune.errors import AnatuneError, no_scratch
 from anatune.writable import can_write
 
-__all__ = [
-    "MOST_BYTES",
-    "Output",
-    "OutputKind",
-    "check_folder",
-    "json_with",
-    "make_folder",
-    "open_file",
-    "read_file",
-    "read_lines",
-    "reason",
-    "remove_scratch",
-    "remove_with",
-    "replace_file",
-    "replaced_folder",
-    "scratch_folder",
-    "temporary_folder",
-]
-
 _scratch: set[str] = set()
 """Temporary files and folders of this process that may still be there."""
 if hasattr(os, "register_at_fork"):

@@ -16,8 +16,6 @@ from typing import Any
 from anatune.errors import AnatuneError, MissingDependencyError
 from anatune.requirements import pip_line, read_project
 
-__all__ = ["check_all", "entries", "import_optional", "load", "resolve"]
-
 
 def resolve(name: str) -> Any:
     """Return the object called ``module:object``.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["printable"]
-
 
 def printable(text: str) -> str:
     """Return text in which all that is no sign is escaped as in Python's source; ends of lines and tabs stay."""

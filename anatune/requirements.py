@@ -12,8 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Need", "needs", "pip_line", "read_project"]
-
 
 class Need(NamedTuple):
     """A package that anatune, or one of its extras, asks for. Immutable."""

@@ -10,15 +10,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = [
-    "allowed_cores",
-    "cpu_quota",
-    "data_folder",
-    "usable_cores",
-    "user_cache_folder",
-    "user_config_folder",
-]
-
 _PACKAGE = Path(__file__).resolve().parent
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakSet
 
-__all__ = ["LockedProperty", "in_turn", "new_lock", "once", "one_by_one"]
-
 _A = TypeVar("_A", bound=Hashable)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -1,16 +1,37 @@
-"""Objects of packages that have no types, or need not be there: their names say whose they are."""
+"""Packages that need not be there, for annotations: type checkers see them, functions import what they need.
+
+At run time the names are None.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-__all__ = ["Arithmetic", "OnnxObject", "TorchObject", "TvmObject"]
+__all__ = [
+    "Arithmetic", "ExportedProgram", "TorchArgument", "TorchSize", "TorchTensor", "fx", "ir", "ms", "nn", "onnx",
+    "sympy", "tirx", "torch", "tvm", "tvm_ffi",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    import onnx
+    import sympy
+    import torch
+    import tvm
+    import tvm_ffi
+    from torch import Tensor as TorchTensor
+    from torch import fx, nn
+    from torch.export import ExportedProgram
+    from tvm import ir, tirx
+    from tvm.s_tir import meta_schedule as ms
+
+    TorchSize: TypeAlias = int | torch.SymInt
+    TorchArgument: TypeAlias = TorchTensor | torch.SymInt
+else:
+    ExportedProgram = TorchArgument = TorchSize = TorchTensor = None
+    fx = ir = ms = nn = onnx = sympy = tirx = torch = tvm = tvm_ffi = None
 
 TvmObject = Any
-"""The package tvm, or whatever it makes."""
 TorchObject = Any
-"""The package torch, or whatever it makes: modules, programs, nodes of their graphs, tensors."""
 OnnxObject = Any
-"""The package onnx, or whatever it makes: models, nodes, their attributes."""
-Arithmetic = TvmObject
+Arithmetic = Any
 """What can be added, multiplied and divided: numbers, expressions of TVM's or PyTorch's."""

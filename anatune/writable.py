@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 
-__all__ = ["can_write"]
-
 
 def can_write(folder: str | os.PathLike[str]) -> bool:
     """Whether a file can be made in a folder; `os.access` says to root that it can, also of /proc."""

@@ -44,16 +44,16 @@ def live_bytes(graph: Any) -> int:
     from anatune.network.graph.nodes import Constant, values_in
 
     nodes = graph.nodes()
-    last = {id(one): place for place, node in enumerate(nodes) for one in values_in(node.arguments)}
-    last.update((id(one), len(nodes)) for one in graph.outputs)
-    live = {id(one): _bytes(one) for one in graph.inputs}
+    last = {one: place for place, node in enumerate(nodes) for one in values_in(node.arguments)}
+    last.update((one, len(nodes)) for one in graph.outputs)
+    live = {one: _bytes(one) for one in graph.inputs}
     most = sum(live.values())
     for place, node in enumerate(nodes):
         reads = [one for one in values_in(node.arguments) if not isinstance(one, Constant)]
         if node.op == "reshape":  # another name for the same memory
-            last[id(reads[0])] = max(last[id(reads[0])], last.get(id(node), place))
+            last[reads[0]] = max(last[reads[0]], last.get(node, place))
             continue
-        live[id(node)] = _bytes(node)
+        live[node] = _bytes(node)
         most = max(most, sum(live.values()))
         live = {key: size for key, size in live.items() if last.get(key, place) > place}
     return most

@@ -28,6 +28,11 @@ for variable in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
         os.environ[variable] = os.environ[_OWN + variable] = tempfile.mkdtemp(prefix="anatune-tests-")
 
 
+# Several workers share the cores: threads of linear algebra that wait for each other would take most of their time.
+# Set before any test imports NumPy, and inherited by all processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 def pytest_unconfigure(config):
     for variable in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
         if not hasattr(config, "workerinput") and _OWN + variable in os.environ:

@@ -3,7 +3,7 @@
 import re
 
 from anatune.errors import RunError
-from anatune.measure.cpu.tiles import allow_tiles
+from anatune.measure.cpu.features import allow_tiles
 
 _ROUNDS = re.compile(r"@llvm\.x86\.avx512bf16\.cvtneps2bf16\.(\d+)")
 

@@ -12,8 +12,6 @@ import typer
 
 from anatune.cli.output import print_text
 
-__all__ = ["complete", "completion", "device_names", "layer_and_operator_names", "strategy_names", "template_names"]
-
 _VARIABLE = "_ANATUNE_COMPLETE"
 """Set by the scripts; its value says what is asked for."""
 _BASH = """\

@@ -25,8 +25,6 @@ from typing import NoReturn
 
 from anatune.files import remove_scratch
 
-__all__ = ["GRACE_S", "INTERRUPTED", "Interrupts", "present", "watched"]
-
 INTERRUPTED = 130
 """Exit status: 128 and the number of SIGINT, as shells have it."""
 GRACE_S = 0.6

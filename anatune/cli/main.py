@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import os
 import sys
@@ -19,10 +20,10 @@ import typer
 
 from anatune.arguments import shown
 from anatune.cli.completion import complete, completion
-from anatune.cli.doctor import doctor
 from anatune.cli.hardware.app import app as hardware_app
 from anatune.cli.interrupts import INTERRUPTED, present, watched
-from anatune.cli.output import UsageError, note
+from anatune.cli.options import AsJson
+from anatune.cli.output import UsageError, note, print_lines, print_text
 from anatune.cli.panels import Commands, Grouped
 from anatune.cli.plan import plan
 from anatune.cli.progress import say
@@ -33,7 +34,28 @@ from anatune.errors import AnatuneError
 from anatune.files import reason, remove_scratch
 from anatune.printable import printable
 
-__all__ = ["app", "load_all_commands", "main", "run"]
+
+def doctor(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Look at versions only: import no package of the extras.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is installed, what is missing for which command, and how to mend it, one line each.
+
+    Exit status 1 where anatune cannot plan.
+    """
+    from anatune.doctor.examination import examine
+    from anatune.doctor.findings import can_plan, lines, tree
+
+    findings = examine(imports=not quick)
+    if as_json:
+        print_text(json.dumps(tree(findings)))  # Python's own: msgspec may be what is broken
+    else:
+        print_lines(lines(findings))
+    if not can_plan(findings):
+        raise typer.Exit(1)
+
 
 app = typer.Typer(
     name="anatune",

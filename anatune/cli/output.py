@@ -16,11 +16,6 @@ from anatune.printable import printable
 if TYPE_CHECKING:
     from anatune.report.text import Line
 
-__all__ = [
-    "UsageError", "line_width", "note", "note_once", "print_data", "print_json", "print_lines", "print_text",
-    "refuse_given",
-]  # fmt: skip
-
 UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 """Typer's class of usage errors: newer versions of typer bring click inside, older ones import it."""
 _NARROWEST, _WIDEST = 80, 120

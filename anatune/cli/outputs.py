@@ -12,8 +12,6 @@ from anatune.errors import RecordError
 from anatune.files import Output, OutputKind, json_with, open_file, read_file
 from anatune.named import load
 
-__all__ = ["ARRAYS", "MANIFEST", "PAGE", "SCHEDULE", "check_html", "marked", "move_export", "write_page"]
-
 _GENERATOR = b'<meta name="generator" content="anatune"'
 """In the head of every page."""
 _HEAD_BYTES = 4096

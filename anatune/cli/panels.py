@@ -9,8 +9,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from anatune.named import entries, load
 
-__all__ = ["GROUPS", "Commands", "Grouped", "subcommands"]
-
 _ORDER = (
     *("plan", "prune", "tune", "export", "compile", "run", "worker"),
     *("doctor", "completion", "configs", "hw", "records", "cluster"),

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from anatune.core.workload.ranges import RangedWorkload
     from anatune.model.plan import Plan
 
-__all__ = ["plan"]
-
 _NUM_EXPLAINED = 64
 """Schedules that an explanation looks at to find one that differs materially from the best."""
 _NUM_KERNELS = 6

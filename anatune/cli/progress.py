@@ -22,8 +22,6 @@ from anatune.printable import printable
 if TYPE_CHECKING:
     import rich.progress
 
-__all__ = ["QUIET_S", "Progress", "on_terminal", "say", "time_text"]
-
 QUIET_S = 1.5
 """Seconds before a terminal shows anything."""
 _FIRST_LINE_S, _EVERY_S = 3.0, 10.0

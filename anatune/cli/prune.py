@@ -14,8 +14,6 @@ from anatune.cli.progress import Progress
 from anatune.cli.workload import Words, WorkloadOptions
 from anatune.named import load
 
-__all__ = ["prune"]
-
 _NUM_FIRST = 10
 """Schedules that the summary shows."""
 _NUM_SHOWN = 64

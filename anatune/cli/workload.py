@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from anatune.core.workload.nest import Workload
     from anatune.core.workload.ranges import RangedWorkload
 
-__all__ = ["Words", "WorkloadOptions"]
-
 Words = Annotated[
     list[str] | None,
     typer.Argument(

@@ -12,8 +12,6 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE
 from anatune.templates import template_named
 
-__all__ = ["Arithmetic", "arithmetic_of", "comment_lines"]
-
 _ROUNDING = 1 / math.sqrt(28)
 """Root mean square of rounding errors over that of the values, in eps, for values that are uniform around 0: in each
 power of two errors are uniform over one spacing; summed over the powers, ``(1 / 84) / (1 / 3)``, squared."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 
-from anatune.untyped import TvmObject
+from anatune.untyped import tirx, tvm
 
 __all__ = ["change_bodies"]
 
 
-def change_bodies(tvm: TvmObject, module: TvmObject, change: Callable[[TvmObject], TvmObject]) -> TvmObject:
+def change_bodies(tvm: ModuleType, module: tvm.IRModule, change: Callable[[tirx.Stmt], tirx.Stmt]) -> tvm.IRModule:
     """Return a module with what `change` makes of the body of each of its functions of loops."""
     for name, function in module.functions_items():
         if isinstance(function, tvm.tirx.PrimFunc) and not (body := change(function.body)).same_as(function.body):

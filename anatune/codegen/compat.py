@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from anatune.core.hardware.dot import dot_features, tile_features
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import BuildError, MissingDependencyError, RecordError, SpaceError, WorkloadError
 from anatune.requirements import pip_line
-from anatune.untyped import TvmObject
+from anatune.untyped import TvmObject, ir, tirx, tvm
 
 __all__ = [
     "PARTS_OF_ISA",
@@ -64,7 +65,7 @@ TVM_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 """What TVM raises when it refuses a program: its own errors are RuntimeErrors, C++ may throw the others by name."""
 
 
-def import_tvm() -> TvmObject:
+def import_tvm() -> ModuleType:
     """Return the tvm package.
 
     Raises
@@ -84,7 +85,8 @@ def import_tvm() -> TvmObject:
             f"building kernels needs Apache TVM, which cannot be imported ({error}); install it with: {pip_line('tvm')}"
         ) from None
     _IMPORTED.add("tvm")
-    return tvm
+    package: ModuleType = tvm
+    return package
 
 
 class _NoTorch:
@@ -130,7 +132,7 @@ def set_pool_threads(threads: int) -> int:
     return int(tvm.get_global_func("runtime.NumThreads")())
 
 
-def import_meta_schedule() -> TvmObject:
+def import_meta_schedule() -> ModuleType:
     """Return TVM's meta_schedule package.
 
     Raises
@@ -142,16 +144,16 @@ def import_meta_schedule() -> TvmObject:
     from importlib import import_module
 
     try:
-        from tvm.s_tir import meta_schedule
-        from tvm.s_tir.meta_schedule import arg_info, database  # noqa: F401
-
-        for package in ("psutil", "cloudpickle"):  # its search and its builder import them late
-            import_module(package)
+        package = import_module("tvm.s_tir.meta_schedule")
+        for name in ("arg_info", "database"):
+            import_module(f"{package.__name__}.{name}")
+        for name in ("psutil", "cloudpickle"):  # its search and its builder import them late
+            import_module(name)
     except ImportError as error:
         raise MissingDependencyError(
             f"TVM's MetaSchedule cannot be used ({error}); install it with: {pip_line('metaschedule')}"
         ) from None
-    return meta_schedule
+    return package
 
 
 def register_errors() -> None:
@@ -162,7 +164,7 @@ def register_errors() -> None:
         tvm_ffi.register_error(error)
 
 
-def target_of(hardware: CpuSpec, *, threads: int = 1) -> TvmObject:
+def target_of(hardware: CpuSpec, *, threads: int = 1) -> tvm.target.Target:
     """Return the TVM target of a CPU spec: LLVM for its processor, its instruction set and triple.
 
     What the machine hides is taken away from the processor's features; its scheduling stays.
@@ -185,7 +187,7 @@ def target_of(hardware: CpuSpec, *, threads: int = 1) -> TvmObject:
     return target
 
 
-def triple_of(target: TvmObject) -> str:
+def triple_of(target: tvm.target.Target) -> str:
     """Return LLVM's word for the processor and system of a target."""
     import_tvm()
     from tvm.target.codegen import llvm_get_system_triple
@@ -193,14 +195,14 @@ def triple_of(target: TvmObject) -> str:
     return str(target.attrs.get("mtriple") or llvm_get_system_triple())
 
 
-def bare_target(machine: str) -> TvmObject:
+def bare_target(machine: str) -> tvm.target.Target:
     """Return the TVM target of the least Linux processor of an architecture, "x86_64" or "aarch64"."""
     mcpu = {"x86_64": "x86-64", "aarch64": "generic"}[machine]
     options = {"kind": "llvm", "mcpu": mcpu, "mtriple": f"{machine}-linux-gnu"}
     return import_tvm().target.Target(options)
 
 
-def lacks_feature(target: TvmObject, hardware: CpuSpec) -> str:
+def lacks_feature(target: tvm.target.Target, hardware: CpuSpec) -> str:
     """Return a feature of LLVM's that the microkernels of `hardware` use and `target` has not; "": there is none."""
     tvm = import_tvm()
     has = tvm.get_global_func("target.target_has_feature")
@@ -209,12 +211,12 @@ def lacks_feature(target: TvmObject, hardware: CpuSpec) -> str:
     return next((name for name in names if not has(name, target)), "")
 
 
-def features_of(target: TvmObject) -> frozenset[str]:
+def features_of(target: tvm.target.Target) -> frozenset[str]:
     """Return LLVM's names of what the processor of an LLVM target has."""
     return frozenset(str(name) for name in import_tvm().get_global_func("target.llvm_get_cpu_features")(target))
 
 
-def gpu_target_of(hardware: GpuSpec) -> TvmObject:
+def gpu_target_of(hardware: GpuSpec) -> tvm.target.Target:
     """Return the TVM target of a GPU spec.
 
     Raises
@@ -240,15 +242,15 @@ def gpu_target_of(hardware: GpuSpec) -> TvmObject:
 class DevicePart(NamedTuple):
     """The device functions of a lowered module, and the target that code is made of them for."""
 
-    module: TvmObject
-    target: TvmObject
+    module: tvm.IRModule
+    target: tvm.target.Target
 
-    def built(self) -> TvmObject:
+    def built(self) -> tvm.runtime.Module:
         """Return TVM's CUDA module of it; errors are TVM's."""
         return import_tvm().get_global_func("target.build.cuda")(self.module, self.target)
 
 
-def device_part_of(module: TvmObject, target: TvmObject, *, has_scalars: bool = False) -> DevicePart:
+def device_part_of(module: tvm.IRModule, target: tvm.target.Target, *, has_scalars: bool = False) -> DevicePart:
     """Lower a module with one kernel; no GPU, driver or compiler of NVIDIA's is needed.
 
     Loops marked for unrolling keep their pragma: the source stays short, NVRTC unrolls.
@@ -296,7 +298,7 @@ def cuda_source_of(part: DevicePart) -> str:
         raise BuildError(f"TVM cannot generate CUDA C: {last_line(error)}") from None
 
 
-def array_of(tensor: TvmObject) -> NDArray[np.generic]:
+def array_of(tensor: tvm.runtime.Tensor) -> NDArray[np.generic]:
     """Return a tensor as an array, without a copy where DLPack has its dtype."""
     try:
         return np.from_dlpack(tensor)
@@ -311,7 +313,7 @@ def last_line(error: BaseException) -> str:
     return lines[-1].strip() if lines else repr(error)
 
 
-def parse_program(text: str, llvm: str) -> TvmObject:
+def parse_program(text: str, llvm: str) -> tirx.PrimFunc:
     """Return the PrimFunc that `text` (TVMScript) describes; the name LL in it is the LLVM IR module `llvm`."""
     tvm = import_tvm()
     from tvm.script import tirx
@@ -321,7 +323,7 @@ def parse_program(text: str, llvm: str) -> TvmObject:
     return tvm.script.from_source(text, names) if read is None else read(tvm, names)
 
 
-def operators_left(module: TvmObject) -> list[str]:
+def operators_left(module: tvm.IRModule) -> list[str]:
     """Return the Relax operators of a module that ``LegalizeOps`` would make functions of, in order."""
     tvm = import_tvm()
     from tvm import relax
@@ -329,7 +331,7 @@ def operators_left(module: TvmObject) -> list[str]:
 
     found: dict[str, None] = {}
 
-    def visit(node: TvmObject) -> None:
+    def visit(node: ir.Expr) -> None:
         operator = getattr(node, "op", None)
         if isinstance(operator, tvm.ir.Op) and operator.get_attr("FLegalize") is not None:
             found[str(operator.name)] = None
@@ -340,20 +342,20 @@ def operators_left(module: TvmObject) -> list[str]:
     return list(found)
 
 
-def same_structure(first: TvmObject, second: TvmObject) -> bool:
+def same_structure(first: tvm.runtime.Object, second: tvm.runtime.Object) -> bool:
     """Whether two modules are equal up to names."""
     import tvm_ffi
 
     return bool(tvm_ffi.structural_equal(first, second, map_free_vars=True))
 
 
-def schedule_of_module(module: TvmObject) -> TvmObject:
+def schedule_of_module(module: tvm.IRModule) -> tvm.s_tir.Schedule:
     """Return a ``tvm.s_tir.Schedule`` of an IRModule."""
     tvm = import_tvm()
     return tvm.s_tir.Schedule(module)
 
 
-def compile_module(module: TvmObject, target: TvmObject) -> TvmObject:
+def compile_module(module: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:
     """Compile an IRModule.
 
     Raises
@@ -368,7 +370,7 @@ def compile_module(module: TvmObject, target: TvmObject) -> TvmObject:
         raise BuildError(f"TVM cannot compile the program: {last_line(error)}") from None
 
 
-def build_measured(module: TvmObject, target: TvmObject, _params: object = None) -> TvmObject:
+def build_measured(module: tvm.IRModule, target: tvm.target.Target, _params: object = None) -> tvm.runtime.Executable:
     """Return a candidate of MetaSchedule's, built as its own builder does, without the intrinsics of other devices.
 
     What MetaSchedule's builder processes call: they have nothing else to import.

@@ -7,8 +7,6 @@ from anatune.codegen.lowered import Lowered
 from anatune.core.schedule import Schedule
 from anatune.templates import template_named
 
-__all__ = ["lower", "source", "tvm_module_json"]
-
 
 def lower(schedule: Schedule, threads: int) -> Lowered:
     """Return a schedule as a TVM module that takes all tensors in the workload's own layouts.

@@ -10,9 +10,12 @@ wrap then (on CPUs they are `formulas`, on GPUs operators of unsigned numbers). 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+
 from anatune.codegen.bodies import change_bodies
 from anatune.threads import once
-from anatune.untyped import TvmObject
+from anatune.untyped import ir, tirx, tvm
 
 __all__ = ["guard_elements", "unguard_elements"]
 
@@ -22,7 +25,7 @@ _SUMS = ("Add", "Sub", "Mul")
 
 
 @once
-def _operators(tvm: TvmObject) -> dict[str, TvmObject]:
+def _operators(tvm: ModuleType) -> dict[str, type[ir.Expr]]:
     """Make operators known to TVM, and return the kind of expression that each stands for, by its name."""
     from tvm.ir.op import register_op_attr
 
@@ -34,20 +37,20 @@ def _operators(tvm: TvmObject) -> dict[str, TvmObject]:
     return {name: getattr(tvm.tirx, kind) for name, kind in names.items()}
 
 
-def guard_elements(tvm: TvmObject, module: TvmObject) -> TvmObject:
+def guard_elements(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module of functions whose arithmetic of elements TVM does not know."""
     from tvm_ffi import structural_map
 
     names = {kind: name for name, kind in _operators(tvm).items()}
     floats = tuple(getattr(tvm.tirx, kind) for kind in _FLOATS)
 
-    def guard(node: TvmObject) -> TvmObject:
+    def guard(node: ir.prim.BinaryOpExpr) -> ir.Expr:
         return tvm.tirx.call_intrin(node.ty, names[type(node)], node.a, node.b)
 
-    def guard_float(node: TvmObject) -> TvmObject:
+    def guard_float(node: ir.prim.BinaryOpExpr) -> ir.Expr:
         return guard(node) if str(node.a.ty).startswith("float") else node
 
-    def guard_store(store: TvmObject) -> TvmObject:
+    def guard_store(store: tirx.BufferStore) -> tirx.BufferStore:
         value = _guard_whole(tvm, store, guard)
         return store if value is store.value else tvm.tirx.BufferStore(store.buffer, value, store.indices)
 
@@ -55,46 +58,46 @@ def guard_elements(tvm: TvmObject, module: TvmObject) -> TvmObject:
     return change_bodies(tvm, module, lambda body: structural_map(body, callbacks))
 
 
-def _guard_whole(tvm: TvmObject, store: TvmObject, guard: TvmObject) -> TvmObject:
+def _guard_whole(tvm: ModuleType, store: tirx.BufferStore, guard: Callable[..., ir.Expr]) -> ir.Expr:
     """Return a store's value in which the arithmetic of whole elements is guarded, not that of their indices."""
     from tvm_ffi import structural_map, structural_walk
 
     tirx, load = tvm.tirx, tvm.ir.expr.TensorLoad
     kinds = tuple(getattr(tirx, kind) for kind in {*_FLOATS, *_SUMS})
-    hidden: dict[TvmObject, TvmObject] = {}
+    hidden: dict[ir.Var, ir.TensorLoad] = {}
 
-    def hide(node: TvmObject) -> TvmObject:
+    def hide(node: ir.TensorLoad) -> ir.Var:
         name = tirx.Var(f"element{len(hidden)}", node.ty)
         hidden[name] = node
         return name
 
-    def has_element(node: TvmObject) -> bool:
-        names: list[TvmObject] = []
+    def has_element(node: ir.Expr) -> bool:
+        names: list[ir.Var] = []
         structural_walk(node, [(tirx.Var, lambda name: names.append(name) if name in hidden else None)])
         return bool(names)
 
-    def is_result(node: TvmObject) -> bool:
+    def is_result(node: ir.Expr) -> bool:
         return node in hidden and hidden[node].source.same_as(store.buffer)
 
-    def guard_known(node: TvmObject) -> TvmObject:
+    def guard_known(node: ir.prim.BinaryOpExpr) -> ir.Expr:
         if is_result(node.a) or is_result(node.b):  # a reduction, which TVM has to know
             return node
         return guard(node) if "int" in str(node.a.ty) and has_element(node) else node
 
-    def show(name: TvmObject) -> TvmObject:
+    def show(name: ir.Var) -> ir.Expr:
         return structural_map(hidden[name], [(tirx.Var, show)]) if name in hidden else name
 
     changed = structural_map(structural_map(store.value, [(load, hide)]), [(kinds, guard_known)])
     return structural_map(changed, [(tirx.Var, show)]) if hidden else store.value
 
 
-def unguard_elements(tvm: TvmObject, module: TvmObject) -> TvmObject:
+def unguard_elements(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module in which what `guard_elements` replaced is back."""
     from tvm_ffi import structural_map
 
     kinds = _operators(tvm)
 
-    def unguard(call: TvmObject) -> TvmObject:
+    def unguard(call: ir.Call) -> ir.Expr:
         kind = kinds.get(str(getattr(call.op, "name", "")))
         if kind is None:
             return call

@@ -12,6 +12,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from types import ModuleType
+from typing import TypeAlias
 
 from anatune.codegen.bodies import change_bodies
 from anatune.codegen.divisions import with_safe_divisions
@@ -20,38 +22,39 @@ from anatune.codegen.formulas import with_device_functions, with_formulas
 from anatune.codegen.indices import guard_indices, unguard_indices
 from anatune.codegen.remainders import with_safe_remainders
 from anatune.threads import once
-from anatune.untyped import TvmObject
+from anatune.untyped import ir, tirx, tvm
 
 __all__ = ["PIPELINE", "keeping_nan", "register_pipeline"]
 
+_Finish: TypeAlias = "Callable[[], tvm.transform.Pass]"
 PIPELINE = "anatune"
 """Name of the passes of `register_pipeline`."""
 
 
-def keeping_nan(tvm: TvmObject, module: TvmObject) -> TvmObject:
+def keeping_nan(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module of lowered functions in which maxima and minima of floating-point numbers keep NaN."""
     return change_bodies(tvm, module, lambda body: _Extremes(tvm, body).body)
 
 
 @once
-def register_pipeline(tvm: TvmObject) -> str:
+def register_pipeline(tvm: ModuleType) -> str:
     """Make TVM's passes with anatune's (indices, formulas, NaN, safe divisions) known to TVM; return their name."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
-    def own(change: Callable[[TvmObject, TvmObject], TvmObject], name: str) -> TvmObject:
+    def own(change: Callable[[ModuleType, ir.IRModule], ir.IRModule], name: str) -> ir.transform.Pass:
         return tvm.transform.module_pass(lambda module, _: change(tvm, module), opt_level=0, name=name)
 
-    def with_it(finish: Callable[[], TvmObject]) -> Callable[[], TvmObject]:
+    def with_it(finish: _Finish) -> _Finish:
         unguard, keep_nan = own(unguard_indices, "UnguardIndices"), own(keeping_nan, "KeepNan")
         last = [own(unguard_elements, "UnguardElements"), keep_nan, own(with_safe_divisions, "Divide")]
         return lambda: tvm.transform.Sequential([unguard, finish(), *last])
 
-    def factory() -> tuple[TvmObject, Callable[[], TvmObject], Callable[[], TvmObject]]:
+    def factory() -> tuple[ir.transform.Pass, _Finish, _Finish]:
         passes, host, device = PIPELINE_MAP["s_tir"]()
         guards = [own(guard_elements, "GuardElements"), own(guard_indices, "GuardIndices")]
         guarded = tvm.transform.Sequential([*guards, passes])
 
-        def behind(finish: Callable[[], TvmObject], *changes: Callable[..., TvmObject]) -> Callable[[], TvmObject]:
+        def behind(finish: _Finish, *changes: Callable[..., ir.IRModule]) -> _Finish:
             return with_it(lambda: tvm.transform.Sequential([*(own(one, one.__name__) for one in changes), finish()]))
 
         return guarded, behind(host, with_safe_remainders, with_formulas), behind(device, with_device_functions)
@@ -63,13 +66,13 @@ def register_pipeline(tvm: TvmObject) -> str:
 class _Extremes:
     """Rewrites the body of one function."""
 
-    def __init__(self, tvm: TvmObject, body: TvmObject) -> None:
+    def __init__(self, tvm: ModuleType, body: tirx.Stmt) -> None:
         import tvm_ffi
 
         self.tirx, self.load = tvm.tirx, tvm.ir.expr.TensorLoad
         tirx = tvm.tirx
         self.names = itertools.count()
-        self.sought: list[tuple[TvmObject, float]] = []
+        self.sought: list[tuple[ir.Var, float]] = []
         """Buffers whose elements become the largest or smallest of others, and what these begin with in TVM."""
         tvm_ffi.structural_walk(body, (tirx.BufferStore, self._seek))
         rewriting = [
@@ -81,7 +84,7 @@ class _Extremes:
         ]
         self.body = tvm_ffi.structural_map(body, rewriting)
 
-    def _seek(self, store: TvmObject) -> None:
+    def _seek(self, store: tirx.BufferStore) -> None:
         value = store.value
         if not isinstance(value, self.tirx.Max | self.tirx.Min) or not _is_float(value):
             return
@@ -90,7 +93,7 @@ class _Extremes:
                 limit = self.tirx.min_value if isinstance(value, self.tirx.Max) else self.tirx.max_value
                 self.sought.append((store.buffer, float(limit(_element(value)).value)))
 
-    def _extreme(self, node: TvmObject) -> TvmObject:
+    def _extreme(self, node: ir.prim.BinaryOpExpr) -> ir.Expr:
         """Return comparisons that choose a NaN where one of the two is."""
         if not _is_float(node):
             return node
@@ -105,7 +108,7 @@ class _Extremes:
         kept = tirx.Select(tirx.EQ(first, first), larger, first)
         return tirx.Let(first, constant, tirx.Let(value, other, kept))
 
-    def _chosen(self, cast: TvmObject) -> TvmObject:
+    def _chosen(self, cast: tirx.Cast) -> ir.Expr:
         """Return numbers of truth values as a choice: TVM's code for a name fails where its value casts a vector."""
         if not str(cast.value.ty).startswith("boolx"):
             return cast
@@ -113,17 +116,17 @@ class _Extremes:
         lanes = int(str(cast.ty).partition("x")[2])
         return self.tirx.Select(cast.value, self.tirx.Broadcast(one, lanes), self.tirx.Broadcast(zero, lanes))
 
-    def _different(self, node: TvmObject) -> TvmObject:
+    def _different(self, node: ir.prim.BinaryOpExpr) -> ir.Expr:
         """Return that two numbers are not equal: TVM's code for CPUs says that a NaN differs from none."""
         return self.tirx.Not(self.tirx.EQ(node.a, node.b)) if _is_float(node.a) else node
 
-    def _begun(self, store: TvmObject) -> TvmObject:
+    def _begun(self, store: tirx.BufferStore) -> tirx.BufferStore:
         """Return a store of the first value with an infinite one."""
         limits = [limit for buffer, limit in self.sought if buffer.same_as(store.buffer)]
         value = self._infinite(store.value, limits)
         return store if value is store.value else self.tirx.BufferStore(store.buffer, value, store.indices)
 
-    def _padded(self, call: TvmObject) -> TvmObject:
+    def _padded(self, call: ir.Call) -> ir.Expr:
         """Return a choice between an element and what pads with an infinite one, where extremes are sought."""
         if not self.sought or str(getattr(call.op, "name", "")) != "prim.if_then_else":
             return call
@@ -131,7 +134,7 @@ class _Extremes:
         value = self._infinite(outside, [limit for _, limit in self.sought])
         return call if value is outside else self.tirx.if_then_else(condition, inside, value)
 
-    def _infinite(self, value: TvmObject, limits: list[float]) -> TvmObject:
+    def _infinite(self, value: ir.Expr, limits: list[float]) -> ir.Expr:
         """Return an infinity for a constant of one of the limits, other values as they are."""
         tirx = self.tirx
         if isinstance(value, tirx.Broadcast):
@@ -141,15 +144,15 @@ class _Extremes:
             return value
         return tirx.FloatImm(_element(value), math.copysign(math.inf, float(value.value)))
 
-    def _is_constant(self, value: TvmObject) -> bool:
+    def _is_constant(self, value: ir.Expr) -> bool:
         tirx = self.tirx
         return isinstance(value.value if isinstance(value, tirx.Broadcast) else value, tirx.FloatImm)
 
 
-def _element(value: TvmObject) -> str:
+def _element(value: ir.Expr) -> str:
     """Return the dtype of a value's elements."""
     return str(value.ty).partition("x")[0]
 
 
-def _is_float(value: TvmObject) -> bool:
+def _is_float(value: ir.Expr) -> bool:
     return "float" in str(value.ty)

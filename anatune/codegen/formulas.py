@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from types import ModuleType
 
 from anatune.codegen.bodies import change_bodies
 from anatune.emit.elementary import FORMULAS, FUNCTIONS
 from anatune.emit.kernels import Function
 from anatune.emit.llvm import LlvmCode
 from anatune.threads import once
-from anatune.untyped import TvmObject
+from anatune.untyped import ir, tirx, tvm
 
 __all__ = ["ELEMENTARY", "elementary", "with_device_functions", "with_formulas"]
 
@@ -36,7 +37,7 @@ _WHOLE = {"int32": "i32", "int64": "i64", "uint32": "i32", "uint64": "i64"}
 
 
 @once
-def _register(tvm: TvmObject) -> None:
+def _register(tvm: ModuleType) -> None:
     """Make `_ADDED` operators of TVM's, and all functions ones that vectors may be of."""
     from tvm.ir.op import register_op_attr
 
@@ -53,18 +54,18 @@ def _name(name: str) -> str:
     return f"tirx.anatune.{name}" if name in _ADDED else f"tirx.{name}"
 
 
-def elementary(tvm: TvmObject, name: str, *operands: TvmObject) -> TvmObject:
+def elementary(tvm: ModuleType, name: str, *operands: ir.Expr) -> ir.Expr:
     """Return the call of an elementary function of numbers; `name` as these."""
     _register(tvm)
     return tvm.tirx.call_intrin(operands[0].ty, _name(name), *operands)
 
 
-def with_formulas(tvm: TvmObject, module: TvmObject) -> TvmObject:
+def with_formulas(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module of lowered functions for CPUs whose elementary functions are exact to a few last places."""
     _register(tvm)
     needed: dict[str, Function] = {}
 
-    def called(call: TvmObject) -> TvmObject:
+    def called(call: ir.Call) -> ir.Expr:
         name, kind = str(getattr(call.op, "name", "")).rpartition(".")[2], str(call.ty)
         dtype, _, lanes = kind.partition("x")
         if dtype == "float64" and name in _SPELT:
@@ -78,7 +79,7 @@ def with_formulas(tvm: TvmObject, module: TvmObject) -> TvmObject:
             needed[symbol] = _function(name, symbol, dtype, int(lanes or 1), len(call.args))
         return tvm.tirx.call_pure_extern(kind, symbol, *call.args)
 
-    def change(body: TvmObject) -> TvmObject:
+    def change(body: tirx.Stmt) -> tirx.Stmt:
         needed.clear()
         body = _map_calls(tvm, body, called)
         if not needed:
@@ -89,13 +90,13 @@ def with_formulas(tvm: TvmObject, module: TvmObject) -> TvmObject:
     return change_bodies(tvm, module, change)
 
 
-def with_device_functions(tvm: TvmObject, module: TvmObject) -> TvmObject:
+def with_device_functions(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module of lowered functions for CUDA that call CUDA's functions, not its fast approximations.
 
     The approximation of a logarithm is wrong near 1, those of sines are far from 0.
     """
 
-    def called(call: TvmObject) -> TvmObject:
+    def called(call: ir.Call) -> ir.Expr:
         name, kind = str(getattr(call.op, "name", "")).rpartition(".")[2], str(call.ty)
         if kind not in _C_TYPE:
             return call
@@ -107,28 +108,28 @@ def with_device_functions(tvm: TvmObject, module: TvmObject) -> TvmObject:
     return change_bodies(tvm, module, lambda body: _map_calls(tvm, body, called))
 
 
-def _map_calls(tvm: TvmObject, body: TvmObject, called: Callable[[TvmObject], TvmObject]) -> TvmObject:
+def _map_calls(tvm: ModuleType, body: tvm.runtime.Object, called: Callable[..., ir.Expr]) -> tvm.runtime.Object:
     import tvm_ffi
 
     return tvm_ffi.structural_map(body, [(tvm.ir.Call, called)])
 
 
-def _sigmoid(tvm: TvmObject, x: TvmObject) -> TvmObject:
+def _sigmoid(tvm: ModuleType, x: ir.Expr) -> ir.Expr:
     power = tvm.tirx.exp(-tvm.tirx.abs(x))
     unit = tvm.tirx.const(1, x.ty)
     return tvm.tirx.Select(x < tvm.tirx.const(0, x.ty), power, unit) / (power + unit)
 
 
-def _gelu(tvm: TvmObject, x: TvmObject) -> TvmObject:
+def _gelu(tvm: ModuleType, x: ir.Expr) -> ir.Expr:
     return x * tvm.tirx.const(0.5, x.ty) * elementary(tvm, "erfc", x * tvm.tirx.const(-math.sqrt(0.5), x.ty))
 
 
-def _gelu_tanh(tvm: TvmObject, x: TvmObject) -> TvmObject:
+def _gelu_tanh(tvm: ModuleType, x: ir.Expr) -> ir.Expr:
     linear, cubic = (tvm.tirx.const(2 * math.sqrt(2 / math.pi) * factor, x.ty) for factor in (1, 0.044715))
     return x * _sigmoid(tvm, x * (linear + cubic * x * x))
 
 
-def _mish(tvm: TvmObject, x: TvmObject) -> TvmObject:
+def _mish(tvm: ModuleType, x: ir.Expr) -> ir.Expr:
     tirx = tvm.tirx
     zero, unit, two = (tirx.const(number, x.ty) for number in (0, 1, 2))
     power, is_below = tirx.exp(-tirx.abs(x)), x < zero
@@ -137,7 +138,7 @@ def _mish(tvm: TvmObject, x: TvmObject) -> TvmObject:
     return x * tirx.Select(is_below, below, above)
 
 
-_SPELT: dict[str, Callable[[TvmObject, TvmObject], TvmObject]] = {
+_SPELT: dict[str, Callable[[ModuleType, ir.Expr], ir.Expr]] = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "mish": _mish,

@@ -9,9 +9,10 @@ that it does not know: such quotients and remainders get one that changes nothin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 
 from anatune.codegen.bodies import change_bodies
-from anatune.untyped import TvmObject
+from anatune.untyped import ir, tirx, tvm
 
 __all__ = ["PLAIN_INDICES", "guard_indices", "unguard_indices"]
 
@@ -22,7 +23,7 @@ With a guarded remainder of a pipeline's step, TVM writes short loops of steps t
 """
 
 
-def guard_indices(tvm: TvmObject, module: TvmObject) -> TvmObject:
+def guard_indices(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module with ``| 0`` around each quotient and remainder that TVM would simplify wrongly."""
     divided = [name for name, function in module.functions_items() if _has_division(tvm, function)]
     if not divided:
@@ -44,26 +45,26 @@ def guard_indices(tvm: TvmObject, module: TvmObject) -> TvmObject:
     return simplified
 
 
-def unguard_indices(tvm: TvmObject, module: TvmObject) -> TvmObject:
+def unguard_indices(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module without what `guard_indices` added."""
     import tvm_ffi
 
     tirx = tvm.tirx
 
-    def remove(node: TvmObject) -> TvmObject:
+    def remove(node: ir.prim.BinaryOpExpr) -> ir.Expr:
         other = node.b.value if isinstance(node.b, tirx.Broadcast) else node.b
         return node.a if isinstance(other, tirx.IntImm) and other.value == 0 else node
 
     return change_bodies(tvm, module, lambda body: tvm_ffi.structural_map(body, [(tirx.BitwiseOr, remove)]))
 
 
-def _has_division(tvm: TvmObject, function: TvmObject) -> bool:
+def _has_division(tvm: ModuleType, function: ir.BaseFunc) -> bool:
     """Whether a function has a quotient or a remainder anywhere."""
     import tvm_ffi
 
     if not isinstance(function, tvm.tirx.PrimFunc) or PLAIN_INDICES in (function.attrs or {}):
         return False
-    divisions: list[TvmObject] = []
+    divisions: list[ir.Expr] = []
     tvm_ffi.structural_walk(function.body, [((tvm.tirx.FloorDiv, tvm.tirx.FloorMod), divisions.append)])
     return bool(divisions)
 
@@ -71,38 +72,38 @@ def _has_division(tvm: TvmObject, function: TvmObject) -> bool:
 class _Guard:
     """Rewrites the indices of one function."""
 
-    def __init__(self, tvm: TvmObject, body: TvmObject) -> None:
+    def __init__(self, tvm: ModuleType, body: tirx.Stmt) -> None:
         import tvm_ffi
 
         self.tirx, self.load = tvm.tirx, tvm.ir.expr.TensorLoad
         self.walk, self.map = tvm_ffi.structural_walk, tvm_ffi.structural_map
-        self.loops: list[TvmObject] = []
+        self.loops: list[ir.Var] = []
         self.walk(body, [(self.tirx.For, self._note)])
         self.body = self.map(body, [(self.tirx.BufferStore, self._store), (self.load, self._loaded)])
 
-    def _note(self, loop: TvmObject) -> None:
+    def _note(self, loop: tirx.For) -> None:
         if isinstance(loop.min, self.tirx.IntImm) and loop.min.value == 0:
             self.loops.append(loop.loop_var)
 
-    def _store(self, store: TvmObject) -> TvmObject:
+    def _store(self, store: tirx.BufferStore) -> tirx.BufferStore:
         indices = self._guarded(store.indices)
         return store if indices is None else self.tirx.BufferStore(store.buffer, store.value, indices)
 
-    def _loaded(self, load: TvmObject) -> TvmObject:
+    def _loaded(self, load: ir.TensorLoad) -> ir.TensorLoad:
         indices = self._guarded(load.indices)
         return load if indices is None else self.tirx.BufferLoad(load.source, indices)
 
-    def _guarded(self, indices: Sequence[TvmObject]) -> list[TvmObject] | None:
+    def _guarded(self, indices: Sequence[ir.Expr]) -> list[ir.Expr] | None:
         """Return indices with guards; None: they need none."""
         divisions = (self.tirx.FloorDiv, self.tirx.FloorMod)
         changed = [self.map(index, [(divisions, self._division)]) for index in indices]
         is_same = all(one.same_as(other) for one, other in zip(changed, indices, strict=True))
         return None if is_same else changed
 
-    def _division(self, node: TvmObject) -> TvmObject:
+    def _division(self, node: ir.prim.BinaryOpExpr) -> ir.Expr:
         return node if self._is_plain(node.a) else self.tirx.bitwise_or(node, self.tirx.const(0, str(node.ty)))
 
-    def _is_plain(self, value: TvmObject) -> bool:
+    def _is_plain(self, value: ir.Expr) -> bool:
         """Whether a value is a sum of loops, of their multiples, and of quotients and remainders."""
         tirx = self.tirx
         if isinstance(value, tirx.Add):

@@ -11,9 +11,10 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
+from anatune.codegen.compat import TVM_ERRORS, import_tvm, last_line
 from anatune.errors import BuildError
 from anatune.files import scratch_folder
+from anatune.untyped import tirx, tvm
 
 __all__ = ["link_library", "link_objects", "object_of", "static_library"]
 
@@ -21,7 +22,7 @@ _ROOM_BYTES = 1 << 22
 """More than an object file of a function takes: LLVM ends the process where it cannot write."""
 
 
-def object_of(symbol: str, function: TvmObject, target: TvmObject, pipeline: str) -> bytes:
+def object_of(symbol: str, function: tirx.PrimFunc, target: tvm.target.Target, pipeline: str) -> bytes:
     """Return a function as an object file.
 
     It does not look at its arguments, which takes longer to compile than many a kernel: its callers are built with it.
@@ -45,7 +46,7 @@ def object_of(symbol: str, function: TvmObject, target: TvmObject, pipeline: str
     module = tvm.IRModule({symbol: function.with_attr("global_symbol", symbol)})
     place = scratch_folder(BuildError, _ROOM_BYTES)
     try:
-        asserts: list[TvmObject] = []
+        asserts: list[object] = []
         tvm_ffi.structural_walk(function.body, (tvm.tirx.AssertStmt, asserts.append))
         with tvm.transform.PassContext(config={"tirx.disable_assert": not asserts}):
             file = place / "function.o"
@@ -57,7 +58,7 @@ def object_of(symbol: str, function: TvmObject, target: TvmObject, pipeline: str
         shutil.rmtree(place, ignore_errors=True)
 
 
-def static_library(file: Path, symbol: str) -> TvmObject:
+def static_library(file: Path, symbol: str) -> tvm.runtime.Module:
     """Return an object file with a function as a module of TVM's, which others may import."""
     import_tvm()
     from tvm.runtime.module import load_static_library
@@ -150,7 +151,7 @@ def _present_machine() -> str:
 
 
 def link_library(
-    compiled: TvmObject, path: Path, aliases: Mapping[str, str] = MappingProxyType({}), triple: str = ""
+    compiled: tvm.runtime.Executable, path: Path, aliases: Mapping[str, str] = MappingProxyType({}), triple: str = ""
 ) -> None:
     """Write what `compile_module` returned as a shared library.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anatune.codegen.compat import TvmObject, schedule_of_module
+from anatune.codegen.compat import schedule_of_module
 from anatune.core.schedule import Schedule
+from anatune.untyped import tvm
 
 __all__ = ["Lowered"]
 
@@ -15,9 +16,9 @@ class Lowered:
     """A TVM module with the function ``main``, ready for ``tvm.compile``, and what it was made from."""
 
     schedule: Schedule
-    module: TvmObject
-    target: TvmObject
+    module: tvm.IRModule
+    target: tvm.target.Target
 
-    def tvm_schedule(self) -> TvmObject:
+    def tvm_schedule(self) -> tvm.s_tir.Schedule:
         """Return the module as a ``tvm.s_tir.Schedule``."""
         return schedule_of_module(self.module)

@@ -16,13 +16,15 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
 
-from anatune.codegen.compat import TvmObject, set_pool_threads
+from anatune.codegen.compat import set_pool_threads
 from anatune.threads import new_lock
 
 __all__ = ["call_parallel", "set_threads"]
 
 _PATIENCE_S = 5
+Result = TypeVar("Result")
 
 
 class _Pools:
@@ -78,7 +80,7 @@ def set_threads(threads: int) -> None:
     _pools.threads = threads
 
 
-def call_parallel(function: Callable[..., TvmObject], *arguments: object) -> TvmObject:
+def call_parallel(function: Callable[..., Result], *arguments: object) -> Result:
     """Return ``function(*arguments)``, which starts parallel loops; errors are its own."""
     if threading.get_ident() == _pools.starter:
         return _call(function, arguments)
@@ -93,7 +95,7 @@ def call_parallel(function: Callable[..., TvmObject], *arguments: object) -> Tvm
         raise
 
 
-def _call(function: Callable[..., TvmObject], arguments: tuple[object, ...]) -> TvmObject:
+def _call(function: Callable[..., Result], arguments: tuple[object, ...]) -> Result:
     if getattr(_own, "threads", 0) != _pools.threads:
         _own.threads, _pools.is_used = _pools.threads, True
         set_pool_threads(_own.threads)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Mapping
-from types import CodeType
+from types import CodeType, ModuleType
 
-from anatune.untyped import TvmObject
+from anatune.untyped import ir, tirx
 
 __all__ = ["quick_reader"]
 
@@ -34,7 +34,7 @@ class _UnknownError(Exception):
     """The text has something that only TVM's parser knows."""
 
 
-def quick_reader(text: str) -> Callable[[TvmObject, Mapping[str, object]], TvmObject] | None:
+def quick_reader(text: str) -> Callable[[ModuleType, Mapping[str, object]], tirx.PrimFunc] | None:
     """Return what makes the function that `text` describes, or None where TVM's own parser has to read it.
 
     Returns
@@ -51,7 +51,7 @@ def quick_reader(text: str) -> Callable[[TvmObject, Mapping[str, object]], TvmOb
     return lambda tvm, names: _run(code, tvm, names)
 
 
-def _run(code: CodeType, tvm: TvmObject, names: Mapping[str, object]) -> TvmObject:
+def _run(code: CodeType, tvm: ModuleType, names: Mapping[str, object]) -> tirx.PrimFunc:
     from tvm.script.ir_builder.base import IRBuilder
     from tvm.tirx.script import builder
 
@@ -67,16 +67,16 @@ def _run(code: CodeType, tvm: TvmObject, names: Mapping[str, object]) -> TvmObje
 class _Arithmetic:
     """Conditions, which Python's operators would simplify where TVM's parser does not."""
 
-    def __init__(self, tirx: TvmObject) -> None:
+    def __init__(self, tirx: ModuleType) -> None:
         self._tirx = tirx
 
-    def both(self, left: TvmObject, right: TvmObject) -> TvmObject:
+    def both(self, left: ir.Expr | bool, right: ir.Expr | bool) -> ir.Expr | bool:
         """Return ``left and right``."""
         if isinstance(left, bool) and not left:
             return left
         return self._tirx.And(*(self._tirx.IntImm("bool", x) if isinstance(x, bool) else x for x in (left, right)))
 
-    def compare(self, operation: str, left: TvmObject, right: TvmObject) -> TvmObject:
+    def compare(self, operation: str, left: ir.Expr, right: ir.Expr) -> ir.Expr | bool:
         """Return a comparison of integers."""
         if isinstance(left, int) and isinstance(right, int):
             compare = {"LE": int.__le__, "LT": int.__lt__, "GE": int.__ge__, "GT": int.__gt__, "EQ": int.__eq__}

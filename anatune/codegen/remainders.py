@@ -8,8 +8,10 @@ and 8, and other remainders by powers of two are differences with a quotient tha
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from anatune.codegen.bodies import change_bodies
-from anatune.untyped import TvmObject
+from anatune.untyped import ir, tirx, tvm
 
 __all__ = ["with_safe_remainders"]
 
@@ -18,7 +20,7 @@ _BITS, _SHIFT = 29, 31
 2**31 + 3, divided by 2**(31 + n): a product with 2**31 + 1 LLVM takes for the two sums of bits that it is."""
 
 
-def with_safe_remainders(tvm: TvmObject, module: TvmObject) -> TvmObject:
+def with_safe_remainders(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module of lowered functions for CPUs whose remainders of loops LLVM does not recognise."""
     return change_bodies(tvm, module, lambda body: _Remainders(tvm, body).body)
 
@@ -26,17 +28,17 @@ def with_safe_remainders(tvm: TvmObject, module: TvmObject) -> TvmObject:
 class _Remainders:
     """Rewrites the body of one function."""
 
-    def __init__(self, tvm: TvmObject, body: TvmObject) -> None:
+    def __init__(self, tvm: ModuleType, body: tirx.Stmt) -> None:
         import tvm_ffi
 
         self.tirx, self.load = tvm.tirx, tvm.ir.expr.TensorLoad
         self.walk, self.map = tvm_ffi.structural_walk, tvm_ffi.structural_map
-        self.loops: dict[TvmObject, bool] = {}
+        self.loops: dict[ir.Var, bool] = {}
         self.body = self.map(body, [(self.tirx.For, self._split)])
         self.walk(self.body, [(self.tirx.For, lambda loop: self.loops.update({loop.loop_var: True}))])
         self.body = self.map(self.body, [(self.tirx.FloorMod, self._hide)])
 
-    def _split(self, loop: TvmObject) -> TvmObject:
+    def _split(self, loop: tirx.For) -> tirx.For:
         """Return a loop as two, the inner of which runs as far as the largest power of two by which it is divided."""
         tirx, name = self.tirx, loop.loop_var
         sizes = [one.value if isinstance(one, tirx.IntImm) else -1 for one in (loop.min, loop.extent)]
@@ -44,7 +46,7 @@ class _Remainders:
             return loop
         divisors: list[int] = []
 
-        def note(node: TvmObject) -> None:
+        def note(node: ir.prim.BinaryOpExpr) -> None:
             if self._is_power(node.b) and node.a.same_as(name):
                 divisors.append(int(node.b.value))
 
@@ -55,7 +57,7 @@ class _Remainders:
         outer, inner = (tirx.Var(f"{name.name}_{word}", name.ty) for word in ("outer", "inner"))
         whole = tirx.Add(tirx.Mul(outer, tirx.const(width, str(name.ty))), inner)
 
-        def divide(node: TvmObject) -> TvmObject:
+        def divide(node: ir.prim.BinaryOpExpr) -> ir.Expr:
             if not node.a.same_as(whole) or not isinstance(node.b, tirx.IntImm):
                 return node
             divisor = int(node.b.value)
@@ -73,14 +75,14 @@ class _Remainders:
         split = self._split(tirx.For(inner, zero, numbers[1], loop.kind, body, None, loop.annotations))
         return tirx.For(outer, zero, numbers[0], loop.kind, split, None, loop.annotations)
 
-    def _hide(self, node: TvmObject) -> TvmObject:
+    def _hide(self, node: tirx.FloorMod) -> ir.Expr:
         """Return a remainder of loops as a difference from a multiple of a quotient that LLVM does not recognise."""
         tirx, dtype = self.tirx, str(node.ty)
         if dtype not in ("int32", "int64") or not self._is_power(node.b) or not self._has_loop(node.a):
             return node
         power = int(node.b.value).bit_length() - 1
 
-        def wide(value: int) -> TvmObject:
+        def wide(value: int) -> ir.Expr:
             return tirx.const(value, "int64")
 
         low = tirx.bitwise_and(node.a if dtype == "int64" else tirx.Cast("int64", node.a), wide((1 << _BITS) - 1))
@@ -88,14 +90,14 @@ class _Remainders:
         rest = tirx.Sub(low, tirx.Mul(quotient, wide(1 << power)))
         return rest if dtype == "int64" else tirx.Cast(dtype, rest)
 
-    def _is_power(self, value: TvmObject) -> bool:
+    def _is_power(self, value: ir.Expr) -> bool:
         number = int(value.value) if isinstance(value, self.tirx.IntImm) else 0
         return 1 < number < 1 << _BITS and number & (number - 1) == 0
 
-    def _has_loop(self, value: TvmObject) -> bool:
+    def _has_loop(self, value: ir.Expr) -> bool:
         """Whether a value is computed of loops, and of no elements."""
-        loops: list[TvmObject] = []
-        loads: list[TvmObject] = []
+        loops: list[ir.Var] = []
+        loads: list[ir.TensorLoad] = []
         self.walk(value, [(self.tirx.Var, lambda one: loops.append(one) if one in self.loops else None)])
         self.walk(value, [(self.load, loads.append)])
         return bool(loops) and not loads

@@ -12,8 +12,6 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.templates import template_named
 
-__all__ = ["Toolchain", "build_schedule", "compile_entry", "compilers_of", "entry_of", "toolchain_of"]
-
 
 class Toolchain(Protocol):
     """A module that makes kernels of schedules; processes name its functions.

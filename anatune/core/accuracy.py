@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from anatune.core.schedule import Schedule
     from anatune.core.workload.nest import Workload
 
-__all__ = [
-    "ACCURACIES",
-    "EPS",
-    "RELAXED",
-    "STANDARD",
-    "TRUNCATION",
-    "TYPICAL_ERROR",
-    "TYPICAL_OF_BOUND",
-    "accuracy_of",
-    "admits",
-    "checked_accuracy",
-    "error_of",
-    "is_plain_sum",
-    "rounding_error",
-]
-
 STANDARD, RELAXED = "standard", "relaxed"
 ACCURACIES = (STANDARD, RELAXED)
 """Each admits what those before it admit."""

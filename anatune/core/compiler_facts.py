@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["CompilerFacts"]
-
 
 class CompilerFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the assembler says about one kernel. Immutable; JSON both ways.

@@ -7,8 +7,6 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-__all__ = ["EMPTY", "FrozenDict", "freeze"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

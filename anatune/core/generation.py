@@ -12,8 +12,6 @@ from anatune.core.templates import known_templates
 from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError
 
-__all__ = ["MOST_ELEMENTS", "check_generation", "generation_limit", "too_large_text", "vendor_limit"]
-
 MOST_ELEMENTS = 2**31 - 1
 """Elements of a tensor, copies that kernels make included: addresses are computed in 32 bits."""
 

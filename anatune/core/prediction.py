@@ -9,8 +9,6 @@ import msgspec
 from anatune.core.frozen import freeze
 from anatune.core.show import duration
 
-__all__ = ["Prediction"]
-
 
 class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Predicted time of a schedule and where it comes from; immutable, its mappings too; JSON both ways.

@@ -25,8 +25,6 @@ from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
 
-__all__ = ["OptionValue", "Schedule", "checked_schedule"]
-
 OptionValue = int | str | bool | tuple[int | str, ...]
 
 

@@ -6,8 +6,6 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
-__all__ = ["digits", "duration", "duration_unit", "html_table"]
-
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 

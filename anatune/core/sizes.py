@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from anatune.untyped import Arithmetic
 
-__all__ = ["Size", "at_run_time", "fewest", "symbols_of"]
-
 
 class _Floor(NamedTuple):
     """``polynomial // divisor``."""

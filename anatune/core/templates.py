@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from anatune.named import resolve
 
-__all__ = ["LATE", "REGISTERED", "REMOVED", "LateTemplate", "TemplateTable", "known_templates", "note_removed"]
-
 
 class LateTemplate(NamedTuple):
     """A template that is imported when it is asked for: the kind of its devices, and its ``module:object``."""

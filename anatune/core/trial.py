@@ -13,8 +13,6 @@ import msgspec
 from anatune.core.schedule import Schedule
 from anatune.core.show import duration
 
-__all__ = ["Measurement", "Outcome", "Trial"]
-
 
 class Outcome(enum.Enum):
     """How a candidate ended."""

@@ -7,11 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from anatune.doctor.examination import examine
-from anatune.doctor.findings import can_plan
-from anatune.doctor.report import lines, tree
+from anatune.doctor.findings import can_plan, lines, tree
 from anatune.report.text import plain
-
-__all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:

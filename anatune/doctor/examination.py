@@ -10,14 +10,11 @@ from pathlib import Path
 
 from anatune.doctor.findings import Finding
 from anatune.doctor.folders import folder_findings
-from anatune.doctor.machine import compiler_findings, gpu_findings, machine_findings
+from anatune.doctor.machine import compiler_findings, gpu_findings, machine_findings, shell_findings
 from anatune.doctor.packages import EXTRAS, Serves, module_of, problem, version_of
-from anatune.doctor.shell import shell_findings
 from anatune.doctor.trials import IS_TRIED, Told, run_trials
 from anatune.requirements import Need, needs, pip_line
 from anatune.version import __version__
-
-__all__ = ["examine"]
 
 _BASIS = "To plan"
 _MORE = "More commands"

@@ -10,8 +10,6 @@ from pathlib import Path
 from anatune.doctor.findings import Finding, Level
 from anatune.resources import data_folder, user_cache_folder, user_config_folder
 
-__all__ = ["folder_findings"]
-
 _SECTION = "Folders"
 
 

@@ -1,4 +1,7 @@
-"""What of the present machine matters to plans and measurements: cores, clocks, counters, compilers, GPUs."""
+"""What of the present machine matters to plans and measurements: cores, clocks, counters, compilers, GPUs, the shell.
+
+A shell completes anatune's words where its start-up file has what `anatune completion` prints.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from anatune.doctor.findings import Finding
 from anatune.doctor.packages import version_of
 from anatune.doctor.trials import Told
 from anatune.requirements import pip_line
 from anatune.resources import allowed_cores, cpu_quota
-
-__all__ = ["compiler_findings", "gpu_findings", "machine_findings"]
 
 _MACHINE = "This machine"
 _COMPILERS = "Compilers and GPUs"
@@ -177,3 +178,32 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:
         return ""
+
+
+_FILES = {
+    "bash": (".bashrc", 'add to ~/.bashrc: eval "$(anatune completion bash)"'),
+    "zsh": (".zshrc", 'add to ~/.zshrc, after compinit: eval "$(anatune completion zsh)"'),
+    "fish": (
+        ".config/fish/completions/anatune.fish",
+        "anatune completion fish > ~/.config/fish/completions/anatune.fish",
+    ),
+}
+"""Shell -> the file below the home folder that has it, and how it gets there."""
+
+
+def shell_findings() -> Iterator[Finding]:
+    """Yield one line on the shell that SHELL names, if it is one that can complete, and there is a home folder."""
+    shell = PurePosixPath(os.environ.get("SHELL", "")).name
+    if shell not in _FILES:
+        return
+    name, fix = _FILES[shell]
+    try:
+        path = Path.home() / name
+        wanted = "anatune" if shell == "fish" else "anatune completion"
+        found = wanted in path.read_text(encoding="utf-8", errors="replace")
+    except (OSError, RuntimeError):
+        found = False
+    if found:
+        yield Finding("This machine", "ok", "completion", f"{shell} completes anatune's words (~/{name})")
+    else:
+        yield Finding("This machine", "note", "completion", f"{shell} does not complete anatune's words", "", fix)

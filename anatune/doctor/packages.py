@@ -11,8 +11,6 @@ from typing import NamedTuple
 from anatune.requirements import Need
 from anatune.version import __version__
 
-__all__ = ["EXTRAS", "Serves", "module_of", "problem", "version_lines", "version_of"]
-
 
 class Serves(NamedTuple):
     """What an extra is for."""

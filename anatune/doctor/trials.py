@@ -19,8 +19,6 @@ from typing import Any
 
 from anatune.resources import usable_cores
 
-__all__ = ["IS_TRIED", "Told", "answer", "run_trials"]
-
 CHILD = """\
 import json, os, sys
 sys.path[:] = json.loads(sys.argv[1])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["activated"]
-
 
 def activated(step: str, value: str, dtype: str) -> str:
     """Return the expression of a fused step without operand on a value of `dtype`; all but relu are of float32."""

@@ -8,9 +8,6 @@ import msgspec
 
 from anatune.core.workload.nest import DTYPE_BYTES, Access
 
-__all__ = ["Buffer"]
-
-
 _OTHER_BYTES = {"bool": 1, "int16": 2, "uint16": 2, "uint32": 4, "int64": 8, "uint64": 8, "float64": 8}
 """Of elements that no workload has, but models."""
 

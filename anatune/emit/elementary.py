@@ -16,8 +16,6 @@ import numpy as np
 
 from anatune.emit.llvm import LlvmCode
 
-__all__ = ["FORMULAS", "FUNCTIONS", "MIDDLE", "NORMAL_TAIL", "power"]
-
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 """ln 2 in two parts; products of the first with whole numbers below 2**15 are exact. Source: Cephes, expf.c."""

@@ -13,24 +13,6 @@ from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.llvm import LlvmCode, lane_mask
 from anatune.emit.script import Script, buffer_type, open_function, shape_tuple, whole_region
 
-__all__ = [
-    "CARRIER",
-    "Function",
-    "Loops",
-    "call",
-    "finished",
-    "lanes_below",
-    "loop_over",
-    "one_over",
-    "only_lanes",
-    "open_kernel",
-    "spread_over",
-    "start_function",
-    "starts_of",
-    "vector_attributes",
-    "wide",
-]
-
 Function = tuple[str, set[str]]
 """A function in LLVM IR, and the declarations it needs."""
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from anatune.core.hardware.dot import HALF_SUMS, WIDENED
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import DTYPE_BYTES
-from anatune.emit.llvm_types import LLVM_TYPE, float_text, lane_mask, same_integers, suffix
-from anatune.emit.sizes import number_of
+from anatune.emit.llvm_types import LLVM_TYPE, float_text, lane_mask, number_of, same_integers, suffix
 
 __all__ = ["LLVM_TYPE", "LlvmCode", "lane_mask"]
 

@@ -1,10 +1,11 @@
-"""How LLVM IR writes types and constants."""
+"""How LLVM IR writes types, constants and sizes."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
-__all__ = ["LLVM_TYPE", "float_text", "lane_mask", "same_integers", "suffix"]
+from anatune.core.sizes import Size
 
 LLVM_TYPE = {
     "float32": "float",
@@ -38,3 +39,22 @@ def float_text(value: float) -> str:
     """Return a float constant as LLVM reads it: the bits of the double of the same value."""
     single = struct.unpack("<f", struct.pack("<f", value))[0]
     return "0x" + struct.pack(">d", single).hex().upper()
+
+
+def number_of(size: int, emit: Callable[[str], str]) -> str:
+    """Return a size of 64 bits; symbols of one that is known at run time are parameters of the function.
+
+    Parameters
+    ----------
+    emit : callable
+        Appends what computes a value, and returns its name: `LlvmCode.emit`.
+    """
+    if not isinstance(size, Size):
+        return str(size)
+    total = "0"
+    for symbols, factor in size.polynomial:
+        product = str(factor)
+        for symbol in symbols:
+            product = emit(f"mul nsw i64 {product}, %{symbol}")
+        total = emit(f"add nsw i64 {total}, {product}")
+    return total

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = ["Script", "affine", "buffer_type", "open_function", "shape_tuple", "whole_region"]
-
 
 class Script:
     """Indented lines."""

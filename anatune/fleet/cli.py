@@ -11,8 +11,6 @@ from anatune.cli.options import AsJson, Backend, Tls
 from anatune.cli.output import UsageError, line_width, note, print_json, print_lines, print_text, refuse_given
 from anatune.cli.panels import subcommands
 
-__all__ = ["app", "worker"]
-
 app = subcommands("Machines that tune together (Dask): run a scheduler, see who is there.")
 
 

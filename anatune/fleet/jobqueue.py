@@ -13,8 +13,6 @@ from anatune.arguments import shown
 from anatune.errors import SpaceError
 from anatune.fleet.cluster.security import security_of
 
-__all__ = ["queue_cluster"]
-
 Cluster = TypeVar("Cluster")
 """Of dask-jobqueue."""
 

@@ -7,8 +7,6 @@ from anatune.report import units
 from anatune.report.text import Cells, Line
 from anatune.report.workers import table_with_reasons
 
-__all__ = ["status_lines"]
-
 
 def status_lines(status: ClusterStatus, *, width: int = 80) -> list[Line]:
     """Return who is in a cluster: a line a worker, below it why a session would do without it."""

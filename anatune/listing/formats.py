@@ -20,8 +20,6 @@ from anatune.templates import CUDA, template_of
 from anatune.templates.base.model import Model, Progress
 from anatune.templates.cuda.model.model import GpuModel
 
-__all__ = ["PruneRequest", "Writer", "object_lines"]
-
 
 @dataclass(frozen=True)
 class PruneRequest:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from anatune.measure.cuda.kernel import GpuKernel
     from anatune.measure.cuda.ranges import GpuRangeKernel
 
-__all__ = ["Calls", "RangeCalls", "calls_of", "measurer_of", "range_calls_of"]
-
 
 class Calls(Protocol):
     """The library calls on one schedule; see `measure.verify`."""
@@ -48,7 +46,7 @@ def calls_of(hardware: HardwareSpec) -> Calls:
         from anatune.measure.cuda import calls as gpu
 
         return gpu
-    from anatune.measure.cpu import calls as cpu
+    from anatune.measure.cpu import kernel as cpu
 
     return cpu
 

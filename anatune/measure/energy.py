@@ -15,8 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
-__all__ = ["EnergyCounter", "EnergyMeter", "Metered", "NvmlCounter", "RaplCounter", "cpu_counter", "gpu_counter"]
-
 _POWERCAP = Path("/sys/class/powercap")
 _DOMAIN = re.compile(r"intel-rapl:\d+")
 """Also AMD's processors have this name. "intel-rapl-mmio:0" is the same counter by another way; "intel-rapl:0:0" is

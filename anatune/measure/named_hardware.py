@@ -12,8 +12,6 @@ from anatune.core.hardware.files import hardware as named_spec
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import DeviceError, SpaceError, UnknownNameError
 
-__all__ = ["HardwareLike", "hardware"]
-
 HardwareLike = GpuSpec | CpuSpec | str | Path
 """What calls take for hardware."""
 

@@ -14,8 +14,6 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.records.environment import Environment
 
-__all__ = ["Ask", "MakeMeasurer", "MeasurerLike", "WorkerState", "added_up", "asking", "checked_of"]
-
 Ask = Callable[[], Schedule | None]
 """Returns the next schedule; None: nothing for now, ask again when the next answer was taken."""
 

@@ -12,8 +12,6 @@ from anatune.core.schedule import Schedule
 from anatune.templates.base.factor import divisors
 from anatune.templates.base.model import Model
 
-__all__ = ["Alternative", "alternatives"]
-
 
 class Alternative(NamedTuple):
     """One changed choice, in words, and what the model says of it."""

@@ -14,8 +14,6 @@ from anatune.core.hardware.spec import DOT_INSTRUCTIONS, CpuSpec, GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates import template_named
 
-__all__ = ["TimeBound", "time_bound"]
-
 _RATES = {
     "bandwidth_bytes_per_cycle",
     "bandwidth_bytes_per_s",

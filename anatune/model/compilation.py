@@ -9,8 +9,6 @@ from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome
 
-__all__ = ["Compilation", "CompiledSchedule"]
-
 
 class CompiledSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One schedule of a plan before and after the compiler. Immutable.

@@ -12,48 +12,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anatune.core.accuracy import RELAXED, STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
+from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.corrections import AUTO, NONE, SavedCorrection, corrected, find_correction, named_correction
-from anatune.model.plan import AppliedCorrection, JoinedSpace, LeftOut, Plan, prediction_row
-from anatune.templates import check_accuracy, joined_templates, make_model, template_named, template_of
-from anatune.templates.base.model import Guarantee, Model, Ranking
-from anatune.templates.base.watch import Watch
-
-__all__ = [
-    "Corrections",
-    "Ranked",
-    "applied_model",
-    "asked_templates",
-    "corrected_model",
-    "find_corrections",
-    "joined_guarantee",
-    "merged",
-    "prediction_rows",
-    "rank_templates",
-    "summed_rejections",
-]
+from anatune.model.plan import AppliedCorrection, JoinedSpace, Plan, prediction_row
+from anatune.templates import check_accuracy, joined_templates, make_model, template_of
+from anatune.templates.base.model import Guarantee, Model
 
 _KINDS = ("exhaustive", "certified", "best_found")
 """From the surest on."""
-_LEAST_S = 1e-3
-"""Least time limit of one of several searches, s."""
-
-
-class Ranked(NamedTuple):
-    """The plan of one template, the model that ordered it, and its points, (num_schedules, num_columns) int64."""
-
-    plan: Plan
-    model: Model
-    points: NDArray[np.int64]
 
 
 def asked_templates(
@@ -130,88 +104,6 @@ def corrected_model(
     """Return the model of a template, corrected where there is a correction."""
     chosen = make_model(workload, hw, template, accuracy)
     return corrected(chosen, find_correction(hw, chosen.space.template, correction))
-
-
-def rank_templates(
-    workload: Workload,
-    hardware: GpuSpec | CpuSpec,
-    templates: Sequence[str],
-    count: int,
-    accuracy: str,
-    corrections: Corrections,
-    watch: Watch,
-    *,
-    distinct: bool = False,
-) -> list[Ranked]:
-    """Rank templates one after the other, those that are evaluated whole first.
-
-    One whose floor, a time that no point of it beats, is above all that a whole one lists is not searched: nobody
-    counts its legal points then.
-
-    Parameters
-    ----------
-    count : int
-        First schedules of each.
-    watch : Watch
-        Of all together; what is left of it is shared out evenly among those that are left.
-
-    Raises
-    ------
-    SpaceError
-        A template does not apply.
-    ModelVersionError
-        A correction does not fit its model.
-    """
-    ranked: dict[str, Ranked] = {}
-    number, cut_s = len(templates), math.inf
-    for at, name in enumerate(sorted(templates, key=lambda name: not template_named(name).is_whole)):
-        saved, plain = corrections[name], make_model(workload, hardware, name, accuracy)
-        learned = None if saved is None else CorrectedModel(plain, saved.model)
-        model = plain if learned is None else learned
-        left_s = None if watch.left_s is None else max(_LEAST_S, watch.left_s / (number - at))
-        part = watch.part(at / number, (at + 1) / number)
-        left_out = LeftOut(plain.floor_s, cut_s) if learned is None and plain.floor_s > cut_s else None
-        if left_out is None:
-            ranking = model.rank(count, left_s, distinct=distinct, progress=part.report)
-        else:
-            ranking = _slower(model)
-        answer, points = replace(_plan(model, ranking, accuracy), left_out=left_out), ranking.points
-        if learned is not None and saved is not None and len(points):
-            support = float(learned.correction(points[:1]).support[0])
-            applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
-            answer = replace(answer, correction=applied)
-        ranked[name] = Ranked(answer, model, points)
-        if template_named(name).is_whole and len(points) >= count:
-            cut_s = min(cut_s, max(prediction.time_s for prediction in answer.predictions))
-    return [ranked[name] for name in templates]
-
-
-def _slower(model: Model) -> Ranking:
-    """Return the ranking of a space of which no point is needed: its floor is above what others have."""
-    guarantee = Guarantee("certified", 0.0, 0, model.space.size)
-    none = np.empty((0, len(model.space.columns)), dtype=np.int64)
-    return Ranking(none, guarantee, None, None, alike_is_exact=True)
-
-
-def _plan(model: Model, ranking: Ranking, accuracy: str) -> Plan:
-    """Return the plan of one template, without what it says of corrections."""
-    points = ranking.points
-    return Plan(
-        model.workload,
-        model.hardware,
-        [model.space.schedule_of(point) for point in points],
-        model.predictions(points),
-        ranking.guarantee,
-        model.space.size,
-        ranking.num_legal,
-        ranking.rejected,
-        model.rules,
-        model.space.template,
-        None if ranking.num_alike is None else ranking.num_alike.tolist(),
-        ranking.alike_is_exact,
-        accuracy=accuracy,
-        plain_best_s=float(model.plain.times(points)[0].min()) if len(points) else None,
-    )
 
 
 def merged(plans: Sequence[Plan], top_k: int) -> Plan:

@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 
     from anatune.model.compilation import Compilation
 
-__all__ = [
-    "AppliedCorrection",
-    "JoinedSpace",
-    "LeftOut",
-    "MeasuredSchedule",
-    "Plan",
-    "age",
-    "prediction_row",
-    "space_tree",
-]
-
-
 MOST_SHOWN = 20
 """Schedules that a notebook shows of a plan."""
 

@@ -22,8 +22,6 @@ from numba.core.dispatcher import Dispatcher
 
 from anatune.files import reason
 
-__all__ = ["TEMPLATES", "keep_code"]
-
 TEMPLATES = "anatune.templates."
 """Where compiled functions are, each in the folder ``times`` of its template."""
 

@@ -20,8 +20,6 @@ from anatune.decoding import from_json
 from anatune.files import read_file, replace_file
 from anatune.numerics import _jit
 
-__all__ = ["CompilationClock", "CompilationProgress", "told_compilation"]
-
 CompilationProgress = Callable[[int, int, float | None], None]
 """Called with functions compiled, functions to compile, and the share of the time that is done; None: not compiling."""
 _KIND = "numba:compile"

@@ -22,18 +22,6 @@ from anatune.numerics._code_cache import TEMPLATES, keep_code
 from anatune.resources import user_cache_folder
 from anatune.writable import can_write
 
-__all__ = [
-    "cache_folder",
-    "first_compilation_s",
-    "folder_of",
-    "has_cached_code",
-    "jit",
-    "jit_helper",
-    "jit_inline",
-    "jit_scalar",
-    "jit_sequence",
-]
-
 _log = logging.getLogger(__name__)
 _FIRST_S = {"cpu": 25.0, "cuda": 16.0, "thin": 5.0, "winograd": 2.0}
 """Room of ``anatune/templates`` -> seconds that compiling it takes. Source: user time of a first plan less that of a

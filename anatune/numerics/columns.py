@@ -8,8 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CHUNK_SIZE", "Bools", "Bytes", "Floats", "Ints", "float_rows", "int_rows"]
-
 CHUNK_SIZE = 256
 """Points of a chunk: their columns stay in a core's L2 cache."""
 

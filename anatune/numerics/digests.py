@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from anatune.numerics._jit import jit, jit_inline
 
-__all__ = ["NUM_KEYS", "update_digest"]
-
 NUM_KEYS = 512
 """Words of a block: its keys stay in the first cache."""
 _LOW, _HALF, _ODD = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(0x9E3779B97F4A7C15)

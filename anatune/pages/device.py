@@ -10,8 +10,6 @@ from anatune.pages.page import Column, Facts, Section, Table
 from anatune.report import units
 from anatune.report.devices import unverified_keys
 
-__all__ = ["device_section"]
-
 _COLUMNS = (
     Column("number", True, "its key in the device's spec file; the unit ends the name"),
     Column("value", True),

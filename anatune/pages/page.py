@@ -27,11 +27,6 @@ from anatune.named import import_optional
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = [
-    "Cell", "Column", "Content", "Facts", "Figure", "Page", "Section", "Slider", "Sliders", "Table",
-    "check_packages",
-]  # fmt: skip
-
 MOST_BYTES = 8_000_000
 """Largest page that tests let through."""
 _FOLDER = Path(__file__).parent

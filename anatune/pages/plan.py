@@ -23,8 +23,6 @@ from anatune.report.roofline import ceiling, roofline
 from anatune.templates.base.model import Progress
 from anatune.version import __version__
 
-__all__ = ["WHAT_IF_S", "plan_page", "prune_page"]
-
 WHAT_IF_S = 20.0
 """Seconds that all plans of the sliders take together, about, unless a caller says otherwise."""
 

@@ -33,8 +33,6 @@ from anatune.report.sessions import SessionView, Viewed, best_so_far, session_vi
 from anatune.report.units import TimeUnit
 from anatune.version import __version__
 
-__all__ = ["records_page", "session_page"]
-
 MOST_TRIALS = 1200
 """Trials that one page draws and lists; of more it has the best ones so far and an even choice of the others."""
 FEWEST_MEASURED = 24

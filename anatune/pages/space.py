@@ -13,8 +13,6 @@ from anatune.plots.spaces import Measured, distances, plot_distances, plot_distr
 from anatune.report import units
 from anatune.report.plans import rejected_lines
 
-__all__ = ["space_sections"]
-
 
 def space_sections(
     plan: Plan, candidates: Candidates | None = None, measured: Sequence[Measured] = (), cut_s: float | None = None

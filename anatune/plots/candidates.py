@@ -16,8 +16,6 @@ from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.templates.base.model import Model
 
-__all__ = ["Candidate", "Candidates", "SpaceSample", "as_candidates", "candidates_of", "models_of", "saved_work"]
-
 MOST_DRAWN = 400
 """Schedules that are drawn of all spaces together, beside the best ones."""
 MOST_WHOLE = 1_000

@@ -35,8 +35,6 @@ from anatune.templates.base.model import Model
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = ["NEAR", "plot_footprints", "plot_occupancy", "plot_roofline", "plot_times"]
-
 NEAR = 1.1
 """Times the best time up to which a schedule counts as nearly as good."""
 _FAR = 2.0

@@ -18,15 +18,6 @@ from anatune.report.units import TimeUnit
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = [
-    "plot_comparison",
-    "plot_convergence",
-    "plot_drift",
-    "plot_failures",
-    "plot_predictions",
-    "plot_workers",
-]
-
 _LOG_FROM = 4.0
 """Largest over smallest value from which on an axis is logarithmic."""
 _HEIGHT = 380

@@ -21,8 +21,6 @@ from anatune.report import units
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = ["Measured", "canberra", "distances", "plot_distances", "plot_distribution", "plot_rejections"]
-
 Measured = tuple[Schedule, float]
 """A schedule and its measured seconds."""
 _BINS = 40

@@ -17,11 +17,6 @@ from anatune.named import import_optional
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = [
-    "BAR_WIDTH", "BEST", "COLOURS", "COUNTING", "GREY", "LOGARITHMIC", "PARTS", "REST", "colours_of",
-    "graph_objects", "label", "new_figure", "row_figure",
-]  # fmt: skip
-
 COLOURS = (
     "#0072b2", "#c98500", "#009e73", "#d55e00", "#c86fa0", "#3a9bd6", "#8f8100", "#8f63c7", "#b04a5a", "#5f8a8b",
 )  # fmt: skip

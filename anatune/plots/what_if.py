@@ -25,8 +25,6 @@ from anatune.templates.base.model import Guarantee, Progress
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-__all__ = ["FACTORS", "Answer", "Question", "plot_what_if", "what_if"]
-
 FACTORS = (0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 """Times what the spec says."""
 _LEAST_S = 0.05

@@ -20,8 +20,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-__all__ = ["COMPARED", "RecordedTrial", "Score", "choose_winner", "fastest", "final_winner", "score"]
-
 COMPARED = "compare"
 """Source of the records of a final comparison: samples of a schedule that has its own trial already."""
 

@@ -22,8 +22,6 @@ from anatune.errors import RecordError
 from anatune.records.place import RecordPlace
 from anatune.records.schema import SCHEMA_VERSION
 
-__all__ = ["KEPT", "Database", "Found"]
-
 _T = TypeVar("_T")
 Found: TypeAlias = Any
 """A row that was read: its columns by their names and in their order, whose types SQLAlchemy does not know."""

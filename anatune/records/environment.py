@@ -13,8 +13,6 @@ import msgspec
 from anatune.resources import usable_cores
 from anatune.version import __version__
 
-__all__ = ["Environment", "environment"]
-
 _CPUINFO = Path("/proc/cpuinfo")
 _CPU_KEYS = ("model name", "hardware", "cpu model", "model")
 _VARIABLES = (

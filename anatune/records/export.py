@@ -31,18 +31,6 @@ from anatune.records.schema import Record, Session
 if TYPE_CHECKING:
     from anatune.records.store import RecordStore
 
-__all__ = [
-    "CSV_COLUMNS",
-    "FORMAT",
-    "csv_lines",
-    "flat_row",
-    "import_json_lines",
-    "is_export",
-    "is_export_line",
-    "json_lines",
-    "workload_text",
-]
-
 FORMAT = 1
 """Version of the JSON lines."""
 

@@ -24,8 +24,6 @@ from anatune.records.reader import Condition, OnDamage, RecordReader, tell
 from anatune.records.schema import Record
 from anatune.records.tables import AnyColumn, trials
 
-__all__ = ["Group", "Wanted", "best_of_group", "best_of_session", "groups"]
-
 _FIRST_PAGE, _GROWTH = 16, 8
 _RAN = Outcome.OK.value
 _T = trials.c

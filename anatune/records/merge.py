@@ -11,8 +11,6 @@ from anatune.records.reader import OnDamage
 from anatune.records.schema import Record
 from anatune.records.store import RecordStore
 
-__all__ = ["Merged", "merge"]
-
 _BATCH = 1000
 """Trials of one transaction: others write in between, and a merge that is cut off keeps what it did."""
 

@@ -11,8 +11,6 @@ from urllib.parse import parse_qsl, unquote
 from anatune.arguments import checked_path
 from anatune.errors import RecordError
 
-__all__ = ["RecordPlace", "ServerAddress", "is_missing", "record_place"]
-
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}(?=[^/]|/|$)")
 _SERVERS = {"postgres", "postgresql", "postgresql+psycopg"}
 """Schemes of a PostgreSQL server's URL: libpq's two and SQLAlchemy's."""

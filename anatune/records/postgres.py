@@ -22,8 +22,6 @@ from anatune.records.place import ServerAddress
 from anatune.records.schema import APPLICATION_ID, SCHEMA_VERSION
 from anatune.records.tables import TABLES, create_tables
 
-__all__ = ["PostgresDatabase"]
-
 _version = Table("anatune_records", MetaData(), Column("version", Integer, nullable=False))
 """One row: the schema's version, and by its presence the mark of the program that owns the tables."""
 

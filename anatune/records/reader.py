@@ -22,8 +22,6 @@ from anatune.records.rows import SESSION_DIGEST, TRIAL_DIGEST
 from anatune.records.schema import Record, Session, content_key, digest, part_name, schedule_of, trial_of
 from anatune.records.tables import AnyColumn, parts, sessions, trials
 
-__all__ = ["SESSION_COLUMNS", "TRIAL_COLUMNS", "Condition", "OnDamage", "RecordReader", "tell"]
-
 _T = TypeVar("_T")
 OnDamage = Callable[[str], None]
 """Called with a line for each row that is damaged."""

@@ -32,8 +32,6 @@ from anatune.records.schema import (
 from anatune.records.tables import AnyColumn, parts, sessions, trials
 from anatune.templates import TEMPLATES
 
-__all__ = ["SESSION_DIGEST", "TRIAL_DIGEST", "Rows", "TrialRow", "trial_id"]
-
 _Part = Workload | HardwareSpec | Environment
 TrialRow = dict[str, Any]
 """Column -> value, without the number of the row."""

@@ -15,22 +15,6 @@ from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.records.environment import Environment
 
-__all__ = [
-    "APPLICATION_ID",
-    "SCHEMA_VERSION",
-    "Record",
-    "Session",
-    "content_key",
-    "digest",
-    "now_utc",
-    "part_name",
-    "schedule_of",
-    "schedule_text",
-    "storable",
-    "trial_of",
-    "trial_text",
-]
-
 APPLICATION_ID = 0x616E6174
 """Mark of the program that owns a store: "anat"."""
 

@@ -24,8 +24,6 @@ from anatune.records.database import KEPT, Database
 from anatune.records.schema import APPLICATION_ID, SCHEMA_VERSION
 from anatune.records.tables import create_tables
 
-__all__ = ["SqliteDatabase"]
-
 _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 10, 11, 13, 14, 26
 _TEXTS = {  # sqlite3_errstr(), for Python 3.10, whose exceptions carry no code
     "database is locked": _BUSY,

@@ -25,8 +25,6 @@ from anatune.records.rows import Rows, trial_id
 from anatune.records.schema import Record, Session, now_utc
 from anatune.records.tables import sessions, trials
 
-__all__ = ["RecordStore"]
-
 _PAGE = 256
 """Rows read at a time: no reader holds back the writers' log for long."""
 

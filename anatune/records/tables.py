@@ -28,8 +28,6 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-__all__ = ["TABLES", "AnyColumn", "create_tables", "freeze", "parts", "sessions", "trials"]
-
 AnyColumn: TypeAlias = Column[Any]
 _Id = BigInteger().with_variant(Integer, "sqlite")
 """SQLite numbers rows of type INTEGER by itself."""

@@ -14,23 +14,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from anatune.core.workload.nest import Workload
 
-__all__ = [
-    "CPU_TILING",
-    "GPU_LEVELS",
-    "GPU_TILING",
-    "INLINED",
-    "KINDS",
-    "ROOT",
-    "WRONG_TILES",
-    "Factors",
-    "Json",
-    "Tiling",
-    "UnfitError",
-    "axis_factors",
-    "match_axes",
-    "read_trace",
-]
-
 WRONG_TILES = "tiles do not multiply to the workload's extents"
 GPU_TILING = "SSSRRSRS"
 CPU_TILING = "SSRSRS"

@@ -10,8 +10,6 @@ from anatune.report import units
 from anatune.report.plans import occupancy_text, schedule_items
 from anatune.report.text import Line, columns, paragraph
 
-__all__ = ["compilation_lines", "compilation_sentences"]
-
 _MOST_FAILURES = 3
 """Reasons of failures that are told."""
 _SAME_SHARE = 1e-3

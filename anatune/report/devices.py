@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from anatune.tuning.calibration import Learned
     from anatune.tuning.training import Family, Judgement, Quality
 
-__all__ = [
-    "cpu_calibration_lines", "detected_cpu_lines", "family_lines",
-    "gpu_calibration_lines", "hardware_lines", "marked_toml", "nest_lines", "prediction_lines", "unverified_keys",
-]  # fmt: skip
-
 _QUIET = 0.5
 """Share of quiet samples from which on a calibration needs no advice."""
 

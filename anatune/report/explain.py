@@ -24,18 +24,6 @@ from anatune.report.roofline import reachable_share, roofline, workload_peak
 from anatune.report.text import Line, wrapped
 from anatune.templates import template_named
 
-__all__ = [
-    "binding_text",
-    "changed_parts",
-    "circumstances_of",
-    "explain",
-    "explanation",
-    "explanation_lines",
-    "material_runner_up",
-    "nothing_legal_text",
-    "steps_from",
-]
-
 MATERIAL_SHARE = 0.02
 """A runner-up differs materially if its time, or one of its parts, differs by this share of the best's time."""
 

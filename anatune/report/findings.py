@@ -15,18 +15,6 @@ from anatune.report import units
 from anatune.report.sessions import SessionView
 from anatune.tuning.ending import FinalComparison
 
-__all__ = [
-    "Agreement",
-    "Contest",
-    "FailureKind",
-    "SpeedSample",
-    "agreement",
-    "contests",
-    "failure_kinds",
-    "predicted_and_measured",
-    "reference_speeds",
-]
-
 _FEWEST_RANKED, _FEWEST_CONFIDENT = 3, 5
 """Trials from which on a rank correlation is told; from which on with an interval."""
 _QUANTILE = 1.959964

@@ -20,11 +20,6 @@ from anatune.report.text import Line, item_lines, paragraph, table, wrapped, wra
 from anatune.templates import joined_templates, template_named, templates_of, tuning_template
 from anatune.templates.base.model import Rule
 
-__all__ = [
-    "FILLING", "Filling", "joined_text", "occupancy_text", "place_text", "plan_lines", "registers_text",
-    "rejected_lines", "schedule_items", "subset_lines", "template_items", "template_text",
-]  # fmt: skip
-
 _LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
 _MATERIAL_S = 0.5
 """Seconds of compiling that are told."""

@@ -10,8 +10,6 @@ from anatune.report import units
 from anatune.report.plans import place_text, schedule_items, template_items
 from anatune.report.text import Line, item_lines, paragraph, table
 
-__all__ = ["range_lines"]
-
 _MOST_SPELLED = 4
 """Intervals of a program that are written out."""
 

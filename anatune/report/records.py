@@ -15,13 +15,6 @@ from anatune.report import units
 from anatune.report.roofline import peak_flop_per_s
 from anatune.report.text import Line, paragraph, table
 
-__all__ = [
-    "best_lines", "peak_of_threads", "rate_text", "session_lines", "trial_lines",
-    "when_text",
-]  # fmt: skip
-
-_MOST_REASONS = 5
-
 
 def peak_of_threads(hardware: GpuSpec | CpuSpec, dtype: str, threads: int, template: str = "") -> float:
     """Return the theoretical peak of as many cores as there are threads, operations a second; of a GPU, all of it.

@@ -8,8 +8,6 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates import template_named
 
-__all__ = ["Roofline", "ceiling", "dram_bandwidth", "peak_flop_per_s", "reachable_share", "roofline", "workload_peak"]
-
 
 class Roofline(NamedTuple):
     """The floors below which no schedule can go, in seconds, at theoretical peaks and at reachable ones."""
@@ -17,12 +15,6 @@ class Roofline(NamedTuple):
     fma_s: float
     fma_reachable_s: float
     dram_s: float
-    dram_reachable_s: float
-
-    @property
-    def ridge(self) -> str:
-        """The floor that is higher: "fma" or "dram"."""
-        return "fma" if self.fma_s >= self.dram_s else "dram"
 
 
 def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "") -> float:
@@ -59,10 +51,8 @@ def reachable_share(hardware: GpuSpec | CpuSpec, template: str = "") -> float:
 def roofline(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> Roofline:
     """Return the floors of `workload` on `hardware`: all its operations, and its compulsory bytes once."""
     peak = workload_peak(workload, hardware, template)
-    paper, reachable = dram_bandwidth(hardware)
     return Roofline(
         fma_s=workload.flop / peak,
         fma_reachable_s=workload.flop / (peak * reachable_share(hardware, template)),
-        dram_s=workload.compulsory_bytes / paper,
-        dram_reachable_s=workload.compulsory_bytes / reachable,
+        dram_s=workload.compulsory_bytes / hardware.dram.bandwidth_bytes_per_s,
     )

@@ -21,11 +21,6 @@ from anatune.report.text import Line, Style, paragraph
 from anatune.report.tuning import bound_by_text, interval_text, measured_rate
 from anatune.templates import make_model
 
-__all__ = [
-    "Fact", "comparison_sentences", "drift_sentences", "failure_sentences", "place_text", "report_dict",
-    "report_lines", "session_facts", "winner_sentences",
-]  # fmt: skip
-
 Fact = tuple[str, str, str]
 """What, its value, a remark or ""."""
 _HALVES_FROM = 8

@@ -28,8 +28,6 @@ from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.tuning.ending import FinalComparison, Standing, compare_contenders, equalise_speed, time_of_best
 from anatune.tuning.result import TuningResult, WorkerShare, shares_of
 
-__all__ = ["SessionView", "Viewed", "best_so_far", "result_view", "session_views"]
-
 PAUSE_S = 60.0
 """Between two trials more than what the later one took and this long nobody worked: a session was resumed."""
 

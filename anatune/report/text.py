@@ -9,8 +9,6 @@ from typing import Literal, NamedTuple
 
 from anatune.printable import printable
 
-__all__ = ["Cells", "Line", "Style", "columns", "item_lines", "paragraph", "plain", "table", "wrapped", "wrapped_items"]
-
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 Cells = Sequence[tuple[str, Sequence[str]]]

@@ -16,11 +16,6 @@ from anatune.tuning.cost import CostEstimate, ModelEstimate
 from anatune.tuning.ending import FinalComparison, speed_over, time_beside
 from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
-__all__ = [
-    "bound_by_text", "bound_text", "cost_text", "ended_text", "interval_text", "measured_rate", "model_cost_text",
-    "model_progress_text", "progress_text", "result_lines", "span_text", "worth_text",
-]  # fmt: skip
-
 _UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _MOST_OF_UNIT = 90.0
 """Of a unit, from which on the next one is told."""

@@ -10,8 +10,6 @@ from anatune.report import units
 from anatune.report.text import Cells, Line, paragraph, table
 from anatune.tuning.result import WorkerShare
 
-__all__ = ["failures_text", "fleet_text", "news", "share_lines", "table_with_reasons"]
-
 
 class _Reasoned(Protocol):
     """A worker that says why it is not ready."""

@@ -15,17 +15,6 @@ from anatune.named import resolve
 from anatune.search.points import Integers
 from anatune.templates.base.model import Model
 
-__all__ = [
-    "BLIND",
-    "DEFAULT_STRATEGY",
-    "STARTS",
-    "STRATEGIES",
-    "Strategy",
-    "check_start",
-    "check_strategy",
-    "make_strategy",
-]
-
 DEFAULT_STRATEGY = "model"
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(

@@ -6,24 +6,26 @@ packing. One step of a knob is the next larger or smaller value. Source: [ICS24]
 
 A *gene* is what two points can exchange and both stay tilings: the whole tiling of an axis as its number in the sorted
 list of tilings, and each other choice. Source: [BO24] Sec. 3.3.1; AutoTVM's knobs, that [NoSE] uses, are the same.
+
+Published searches put limits on kernels for GPUs beside those of the device. Of the legal points of anatune's spaces 6
+to 13 % keep them (six of the benchmarks of [ICS24] on an RTX 3090): most others have blocks smaller than a warp, or
+threads with more results than registers.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, singledispatch
 from typing import NamedTuple
 
 import numpy as np
 
-from anatune.search.points import Booleans, Floats, Integers
+from anatune.search.points import Booleans, Floats, Integers, distinct
 from anatune.templates.base.model import Model
 from anatune.templates.base.space import Part
 from anatune.templates.cpu.space import ORDER_LEVELS
-
-__all__ = ["Knobs", "knobs_of"]
-
+from anatune.templates.gpu.model import BaseGpuModel
 
 _MOST_NEIGHBOURS = 4096
 """Neighbours of one distance that are listed; of more, a sample."""
@@ -210,3 +212,97 @@ def _keys(rows: Integers, values: list[Integers]) -> Integers:
 def knobs_of(model: Model) -> Knobs:
     """Return the knobs of a model's space; models of another kind of space register what makes theirs."""
     return Knobs(model)
+
+
+FEWEST_THREADS = 32
+"""Threads of a block. Source: the code of [ICS24]; 32 is a warp."""
+MOST_RESULTS = 256
+"""Results that a thread keeps in registers. Source: the code of [ICS24]."""
+_SHARE = 8
+"""Legal points that are drawn for each one that shall keep the limits."""
+_DRAWS = 40
+"""Draws after which the limits leave nothing of a space."""
+
+
+def is_within_limits(model: Model, points: Integers) -> Booleans:
+    """Say of each point whether its blocks fill a warp and its threads keep all results in registers, (num_points,)."""
+    columns = model.evaluate(points).columns
+    results = columns["accumulators_per_thread"]
+    good: Booleans = (columns["threads_per_block"] >= FEWEST_THREADS) & (results <= MOST_RESULTS)
+    good &= columns["spilled_registers"] == 0
+    return good
+
+
+class _LimitedKnobs(Knobs):
+    """Knobs that lead to points within the limits only."""
+
+    def at(self, indices: Integers) -> tuple[Integers, Booleans]:
+        """Return (points, which of them are legal and within the limits), as `Knobs.at`."""
+        return self._keep_limits(*super().at(indices))
+
+    def from_genes(self, genes: Integers) -> tuple[Integers, Booleans]:
+        """Return (points, which of them are legal and within the limits), as `Knobs.from_genes`."""
+        return self._keep_limits(*super().from_genes(genes))
+
+    def draw(self, count: int, seed: Sequence[int]) -> Integers:
+        """Return up to `count` points drawn uniformly from those within the limits; fewer where next to none is."""
+        drawn: list[Integers] = []
+        num_missing = count
+        for attempt in range(_DRAWS):
+            points = super().draw(max(_SHARE * num_missing, 64), (*seed, attempt))
+            drawn.append(points[is_within_limits(self.model, points)][:num_missing])
+            num_missing -= len(drawn[-1])
+            if not num_missing:
+                break
+        return np.concatenate(drawn)
+
+    def _keep_limits(self, points: Integers, legal: Booleans) -> tuple[Integers, Booleans]:
+        places = np.flatnonzero(legal)
+        legal[places] = is_within_limits(self.model, points[places])
+        return points, legal
+
+
+def knobs_within_limits(model: Model) -> Knobs:
+    """Return the knobs of a space without the points beyond the limits.
+
+    All knobs, without limits: for CPUs, for templates that generate no code for CUDA cores, for lists of recorded
+    points, and where (almost) no point keeps them.
+    """
+    plain = model.plain  # a learned correction changes times, no limits
+    if isinstance(plain, BaseGpuModel) and "spilled_registers" in plain.resources:
+        limited = _LimitedKnobs(model)
+        if len(limited.draw(1, (0,))):
+            return limited
+    return knobs_of(model)
+
+
+_DRAWN = 20
+"""Random points for each one that is kept, where the model chooses the first population."""
+
+
+def first_population(knobs: Knobs, size: int, draw: Callable[..., Integers], ranked: Integers | None) -> Integers:
+    """Return up to `size` different points: random ones, or (with `ranked`) those and the best predicted of many."""
+    if ranked is None:
+        return distinct(draw(size, 0))
+    drawn = draw(_DRAWN * size, 0)
+    drawn = drawn[np.argsort(knobs.model.times(drawn)[0], kind="stable")]
+    return distinct(np.concatenate([ranked, drawn]))[:size]
+
+
+def roulette(fitness: Floats, count: int, rng: np.random.Generator) -> Integers:
+    """Return `count` indices drawn with probabilities proportional to `fitness` >= 0 (equal ones if all are 0)."""
+    total = float(fitness.sum())
+    chances = fitness / total if total > 0 else None
+    return np.asarray(rng.choice(len(fitness), count, p=chances), dtype=np.int64)
+
+
+def single_point_crossover(one: Integers, other: Integers, rng: np.random.Generator) -> Integers:
+    """Return children with the first genes of `one` and the last of `other`, (num_children, G)."""
+    place = rng.integers(1, max(one.shape[1], 2), len(one))
+    return np.where(np.arange(one.shape[1])[None, :] < place[:, None], one, other)
+
+
+def mutate(genes: Integers, radices: Integers, chance: float, rng: np.random.Generator) -> Integers:
+    """Return genes of which each is replaced, with probability `chance`, by a uniform one."""
+    drawn = (rng.random(genes.shape) * radices).astype(np.int64)
+    return np.where(rng.random(genes.shape) < chance, drawn, genes)

@@ -10,9 +10,6 @@ from anatune.search.points import Floats, Integers, occurrence
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.cpu.space import CpuSpace
 
-__all__ = ["Moves", "first_pool"]
-
-
 _SAMPLES = 40_000
 _ROUNDS = 12
 _CHILDREN = 8_000

@@ -13,8 +13,6 @@ from anatune.core.trial import Trial
 from anatune.errors import SpaceError
 from anatune.templates.base.model import Model
 
-__all__ = ["Booleans", "Floats", "Integers", "Seen", "distinct", "legal_point", "occurrence"]
-
 Integers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Booleans: TypeAlias = NDArray[np.bool_]

@@ -18,8 +18,6 @@ from anatune.search.base import Strategy
 from anatune.search.points import Integers, legal_point
 from anatune.templates.base.model import Model
 
-__all__ = ["Member", "SharedStrategy"]
-
 _GAIN = 0.1
 """What further trials may gain on the best of n, over sqrt(n), in log time. They did gain from n trials to 32, mean of
 29 layers (sessions of `bench.cpu.device`, AMD Zen 4): 0.059, 0.035, 0.023, 0.013, 0.006 for n = 1, 2, 4, 8, 16; about

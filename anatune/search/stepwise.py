@@ -23,13 +23,9 @@ import numpy as np
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.search.knobs import knobs_of
-from anatune.search.limits import knobs_within_limits
+from anatune.search.knobs import knobs_of, knobs_within_limits
 from anatune.search.points import Integers, legal_point
 from anatune.search.strategy import SpaceStrategy
-
-__all__ = ["MISSING", "Answer", "StepwiseStrategy", "Walk"]
-
 
 _DRAWS = 40
 """Draws without a new program after which the space counts as used up."""
@@ -61,7 +57,7 @@ class StepwiseStrategy(SpaceStrategy):
     is_ahead = False
     """Whether devices stand still unless the walk goes on without answers."""
     has_limits = False
-    """Whether the published form keeps to the limits of published searches on GPUs, see `search.limits`."""
+    """Whether the published form keeps to the limits of published searches on GPUs, see `search.knobs`."""
 
     def _prepare(self) -> None:
         self.knobs = knobs_within_limits(self.model) if self.as_published and self.has_limits else knobs_of(self.model)

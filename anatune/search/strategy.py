@@ -15,9 +15,6 @@ from anatune.core.trial import Trial
 from anatune.search.points import Integers, Seen
 from anatune.templates.base.model import Model
 
-__all__ = ["SequenceStrategy", "SpaceStrategy"]
-
-
 _NUM_RANKED = 16
 
 

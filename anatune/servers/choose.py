@@ -1,10 +1,15 @@
-"""Which tile a server should take for so many rows: its tuner's whole space, timed by the model."""
+"""Which tile a server should take for so many rows: its tuner's whole space, timed by the model.
+
+The least time that no tile undercuts is beside it: bytes over bandwidth, arithmetic over the peak, launches.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +19,6 @@ from anatune.core.workload.access import FLOAT8_DTYPES
 from anatune.core.workload.routing import Routing, power_law, uniform
 from anatune.errors import SpaceError
 from anatune.servers.defaults import Tile
-from anatune.servers.floor import Floor, floor_of
 from anatune.servers.shapes import DTYPES, Experts, Product
 from anatune.templates.triton.grouped.layer import ExpertLayer, score_layer
 from anatune.templates.triton.grouped.scales import LATEST, Served
@@ -22,7 +26,53 @@ from anatune.templates.triton.grouped.times import score_scaled
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles, stage_preference
 
-__all__ = ["ROWS", "Predicted", "Race", "check_device", "group_bytes", "race", "routing_of", "space_of"]
+
+class Floor(NamedTuple):
+    """Seconds that no tile undercuts, and what takes most of them: "dram", "mma" or "launch"."""
+
+    time_s: float
+    bound_by: str
+
+
+class _Kernel(NamedTuple):
+    weight_bytes: float
+    row_bytes: float
+    """Of what it reads beside the weights, and of its results."""
+    flop: float
+
+
+def floor_of(what: ExpertLayer | MatmulProblem, spec: GpuSpec) -> Floor:
+    """Return the least time of the products of a layer of experts, or of one product.
+
+    Weights come from DRAM once: those of experts that have a row. Rows and results do as far as L2 cannot hold them.
+    Scales of weights do not count, nor do rows that only padding asks for.
+    """
+    kernels = list(_kernels(what))
+    dtype = what.dtype
+    names = FLOAT8_DTYPES if dtype == "fp8" else (dtype,)
+    rates = [rate for name in ("bfloat16", *names) if (rate := spec.tensor_flop_per_s(name))]
+    peak = max(rates, default=spec.compute.fp32_peak_flop_per_s)
+    spans = {"dram": 0.0, "mma": 0.0, "launch": len(kernels) * spec.launch.overhead_s}
+    for kernel in kernels:
+        moved = kernel.weight_bytes + max(0.0, kernel.row_bytes - spec.l2.size_bytes)
+        dram_s, mma_s = moved / spec.dram.bandwidth_bytes_per_s, kernel.flop / peak
+        spans["dram" if dram_s >= mma_s else "mma"] += max(dram_s, mma_s)
+    return Floor(sum(spans.values()), max(spans, key=spans.__getitem__))
+
+
+def _kernels(what: ExpertLayer | MatmulProblem) -> Iterable[_Kernel]:
+    if isinstance(what, MatmulProblem):
+        moved = float(what.m * (what.k * what.element_bytes + what.n * what.result_bytes))
+        yield _Kernel(what.n * what.k * what.right_element_bytes, moved, 2.0 * what.m * what.n * what.k)
+        return
+    count = what.routing.num_rows
+    for layer in what.products():
+        product = layer.product
+        weights = what.routing.num_active * layer.n * layer.k * product.right_element_bytes
+        read = min(float(what.tokens), count) if layer.gathered else count
+        moved = read * layer.k * product.element_bytes + count * layer.n * product.result_bytes
+        yield _Kernel(weights, moved, 2.0 * count * layer.n * layer.k)
+
 
 Floats = NDArray[np.float64]
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from anatune.servers.names import Server
     from anatune.servers.shapes import Experts, Product
 
-__all__ = ["app"]
-
 _SIZES = ("experts", "intermediate", "hidden", "top_k")
 _KEPT = 8
 """Tiles that --measure runs where --keep says nothing."""

@@ -9,8 +9,6 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.servers.names import Server
 from anatune.servers.shapes import Experts, Product
 
-__all__ = ["FIELDS", "default_tile", "rivals"]
-
 Tile = tuple[int, int, int, int, int, int, int]
 """block_m, block_n, block_k, num_warps, num_stages, split_k, group_m: `tiles.TILE_FIELDS`."""
 FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps", "num_stages", "SPLIT_K", "GROUP_SIZE_M")

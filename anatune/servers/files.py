@@ -22,8 +22,7 @@ from anatune.servers.judging import running_tile
 from anatune.servers.kernels import Measured, workloads_of
 from anatune.servers.names import Server, check_version, device_name, file_name, version_folder
 from anatune.servers.shapes import Experts, Product, check_shape
-from anatune.servers.shipped import Shipped, find_shipped
-from anatune.servers.written import Choice, Written, reason_against
+from anatune.servers.written import Choice, Shipped, Written, find_shipped, reason_against
 from anatune.templates.triton.grouped.scales import LATEST
 from anatune.version import __version__
 

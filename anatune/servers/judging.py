@@ -18,8 +18,6 @@ from anatune.servers.names import check_version
 from anatune.servers.shapes import MOST_ROWS, Experts, Product, check_shape, checked_size
 from anatune.templates.triton.grouped.scales import LATEST
 
-__all__ = ["Judged", "check_file", "read_tiles", "running_tile"]
-
 
 class Judged(msgspec.Struct, frozen=True):
     """An entry of a file: how far the model thinks it is from its best."""

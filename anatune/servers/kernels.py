@@ -15,8 +15,6 @@ from anatune.servers.shapes import Experts, Product
 from anatune.templates.triton.grouped.problem import scaled_problem_of
 from anatune.templates.triton.grouped.rules import options_of
 
-__all__ = ["Measured", "Times", "schedule_of", "workloads_of"]
-
 _FORMATS = {
     "auto": ("bfloat16", "tensor"),
     "fp8_w8a8": ("float8_e4m3fn", "tensor"),

@@ -23,8 +23,6 @@ from anatune.tuning.machine import check_gpu
 from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.places.place import DeviceChoice
 
-__all__ = ["RECORDS", "Measuring", "measure", "recall"]
-
 RECORDS = "anatune-configs.sqlite"
 """Keeps every trial, where no other file is named."""
 _STRATEGY = "configs"

@@ -14,10 +14,6 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import SpaceError, UnknownNameError
 from anatune.servers.shapes import Experts, Product
 
-__all__ = [
-    "TITLES", "Server", "check_version", "device_name", "file_name", "folder_version", "parse_name", "version_folder",
-]  # fmt: skip
-
 Server = Literal["vllm", "sglang"]
 TITLES: dict[Server, str] = {"vllm": "vLLM", "sglang": "SGLang"}
 """Server -> its name as its makers write it."""

@@ -14,10 +14,6 @@ from anatune.servers.judging import Judged
 from anatune.servers.shapes import Experts, Product
 from anatune.servers.written import LEAST_GAIN, Written
 
-__all__ = [
-    "MEASURED", "gain_percent", "gain_text", "judged_lines", "layer_text", "sure_text", "tile_text", "written_lines",
-]  # fmt: skip
-
 _EXPERTS = (
     "Times are predicted, with weights from DRAM, and without sorting, activation and sums. Beside other people's "
     "measurements on A100, H100 and B200 layers of experts are off by 7 to 16 % in the median"

@@ -8,11 +8,6 @@ from anatune.arguments import checked_integer, shown
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
 
-__all__ = [
-    "DTYPES", "MOST_EXPERTS", "MOST_ROWS", "MOST_SIZE", "Experts", "Product", "check_shape", "checked_size",
-    "model_experts", "on_a_rank",
-]  # fmt: skip
-
 MOST_EXPERTS, MOST_ROWS, MOST_SIZE = 1 << 16, 1 << 20, 1 << 24
 
 DTYPES: dict[str, tuple[str, float]] = {

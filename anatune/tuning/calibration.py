@@ -26,8 +26,6 @@ from anatune.records.schema import Session
 from anatune.records.store import RecordStore
 from anatune.tuning.training import Judgement, families_of, judge, train
 
-__all__ = ["Learned", "learn_from_nests", "learn_from_records", "record_nests"]
-
 SOURCE = "calibrate"
 """Strategy of the recorded sessions, and source of their trials."""
 OPTIONS = ResidualOptions(num_trees=40, num_leaves=4, learning_rate=0.04, min_leaf_rows=20, num_members=4)

@@ -28,19 +28,6 @@ from anatune.model.bound import TimeBound
 if TYPE_CHECKING:
     from anatune.measure.run.timing import TimingProtocol
 
-__all__ = [
-    "CostEstimate",
-    "Measuring",
-    "ModelEstimate",
-    "SessionCost",
-    "error_factor",
-    "estimate_session",
-    "first_trial_seconds",
-    "run_seconds",
-    "seconds_a_trial",
-    "session_cost",
-]
-
 _FIRST = {
     # Intel Emerald Rapids, one of 2 virtual cores, matmul 256x512x512, 16 trials, 2026-11 (bench.estimates).
     "cpu": (0.45, 1.1, 5.0, 1.1, 1.6),

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from anatune.tuning.settings import TuningSettings
     from anatune.tuning.target import Source, Target
 
-__all__ = ["CostHistory", "SessionCosts", "machine_key"]
-
 _FILE = "tuning_costs"
 _VERSION = 1
 _KEPT = 8

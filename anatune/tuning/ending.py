@@ -1,14 +1,18 @@
 """How a session ends: when, before its trials are used up, and the best trials measured once more in turn.
 
 It ends near enough to the bound, or after nothing better for a while. Then the plan's first choice, the best trial and
-the runners-up are compared.
+the runners-up are compared. Ctrl-C ends it between steps, never inside one.
 """
 
 from __future__ import annotations
 
 import math
+import signal
 import statistics
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Literal
 
 import msgspec
@@ -16,22 +20,6 @@ import msgspec
 from anatune.core.trial import Measurement, Trial
 from anatune.measure.run.timing import paired_test
 from anatune.records.choice import choose_winner
-
-__all__ = [
-    "Contender",
-    "Ended",
-    "Ending",
-    "FinalComparison",
-    "Standing",
-    "beyond_noise",
-    "choose_contenders",
-    "compare_contenders",
-    "equalise_speed",
-    "rank_trials",
-    "speed_over",
-    "time_beside",
-    "time_of_best",
-]
 
 Ended = Literal["trials", "stop_at", "patience", "time_limit", "space", "interrupted"]
 """Why a session ended: all trials were made; the best one is as near to its bound as was asked for; nothing better for
@@ -299,3 +287,51 @@ def compare_contenders(
     width = min(test.half_width, 50.0)  # two pairs at least; JSON knows no infinity
     speedup, low, high = (math.exp(test.difference + sign * width) for sign in (0.0, -1.0, 1.0))
     return FinalComparison(contenders, best.number, speedup, low, high)
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------------------------
+
+
+class Interrupts:
+    """A context manager that turns SIGINT into KeyboardInterrupt, but not while something is `held`.
+
+    Does nothing outside the main thread, where the program handles SIGINT itself, or where it is ignored: who starts a
+    program with ``nohup`` or in the background of a script does not want it ended from a keyboard.
+    """
+
+    def __init__(self) -> None:
+        self._holding = False
+        self._pending = False
+        self._installed = False
+
+    def __enter__(self) -> Interrupts:
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ):
+            signal.signal(signal.SIGINT, self._handle)
+            self._installed = True
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._installed = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._holding:
+            self._pending = True
+        else:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Put off an interrupt until the block is done."""
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+        if self._pending:
+            self._pending = False
+            raise KeyboardInterrupt

@@ -6,7 +6,7 @@ import logging
 
 from anatune.arguments import shown
 from anatune.core.generation import generation_limit
-from anatune.core.hardware.alike import difference
+from anatune.core.hardware.changed import difference
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, MissingDependencyError, SpaceError

@@ -31,8 +31,6 @@ from anatune.templates import check_accuracy, template_of
 from anatune.tuning.machine import gpu_templates
 from anatune.version import __version__
 
-__all__ = ["MANIFEST", "Manifest", "ManifestEntry", "ManifestStrategy", "build_manifest", "read_manifest"]
-
 MANIFEST = "manifest.json"
 VERSION = 2
 """Of the file's layout; files of other versions are refused."""
@@ -180,17 +178,16 @@ def build_manifest(
     MissingDependencyError
         TVM, NVRTC or Triton is not installed.
     """
-    from anatune.model import joint  # what is measured only needs no model
-    from anatune.templates.base.watch import Watch
+    from anatune.model.joint import find_corrections  # what is measured only needs no model
+    from anatune.model.rank import Constraints, rank_templates
 
     if hardware.kind != "gpu":
         raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")
     names = _check_templates(workload, hardware, template, accuracy)
     accuracy = accuracy or STANDARD
     compiler, flags = compilers_of(names)
-    saved = joint.find_corrections(hardware, names)
-    ranked = joint.rank_templates(workload, hardware, names, trials, accuracy, saved, Watch(None), distinct=True)
-    plan = joint.merged([one.plan for one in ranked], trials)
+    constraints, saved = Constraints(accuracy=accuracy, distinct=True), find_corrections(hardware, names)
+    plan, _ = rank_templates(workload, hardware, names, trials, constraints, saved)
     if not plan.schedules:
         raise SpaceError(f"{workload.describe()} on {hardware.name}: no schedule is legal; `anatune plan` says why")
     path = Path(folder)

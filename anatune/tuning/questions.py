@@ -9,8 +9,6 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search.base import Strategy
 
-__all__ = ["RECORDED", "Questions"]
-
 RECORDED = "records"
 """Source of trials of schedules that the records suggested."""
 _MOST_ALIASES = 1000

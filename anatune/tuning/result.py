@@ -21,8 +21,6 @@ from anatune.model.bound import TimeBound
 from anatune.tuning.cost import CostEstimate
 from anatune.tuning.ending import Ended, FinalComparison, equalise_speed, rank_trials, time_beside, time_of_best
 
-__all__ = ["ModelProgress", "TuningInterrupted", "TuningProgress", "TuningResult", "WorkerShare", "shares_of"]
-
 MOST_SHOWN = 20
 """Trials that a notebook shows of a session, fastest first."""
 _AS_THEY_ARE = (

@@ -35,19 +35,6 @@ from anatune.templates.base.model import Model
 from anatune.tuning.target import Source, Target
 from anatune.tuning.training import families_of
 
-__all__ = [
-    "LEARNED_UNTIL",
-    "MOST_REUSED",
-    "Learned",
-    "best_recorded",
-    "learned_of",
-    "record_corrections",
-    "recorded_leaders",
-    "same_device",
-    "session_to_resume",
-    "suggested_schedules",
-]
-
 MOST_REUSED = 4
 """Recorded schedules that a session begins with."""
 LEARNED_UNTIL = "learned_until"

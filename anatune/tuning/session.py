@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Hashable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
 
 from anatune.arguments import checked_function, shown
-from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, SpaceError
-from anatune.measure.energy import EnergyCounter, EnergyMeter
+from anatune.measure.energy import EnergyMeter
 from anatune.measure.named_hardware import HardwareLike
-from anatune.measure.place import MakeMeasurer, MeasurerLike, WorkerState
-from anatune.model.bound import TimeBound
+from anatune.measure.place import MeasurerLike, WorkerState
 from anatune.records.choice import COMPARED
 from anatune.records.place import is_missing
 from anatune.records.schema import Session, now_utc
@@ -28,48 +25,64 @@ from anatune.resources import user_cache_folder
 from anatune.search.base import BLIND, DEFAULT_STRATEGY
 from anatune.tuning.cost import CostEstimate
 from anatune.tuning.cost_history import SessionCosts
-from anatune.tuning.ending import Ended, Ending, FinalComparison, Standing, choose_contenders, compare_contenders
-from anatune.tuning.interrupts import Interrupts
+from anatune.tuning.ending import (
+    Ended,
+    Ending,
+    FinalComparison,
+    Interrupts,
+    Standing,
+    choose_contenders,
+    compare_contenders,
+)
 from anatune.tuning.manifest import SOURCE
-from anatune.tuning.places.choose import place_of
-from anatune.tuning.places.local import energy_counters
+from anatune.tuning.places.local import energy_counters, place_of
 from anatune.tuning.places.place import Place
 from anatune.tuning.questions import Questions
 from anatune.tuning.result import TuningInterrupted, TuningProgress, TuningResult
 from anatune.tuning.reuse import LEARNED_UNTIL, MOST_REUSED, Learned, learned_of, session_to_resume, suggested_schedules
-from anatune.tuning.settings import TuningSettings
-from anatune.tuning.target import Source, source_of_manifest, source_of_model, target_of
+from anatune.tuning.settings import StandIns, TuningSettings
+from anatune.tuning.target import Source, Target, source_of_manifest, source_of_model, target_of
 
 __all__ = ["StandIns", "TuningSession"]
 
 _COMPARE_S = 1.5
 
 
-class StandIns(msgspec.Struct, frozen=True, kw_only=True):
-    """What tests put in the place of the machine.
+@dataclass(frozen=True)
+class _Setup:
+    """What a session is asked for, where and of whom; of one that is resumed as it was asked for at first."""
 
-    Attributes
-    ----------
-    host : CpuSpec or GpuSpec, optional
-        The present machine, or its GPU; detected by default.
-    measurer : callable, optional
-        Makes the measurer, as that of `tuning.target.Source`.
-    program_key : callable, optional
-        Schedule -> key of the program it is lowered to: schedules of equal keys are measured once.
-    clock : callable
-        Seconds.
-    costs : Path, optional
-        Folder of what earlier sessions took; by default the user's, none with another measurer.
-    counters : sequence of EnergyCounter, optional
-        What counts energy; by default what the place has, nothing with another measurer.
-    """
+    settings: TuningSettings
+    place: Place
+    target: Target
+    strategy: str
+    seed: int
+    trials: int
 
-    host: CpuSpec | GpuSpec | None = None
-    measurer: MakeMeasurer | None = None
-    program_key: Callable[[Schedule], Hashable] | None = None
-    clock: Callable[[], float] = time.monotonic
-    costs: Path | None = None
-    counters: Sequence[EnergyCounter] | None = None
+
+@dataclass(frozen=True)
+class _Opening:
+    """What a session has before it measures: who proposes and ends it, what records taught, where it goes on from."""
+
+    source: Source
+    questions: Questions
+    ending: Ending
+    learned: Learned
+    learned_until: str | None
+    num_resumed: int
+    num_reused: int
+
+
+@dataclass
+class _State:
+    """What changes while a session measures."""
+
+    trials: list[Trial] = field(default_factory=list)
+    standing: Standing = field(default_factory=Standing)
+    workers: tuple[WorkerState, ...] = ()
+    first_s: float = 0.0
+    comparison: FinalComparison | None = None
+    ended: Ended | None = None
 
 
 class TuningSession:
@@ -104,52 +117,36 @@ class TuningSession:
         if not isinstance(workload, Workload):
             raise SpaceError(f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...)")
         checked_function("tune: progress", progress)
-        self._settings = settings = settings or TuningSettings()
-        self._stand_ins = stand_ins = stand_ins or StandIns()
-        self._place = place_of(settings, stand_ins.host) if place is None else place
+        settings, self._stand_ins = settings or TuningSettings(), (stand_ins := stand_ins or StandIns())
         self._owned = contextlib.ExitStack()
         if place is None:
-            self._owned.callback(self._place.close)
+            place = place_of(settings, stand_ins.host)
+            self._owned.callback(place.close)
         try:
-            self._target = target_of(workload, self._place.hardware(hw), settings, self._place)
+            target = target_of(workload, place.hardware(hw), settings, place)
         except BaseException:
             self._owned.close()
             raise
-        self._strategy_name, self._seed, self._trials_wanted = settings.strategy, settings.seed, settings.trials
-        if (manifest := self._target.manifest) is not None:
-            self._strategy_name, self._seed = SOURCE, manifest.seed
-            self._trials_wanted = min(settings.trials, len(manifest.entries))
-        self._report = progress
-        self._began = stand_ins.clock()
-        self._first_s = 0.0
-        self._trials: list[Trial] = []
-        self._standing = Standing()
-        self._ending: Ending | None = None
+        self._setup = _Setup(settings, place, target, settings.strategy, settings.seed, settings.trials)
+        if (manifest := target.manifest) is not None:
+            trials = min(settings.trials, len(manifest.entries))
+            self._setup = replace(self._setup, strategy=SOURCE, seed=manifest.seed, trials=trials)
+        self._report, self._began = progress, stand_ins.clock()
         counters = stand_ins.counters
-        if counters is None and stand_ins.measurer is None and self._place.is_here:
-            counters = energy_counters(self._target.device)
+        if counters is None and stand_ins.measurer is None and place.is_here:
+            counters = energy_counters(target.device)
         self._energy = EnergyMeter(counters or ())
         is_real = stand_ins.measurer is None and stand_ins.costs is None
         self._costs = SessionCosts(user_cache_folder() if is_real else stand_ins.costs)
-        self._ended: Ended | None = None
-        self.damaged: list[str] = []
-        self._num_resumed = self._num_reused = 0
+        self._interrupts, self._state = Interrupts(), _State()
+        self._opening: _Opening | None = None
         self._store: RecordStore | None = None
         self._session: Session | None = None
-        self._comparison: FinalComparison | None = None
-        self._interrupts = Interrupts()
-        self._source: Source
-        self._correction: str | None = None
-        self._learned = Learned()
-        self._learned_until: str | None = None
-        self._bound: TimeBound | None = None
-        self._questions: Questions | None = None
-        self._measurer: MeasurerLike | None = None
-        self._workers: tuple[WorkerState, ...] = ()
+        self.damaged: list[str] = []
 
     def run(self) -> TuningResult:
         """Tune; see `tune`."""
-        records = self._settings.records
+        records = self._setup.settings.records
         with self._interrupts:
             try:
                 with self._owned, contextlib.ExitStack() as files:
@@ -157,7 +154,7 @@ class TuningSession:
                         self._store = files.enter_context(RecordStore(records))
                     self._run(files)
             except KeyboardInterrupt:
-                self._ended = "interrupted"
+                self._state.ended = "interrupted"
                 raise TuningInterrupted(self._result()) from None
         return self._result()
 
@@ -168,11 +165,14 @@ class TuningSession:
         """
         with self._owned:
             history = self.recorded()
-            return self._costs.estimate(self._target, self._place, self._settings, self._made(), history)
+            setup = self._setup
+            return self._costs.estimate(
+                setup.target, setup.place, setup.settings, self._make_source(Learned()), history
+            )
 
     def recorded(self) -> list[Trial]:
         """Return the trials that `run` would go on from, without measuring anything; comparisons are left out."""
-        records = self._settings.records
+        records = self._setup.settings.records
         if records is None or is_missing(records):
             return []
         with RecordStore(records) as self._store:
@@ -186,171 +186,170 @@ class TuningSession:
     def _run(self, files: contextlib.ExitStack) -> None:
         self._say("plan")
         history = self._take_up()
-        target = self._target
-        self._learned = self._learn()
-        self._source = source = self._made()
-        self._correction, self._bound = source.correction, source.bound
-        self._ending = Ending(source.bound.time_s, self._settings.stop_at, self._settings.patience)
-        key = self._stand_ins.program_key or source.program_key
-        is_published = self._settings.start == "paper" and self._strategy_name != DEFAULT_STRATEGY
-        first = None if is_published else source.first  # no paper measures our plan first
-        self._questions = questions = Questions(source.strategy, self._strategy_name, first, key)
-        questions.replay(history)
-        self._keep(history)
-        self._num_resumed = len(history)
-        if not history:
-            questions.suggest(suggested := self._suggested())
-            self._num_reused = len(suggested)
-        self._costs.estimate(target, self._place, self._settings, source, history, self._left_s())
+        opening = self._opening = self._open(history)
+        setup, source, target, settings = self._setup, opening.source, self._setup.target, self._setup.settings
+        self._keep(history, opening)
+        self._costs.estimate(target, setup.place, settings, source, history, self._left_s())
         self._say("start")
         self._costs.begin("start", self._elapsed_s())
-        make = self._stand_ins.measurer or self._place.measurer(source.measurer)
+        make = self._stand_ins.measurer or setup.place.measurer(source.measurer)
         with make(
-            target.workload, source.hardware, threads=target.threads, limits=self._settings.limits, seed=self._seed,
+            target.workload, source.hardware, threads=target.threads, limits=settings.limits, seed=setup.seed,
             least_samples=source.strategy.least_samples, **target.conditions, **target.device,
-        ) as self._measurer:  # fmt: skip
-            if self._store is None and self._settings.records is not None:  # a trial can be made: now there is a file
-                self._store = files.enter_context(RecordStore(self._settings.records))
+        ) as measurer:  # fmt: skip
+            if self._store is None and settings.records is not None:  # a trial can be made: now there is a file
+                self._store = files.enter_context(RecordStore(settings.records))
             if self._store is not None and self._session is None:
-                self._session = self._new_session(self._store)
-            measurer = self._measurer
+                self._session = self._new_session(self._store, opening)
             measurer.incumbent = self._best_relative()
-            self._workers = measurer.workers()
+            self._state.workers = measurer.workers()
             try:
                 self._costs.begin("measure", self._elapsed_s())
-                self._measure(measurer, questions)
+                self._measure(measurer, opening)
                 self._costs.begin("compare", self._elapsed_s())
                 self._compare(measurer)
                 self._costs.begin("", self._elapsed_s())
-                self._costs.keep([trial.measurement for trial in self._trials[self._num_resumed :]])
+                self._costs.keep([trial.measurement for trial in self._state.trials[opening.num_resumed :]])
             except DeviceError as error:
-                records = self._settings.records
-                kept = f"kept in {records}, --resume goes on" if records else "lost with this session"
-                raise DeviceError(f"{error}; {len(self._trials)} trials are {kept}") from None
+                kept = f"kept in {settings.records}, --resume goes on" if settings.records else "lost with this session"
+                raise DeviceError(f"{error}; {len(self._state.trials)} trials are {kept}") from None
 
-    def _made(self) -> Source:
-        target = self._target
+    def _open(self, history: Sequence[Trial]) -> _Opening:
+        """Return who proposes schedules, told of the trials there were, and of the best ones that records have."""
+        setup, settings = self._setup, self._setup.settings
+        learned, until = self._learn()
+        source = self._make_source(learned)
+        key = self._stand_ins.program_key or source.program_key
+        is_published = settings.start == "paper" and setup.strategy != DEFAULT_STRATEGY
+        first = None if is_published else source.first  # no paper measures our plan first
+        questions = Questions(source.strategy, setup.strategy, first, key)
+        questions.replay(history)
+        suggested = [] if history else self._suggested(source)
+        questions.suggest(suggested)
+        ending = Ending(source.bound.time_s, settings.stop_at, settings.patience)
+        return _Opening(source, questions, ending, learned, until, len(history), len(suggested))
+
+    def _make_source(self, learned: Learned) -> Source:
+        setup, target = self._setup, self._setup.target
         if target.manifest is not None:
             return source_of_manifest(target, target.manifest)
-        return source_of_model(target, self._strategy_name, self._seed, self._settings.start, self._learned.residuals)
+        return source_of_model(target, setup.strategy, setup.seed, setup.settings.start, learned.residuals)
 
-    def _learn(self) -> Learned:
-        """Return what the records teach of the device; in a session that is resumed, what they did when it began."""
-        settings, target = self._settings, self._target
+    def _learn(self) -> tuple[Learned, str | None]:
+        """Return what the records teach of the device, and until when they are read; of a resumed session as it was."""
+        settings, target = self._setup.settings, self._setup.target
         if self._store is None or not settings.reuse or settings.start == "paper" or target.manifest is not None:
-            return Learned()
+            return Learned(), None
         until = now_utc() if self._session is None else self._session.settings.get(LEARNED_UNTIL)
         if not isinstance(until, str):
-            return Learned()
-        self._learned_until = until
-        if self._strategy_name in BLIND:
-            return Learned()
+            return Learned(), None
+        if self._setup.strategy in BLIND:
+            return Learned(), until
         names = [template.name for template in target.templates]
-        return learned_of(self._store, target.hardware, names, target.conditions, until, self.damaged.append)
+        on_damage = self.damaged.append
+        return learned_of(self._store, target.hardware, names, target.conditions, until, on_damage), until
 
     def _take_up(self) -> list[Trial]:
         """Return the trials of the session to resume, if there is one."""
-        if self._store is None or not self._settings.resume:
+        setup, on_damage = self._setup, self.damaged.append
+        if self._store is None or not setup.settings.resume:
             return []
-        start, on_damage = self._settings.start, self.damaged.append
-        session = session_to_resume(self._store, self._target, self._strategy_name, start, on_damage)
+        session = session_to_resume(self._store, setup.target, setup.strategy, setup.settings.start, on_damage)
         if session is None:
             return []
-        self._session, self._seed = session, session.seed
-        self._target = self._target._replace(hardware=session.hardware)
+        self._session = session
+        target = setup.target._replace(hardware=session.hardware)
+        self._setup = replace(setup, seed=session.seed, target=target)
         recorded = [record.trial for record in self._store.trials(session=session, on_damage=on_damage)]
         return [trial for trial in recorded if trial.source != COMPARED]
 
-    def _suggested(self) -> list[Schedule]:
+    def _suggested(self, source: Source) -> list[Schedule]:
         """Return the best recorded schedules of this workload, device and threads that are legal here and now.
 
         They are measured anew: the machine's speed drifts. Of a session that is resumed they are among its trials.
         """
-        target, source = self._target, self._source
-        settings = self._settings
-        if self._store is None or not settings.reuse or target.manifest is not None or self._trials_wanted < 2:
+        setup, settings = self._setup, self._setup.settings
+        if self._store is None or not settings.reuse or setup.target.manifest is not None or setup.trials < 2:
             return []
         if settings.start == "paper":
             return []
-        count = min(MOST_REUSED, max(1, self._trials_wanted // 4))
-        return suggested_schedules(self._store, target, source, count, self.damaged.append)
+        count = min(MOST_REUSED, max(1, setup.trials // 4))
+        return suggested_schedules(self._store, setup.target, source, count, self.damaged.append)
 
-    def _new_session(self, store: RecordStore) -> Session:
-        target = self._target
-        told = {"trials": self._trials_wanted, "start": self._settings.start, **target.asked, **target.conditions}
-        rules = {name: getattr(self._settings, name) for name in ("stop_at", "patience")}
-        rules[LEARNED_UNTIL] = self._learned_until if self._learned.residuals else None
+    def _new_session(self, store: RecordStore, opening: _Opening) -> Session:
+        setup, target, settings = self._setup, self._setup.target, self._setup.settings
+        told = {"trials": setup.trials, "start": settings.start, **target.asked, **target.conditions}
+        rules = {name: getattr(settings, name) for name in ("stop_at", "patience")}
+        rules[LEARNED_UNTIL] = opening.learned_until if opening.learned.residuals else None
         told |= {name: value for name, value in rules.items() if value is not None}
         return store.new_session(
-            target.workload, target.hardware, target.threads, self._strategy_name, self._seed,
-            {**told, **self._place.provenance(target.device, target.manifest, [one.name for one in target.templates])},
+            target.workload, target.hardware, target.threads, setup.strategy, setup.seed,
+            {**told, **setup.place.provenance(target.device, target.manifest, [one.name for one in target.templates])},
         )  # fmt: skip
 
-    def _measure(self, measurer: MeasurerLike, questions: Questions) -> None:
+    def _measure(self, measurer: MeasurerLike, opening: _Opening) -> None:
         is_open = True
         while is_open:
-            for schedule, measurement in measurer.serve(lambda: self._ask(questions)):
-                self._workers = measurer.workers()
+            for schedule, measurement in measurer.serve(lambda: self._ask(opening)):
+                self._state.workers = measurer.workers()
                 with self._interrupts.held():
-                    self._finish(schedule, measurement, questions)
+                    self._finish(schedule, measurement, opening)
                 self._say("measure")
-            is_open = questions.reopen()
+            is_open = opening.questions.reopen()
 
-    def _ask(self, questions: Questions) -> Schedule | None:
+    def _ask(self, opening: _Opening) -> Schedule | None:
         """Return what is to be measured; None for now where the strategy wants to be told first."""
-        self._ended = reason = self._reason(questions)
+        state = self._state
+        state.ended = reason = self._reason(opening)
         if reason is not None:  # no end yet: what is on its way may be better, and patience begins anew
             return None
         # With several devices none waits for the answer of another one.
-        return questions.next(ahead=sum(worker.state == "ready" and worker.measures for worker in self._workers) > 1)
+        ahead = sum(worker.state == "ready" and worker.measures for worker in state.workers) > 1
+        return opening.questions.next(ahead=ahead)
 
-    def _reason(self, questions: Questions) -> Ended | None:
+    def _reason(self, opening: _Opening) -> Ended | None:
         """Return why nothing more is asked for; None: go on."""
-        limit_s = self._settings.time_limit_s
-        if len(questions) >= self._trials_wanted:
+        limit_s = self._setup.settings.time_limit_s
+        if len(opening.questions) >= self._setup.trials:
             return "trials"
-        assert self._ending is not None
-        if (reason := self._ending.reason) is not None:
+        if (reason := opening.ending.reason) is not None:
             return reason
         return "time_limit" if limit_s is not None and self._elapsed_s() > limit_s else None
 
-    def _finish(self, schedule: Schedule, measurement: Measurement, questions: Questions) -> None:
+    def _finish(self, schedule: Schedule, measurement: Measurement, opening: _Opening) -> None:
         """Record a trial, then tell the strategy."""
-        number = 1 + self._standing.last_number
-        predicted_s, corrected_s = self._source.predicted(schedule), self._source.corrected(schedule)
-        source, threads = questions.source(schedule), self._target.threads
+        number = 1 + self._state.standing.last_number
+        predicted_s, corrected_s = opening.source.predicted(schedule), opening.source.corrected(schedule)
+        source, threads = opening.questions.source(schedule), self._setup.target.threads
         trial = Trial(schedule, measurement, number, source, predicted_s, threads, corrected_s)
         self._record(trial)
         self._energy.read()
-        self._keep([trial])
-        questions.tell(trial)
+        self._keep([trial], opening, num_asked=len(opening.questions))
+        opening.questions.tell(trial)
 
-    def _keep(self, trials: Sequence[Trial]) -> None:
-        assert self._ending is not None
-        assert self._questions is not None
+    def _keep(self, trials: Sequence[Trial], opening: _Opening, num_asked: int | None = None) -> None:
+        """Take in trials; what an earlier session had on its way by then nobody knows: `num_asked` is None of these."""
         for trial in trials:
-            self._trials.append(trial)
-            self._standing.add(trial)
-            # What an earlier call had on its way by then nobody knows.
-            is_earlier = self._measurer is None
-            self._ending.add(trial.measurement, len(self._trials) if is_earlier else len(self._questions))
+            self._state.trials.append(trial)
+            self._state.standing.add(trial)
+            opening.ending.add(trial.measurement, len(self._state.trials) if num_asked is None else num_asked)
 
     def _record(self, trial: Trial) -> None:
         if self._store is not None and self._session is not None:
             by = trial.measurement.worker
-            worker = next((worker for worker in self._workers if worker.name == by), None) if by else None
+            worker = next((worker for worker in self._state.workers if worker.name == by), None) if by else None
             self._store.append(self._session, trial, worker.environment if worker is not None else None)
 
     def _compare(self, measurer: MeasurerLike) -> None:
         """Measure the best trials and, where it was measured, the plan's first choice in turn."""
         plan = self._plan_trial()
-        chosen = choose_contenders(self._trials, plan)
+        chosen = choose_contenders(self._state.trials, plan)
         if len(chosen) < 2:
             return
         self._say("compare")
         measurements = measurer.compare([trial.schedule for trial in chosen], _COMPARE_S)
-        self._workers = measurer.workers()
-        self._comparison = compare_contenders(chosen, measurements, None if plan is None else plan.number)
+        self._state.workers = measurer.workers()
+        self._state.comparison = compare_contenders(chosen, measurements, None if plan is None else plan.number)
         with self._interrupts.held():
             for trial, measurement in zip(chosen, measurements, strict=True):
                 self._record(msgspec.structs.replace(trial, measurement=measurement, source=COMPARED))
@@ -358,23 +357,24 @@ class TuningSession:
     # ---- small things ----------------------------------------------------------------------------------------
 
     def _plan_trial(self) -> Trial | None:
-        if self._questions is None or self._questions.first is None:
+        first = None if self._opening is None else self._opening.questions.first
+        if first is None:
             return None
-        key = self._questions.first.key
-        return next((trial for trial in self._trials if trial.schedule.key == key), None)
+        key = first.key
+        return next((trial for trial in self._state.trials if trial.schedule.key == key), None)
 
     def _best_trial(self) -> Trial | None:
-        if self._comparison is not None:
-            best = self._comparison.best
-            return next(trial for trial in self._trials if trial.number == best)
-        return self._standing.best
+        if self._state.comparison is not None:
+            best = self._state.comparison.best
+            return next(trial for trial in self._state.trials if trial.number == best)
+        return self._state.standing.best
 
     def _best_relative(self) -> float | None:
-        values = [trial.measurement.relative for trial in self._trials]
+        values = [trial.measurement.relative for trial in self._state.trials]
         return min((value for value in values if value is not None), default=None)
 
     def _left_s(self) -> float | None:
-        limit_s = self._settings.time_limit_s
+        limit_s = self._setup.settings.time_limit_s
         return None if limit_s is None else max(0.0, limit_s - self._elapsed_s())
 
     def _elapsed_s(self) -> float:
@@ -382,56 +382,60 @@ class TuningSession:
 
     def _say(self, stage: Literal["plan", "start", "measure", "compare"]) -> None:
         """Report where the session is."""
-        if stage == "measure" and len(self._trials) == self._num_resumed + 1:
-            self._first_s = self._elapsed_s()  # planning, starting and the first trial say little about the others
+        num_resumed = 0 if self._opening is None else self._opening.num_resumed
+        if stage == "measure" and len(self._state.trials) == num_resumed + 1:
+            self._state.first_s = (
+                self._elapsed_s()
+            )  # planning, starting and the first trial say little about the others
         if self._report is None:
             return
-        done, now = len(self._trials), self._elapsed_s()
+        done, now = len(self._state.trials), self._elapsed_s()
         left: float | None = None
         per_s: float | None = None
-        since = done - self._num_resumed - 1
+        since = done - num_resumed - 1
         if stage == "measure" and since > 0:
-            per_s = since / max(now - self._first_s, 1e-9)
-            left = (self._trials_wanted - done) / per_s + _COMPARE_S
-            if self._settings.time_limit_s is not None:
-                left = min(left, max(0.0, self._settings.time_limit_s - now) + _COMPARE_S)
-        last, failed = (self._trials[-1] if self._trials else None), done - self._standing.num_ran
-        first = next((trial for trial in self._trials if trial.measurement.time_s is not None), None)
+            per_s = since / max(now - self._state.first_s, 1e-9)
+            left = (self._setup.trials - done) / per_s + _COMPARE_S
+            if self._setup.settings.time_limit_s is not None:
+                left = min(left, max(0.0, self._setup.settings.time_limit_s - now) + _COMPARE_S)
+        last, failed = (self._state.trials[-1] if self._state.trials else None), done - self._state.standing.num_ran
+        first = next((trial for trial in self._state.trials if trial.measurement.time_s is not None), None)
         self._report(
             TuningProgress(
-                stage, done, self._trials_wanted, failed, last, self._standing.best, elapsed_s=now, left_s=left,
-                workers=self._workers, trials_per_s=per_s, estimate=self._costs.told, first=first,
+                stage, done, self._setup.trials, failed, last, self._state.standing.best, elapsed_s=now, left_s=left,
+                workers=self._state.workers, trials_per_s=per_s, estimate=self._costs.told, first=first,
             )
         )  # fmt: skip
 
     def _result(self) -> TuningResult:
-        records = self._settings.records
+        records = self._setup.settings.records
         self._energy.read()
+        opening, state = self._opening, self._state
         return TuningResult(
-            workload=self._target.workload,
-            hardware=self._target.hardware,
-            threads=self._target.threads,
-            templates=tuple(template.name for template in self._target.templates),
-            accuracy=self._target.accuracy,
-            strategy=self._strategy_name,
-            seed=self._seed,
-            trials=list(self._trials),
+            workload=self._setup.target.workload,
+            hardware=self._setup.target.hardware,
+            threads=self._setup.target.threads,
+            templates=tuple(template.name for template in self._setup.target.templates),
+            accuracy=self._setup.target.accuracy,
+            strategy=self._setup.strategy,
+            seed=self._setup.seed,
+            trials=list(state.trials),
             best_trial=self._best_trial(),
             plan_first=self._plan_trial(),
-            compare=self._comparison,
-            correction=self._correction,
-            num_resumed=self._num_resumed,
-            num_reused=self._num_reused,
-            learned_trials=self._learned.num_trials,
-            learned_workloads=self._learned.num_workloads,
+            compare=state.comparison,
+            correction=None if opening is None else opening.source.correction,
+            num_resumed=0 if opening is None else opening.num_resumed,
+            num_reused=0 if opening is None else opening.num_reused,
+            learned_trials=0 if opening is None else opening.learned.num_trials,
+            learned_workloads=0 if opening is None else opening.learned.num_workloads,
             records=None if records is None else str(records),
             session=None if self._session is None else self._session.id,
             elapsed_s=self._elapsed_s(),
-            workers=self._workers,
-            bound=self._bound,
-            ended=self._ended or "space",
-            stop_at=self._settings.stop_at,
-            patience=self._settings.patience,
+            workers=state.workers,
+            bound=None if opening is None else opening.source.bound,
+            ended=state.ended or "space",
+            stop_at=self._setup.settings.stop_at,
+            patience=self._setup.settings.patience,
             estimate=self._costs.told,
             measure_s=self._costs.spent_s(self._elapsed_s()),
             energy_j=self._energy.energy_j,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,12 +19,14 @@ from anatune.arguments import (
     shown,
 )
 from anatune.core.accuracy import checked_accuracy
+from anatune.core.hardware.spec import CpuSpec, GpuSpec
+from anatune.core.schedule import Schedule
 from anatune.errors import DeviceError, RecordError, SpaceError
+from anatune.measure.energy import EnergyCounter
+from anatune.measure.place import MakeMeasurer
 from anatune.measure.run.build_processes import Limits
 from anatune.records.place import ServerAddress, record_place
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
-
-__all__ = ["TuningSettings"]
 
 
 class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,3 +107,30 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise SpaceError("resume is True, but records is None; name the record file of the session to go on with")
         for name, value in checked.items():
             msgspec.structs.force_setattr(self, name, value)  # nobody has seen the object yet
+
+
+class StandIns(msgspec.Struct, frozen=True, kw_only=True):
+    """What tests put in the place of the machine.
+
+    Attributes
+    ----------
+    host : CpuSpec or GpuSpec, optional
+        The present machine, or its GPU; detected by default.
+    measurer : callable, optional
+        Makes the measurer, as that of `tuning.target.Source`.
+    program_key : callable, optional
+        Schedule -> key of the program it is lowered to: schedules of equal keys are measured once.
+    clock : callable
+        Seconds.
+    costs : Path, optional
+        Folder of what earlier sessions took; by default the user's, none with another measurer.
+    counters : sequence of EnergyCounter, optional
+        What counts energy; by default what the place has, nothing with another measurer.
+    """
+
+    host: CpuSpec | GpuSpec | None = None
+    measurer: MakeMeasurer | None = None
+    program_key: Callable[[Schedule], Hashable] | None = None
+    clock: Callable[[], float] = time.monotonic
+    costs: Path | None = None
+    counters: Sequence[EnergyCounter] | None = None

@@ -44,8 +44,6 @@ from anatune.tuning.manifest import Manifest, ManifestStrategy, read_manifest
 from anatune.tuning.places.place import DeviceChoice, Place
 from anatune.tuning.settings import TuningSettings
 
-__all__ = ["Source", "Target", "source_of_manifest", "source_of_model", "target_of"]
-
 
 class Target(NamedTuple):
     """What is tuned where.

@@ -23,18 +23,6 @@ from anatune.records.export import workload_text
 from anatune.records.schema import Record
 from anatune.templates import make_model
 
-__all__ = [
-    "Family",
-    "Judgement",
-    "MeasuredWorkload",
-    "Quality",
-    "families_of",
-    "judge",
-    "lines_of",
-    "shared_lines",
-    "train",
-]
-
 FOREIGN = ("autotvm", "kernel_tuner")
 """Sources of imported trials whose kernels differ from those that anatune generates: corrections of their own."""
 MIN_TRIALS = 20

@@ -13,8 +13,6 @@ from anatune.tuning.result import TuningProgress, TuningResult
 from anatune.tuning.session import TuningSession
 from anatune.tuning.settings import TuningSettings
 
-__all__ = ["tune"]
-
 
 def tune(
     workload: Workload,

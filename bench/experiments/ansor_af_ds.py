@@ -22,7 +22,7 @@ import anatune
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.layers import layer_names
 from anatune.errors import AnatuneError
-from anatune.search.limits import is_within_limits
+from anatune.search.knobs import is_within_limits
 from anatune.templates.cuda.model.model import GpuModel
 from bench.experiments.surfaces import Contender, Search, search, summary, wrong_numbers
 from bench.results import environment, matches, progress_bar, write_json
@@ -76,7 +76,7 @@ class Truth:
     best_s: float
     """The best of the tuners' space: perfect divisors, nothing split."""
     limited_s: float | None
-    """The best of it within the limits of published searches (`anatune.search.limits`); None: not among the first."""
+    """The best of it within the limits of published searches (`anatune.search.knobs`); None: not among the first."""
     widest_s: float
     """The best of ours: guarded tiles and split reductions besides."""
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from anatune.api import hardware
 from anatune.core.workload.layers import layer
 from anatune.report.text import columns
-from anatune.search.heredity import roulette, single_point_crossover
+from anatune.search.knobs import roulette, single_point_crossover
 from anatune.search.stepwise import StepwiseStrategy, Walk
 from anatune.search.strategies.evolution import EvolutionStrategy
 from anatune.templates.base.model import Model

@@ -100,7 +100,7 @@ def best_s(workload: Workload, spec: GpuSpec, *, warm: bool) -> float:
     model = RowModel(workload, spec)
     points = model.space.points_at(np.arange(model.space.size))
     found = score_rows(workload, points, spec, warm=warm)
-    return float(np.where(found.rule == 0, found.time_s, np.inf).min())
+    return float(np.where(found.resources.rule == 0, found.time_s, np.inf).min())
 
 
 def read_rows(folder: Path, half: str = "all", sample: int = 0) -> Iterator[RowTime]:

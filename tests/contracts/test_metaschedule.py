@@ -64,6 +64,7 @@ def tune(meta_schedule, module, folder, trials, **changes):
     return meta_schedule.tir_integration.tune_tir(module, TARGET, str(folder), max_trials_global=trials, **options)
 
 
+@pytest.mark.slow
 def test_a_run_proposes_learns_records_goes_on_and_is_applied(meta_schedule, tmp_path):
     database = tune(meta_schedule, product(), tmp_path, 3, strategy=metaschedule.strategy(HOST, batch=2))
     records = database.get_all_tuning_records()
@@ -102,6 +103,7 @@ def test_a_plan_needs_no_measurement(meta_schedule, tmp_path):
         check(tvm.relax.transform.MetaScheduleApplyDatabase()(product()))
 
 
+@pytest.mark.slow
 def test_other_functions_are_left_to_metaschedule(meta_schedule, tmp_path, caplog):
     lines = []
     assert not metaschedule.plan_model(

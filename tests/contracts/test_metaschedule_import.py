@@ -72,6 +72,7 @@ def function_reader():
     return function_reader()
 
 
+@pytest.mark.slow
 def test_the_functions_say_what_their_records_are_of(log):
     found = read_foreign(log, GPU, functions=function_reader)
     assert list(dict.fromkeys(one.workload for one in found.trials)) == [CONVOLUTION, PRODUCT]

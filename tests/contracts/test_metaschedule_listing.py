@@ -91,6 +91,7 @@ def answers():
     return lines, json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_line_applies_and_passes_the_postprocessors(answers, name):
     lines, found = answers

@@ -94,6 +94,7 @@ def run(folder, *command):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_mypy_sees_public_types_and_users_mistakes(files):
     pytest.importorskip("mypy")
     out = run(files, "-m", "mypy", "--config-file=", "--cache-dir=cache", "--disallow-any-expr", "--no-error-summary")

@@ -29,6 +29,7 @@ def trials(records):
 # ---- killed ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(script, environment, anatune, path, tmp_path):
     records, folder = tmp_path / "tuning.sqlite", tmp_path / "model"
     words = ["compile", path, "-o", folder, "--threads", "1", "--records", records]
@@ -214,6 +215,7 @@ def test_a_full_disk(anatune, path, tmp_path, monkeypatch):
     assert [one.name for one in tmp_path.iterdir()] == ["model.onnx"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of a process")
 def test_a_disk_that_is_full_for_temporary_files(environment, path, tmp_path):
     program = (

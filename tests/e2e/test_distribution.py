@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tarfile
 import venv
@@ -19,6 +18,7 @@ import pytest
 
 import anatune as package
 from anatune.requirements import pip_line
+from tests.processes import run
 
 pytest.importorskip("build", reason="building needs the packages build and hatchling (extra dev)")
 pytest.importorskip("hatchling", reason="building needs the packages build and hatchling (extra dev)")
@@ -35,15 +35,6 @@ os.chdir(sys.argv[1])
 from hatchling import build
 print(build.build_sdist(sys.argv[2]), build.build_wheel(sys.argv[2]))
 """
-
-
-def run(*words, cwd, **variables):
-    hidden = ("PYTHONPATH", "SOURCE_DATE_EPOCH", "VIRTUAL_ENV")
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    return subprocess.run(
-        [*map(str, words)], cwd=cwd, env=kept | variables, capture_output=True, text=True, timeout=300, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +54,7 @@ def unpacked(built, tmp_path_factory):
     return folder / NAME
 
 
+@pytest.mark.slow
 def test_builds_are_the_same_to_the_byte(built, unpacked, tmp_path):
     """Another folder, other times and permissions of files, another time zone, language and mask."""
     for path in unpacked.rglob("*.py"):

@@ -13,7 +13,7 @@ _PART = 20
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("part", slow_from(3, range(_SAMPLE // _PART)))
+@pytest.mark.parametrize("part", slow_from(1, range(_SAMPLE // _PART)))
 def test_what_the_standard_says(part):
     cases = sampled(KINDS[:-1], _SAMPLE)[part * _PART : (part + 1) * _PART]
     assert len(cases) == _PART

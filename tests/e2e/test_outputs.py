@@ -191,6 +191,7 @@ def test_a_table_of_records_is_replaced_by_its_like_only(written, tmp_path):
     refused(written(lines, tmp_path / "file"))
 
 
+@pytest.mark.slow
 def test_files_of_tuning_are_replaced_by_their_like(written, tmp_path):
     pytest.importorskip("tvm")
     schedules, page = tmp_path / "schedules.json", tmp_path / "page.html"

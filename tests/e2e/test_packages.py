@@ -1,10 +1,8 @@
 """The core works where an optional package is deleted, together with the entry points that name it."""
 
 import ast
-import os
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -13,12 +11,13 @@ import pytest
 
 import anatune as package
 from anatune.named import entries, load
+from tests.processes import run
 
 ROOT = Path(package.__file__).parents[1]
 OPTIONAL = ("adapters", "export", "fleet", "network", "pages", "plots", "servers")
 CORE_TESTS = (
     *("tests/e2e/test_plan.py", "tests/e2e/test_prune.py", "tests/e2e/test_tune.py"),
-    *("tests/unit/model/pruning", "tests/unit/tuning/test_session.py"),
+    *("tests/unit/model/pruning/test_subset.py", "tests/unit/tuning/test_session.py"),
     *("-k", "not (triton or kernel or metaschedule or interrupted)"),  # formats of other tuners, a page
 )
 GROUPS = ("boards", "calls", "commands", "figures", "formats", "logs", "pages", "places")
@@ -34,6 +33,8 @@ for hw in ("rtx3090", "amd_epyc_9575f"):
     plan = anatune.plan(workload, hw)
     assert plan.predictions[0].time_s > 0 and plan.explain()
     assert len(list(anatune.prune(workload, hw, 8))) == 8
+"""
+TUNING = """
 assert anatune.verify(anatune.plan(workload, "host", threads=1).best).ok
 result = anatune.tune(workload, "host", trials=2, threads=1, records=sys.argv[2])
 assert result.best_trial is not None
@@ -64,15 +65,6 @@ def installed(tree, site):
     with zipfile.ZipFile(site / done.stdout.split()[-1]) as wheel:
         wheel.extractall(site)
     return site
-
-
-def run(*words, cwd, **variables):
-    hidden = ("PYTHONPATH", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_CURRENT_TEST")
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    return subprocess.run(
-        [*map(str, words)], cwd=cwd, env=kept | variables, capture_output=True, text=True, timeout=600, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
 
 
 def imports(folder):
@@ -110,14 +102,20 @@ def test_every_entry_point_is_of_an_optional_package():
     assert set(re.findall(r'entry-points\."anatune\.(\w+)"', text)) == set(GROUPS)
 
 
-def test_the_core_alone_plans_prunes_tunes_and_passes_its_tests(tmp_path):
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    """Return a tree without any optional package, and the folder where it is installed."""
     pytest.importorskip("tvm", reason="tuning needs TVM")
     pytest.importorskip("hatchling", reason="building needs hatchling (extra dev)")
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "site").mkdir()
-    tree = copied(tmp_path / "tree", OPTIONAL)
-    site = installed(tree, tmp_path / "site")
-    done = run(sys.executable, "-c", WORK, site, tmp_path / "records.sqlite", cwd=tmp_path, PYTHONPATH=str(site))
+    tree = copied(tmp_path_factory.mktemp("tree"), OPTIONAL)
+    return tree, installed(tree, tmp_path_factory.mktemp("site"))
+
+
+def test_the_core_alone_plans_prunes_and_tunes(core, tmp_path):
+    _, site = core
+    done = run(
+        sys.executable, "-c", WORK + TUNING, site, tmp_path / "records.sqlite", cwd=tmp_path, PYTHONPATH=str(site)
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     for words, told in (
         (("compile", "model.onnx"), "No such command"),
@@ -129,31 +127,24 @@ def test_the_core_alone_plans_prunes_tunes_and_passes_its_tests(tmp_path):
         assert done.returncode in (1, 2), words
         assert told in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
-    done = run(
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-n",
-        "0",
-        *CORE_TESTS,
-        cwd=tree,
-        PYTHONPATH=str(tree),
-    )
+
+
+@pytest.mark.slow
+def test_the_core_alone_passes_its_tests(core):
+    tree, _ = core
+    words = ("-q", "-p", "no:cacheprovider", "-n", "0", *CORE_TESTS)
+    done = run(sys.executable, "-m", "pytest", *words, cwd=tree, PYTHONPATH=str(tree))
     assert done.returncode == 0, done.stdout[-3000:]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONAL)
 def test_the_core_works_without(name, tmp_path):
-    pytest.importorskip("tvm", reason="tuning needs TVM")
     pytest.importorskip("hatchling", reason="building needs hatchling (extra dev)")
     (tmp_path / "tree").mkdir()
     (tmp_path / "site").mkdir()
     site = installed(copied(tmp_path / "tree", (name,)), tmp_path / "site")
-    done = run(sys.executable, "-c", WORK, site, tmp_path / "records.sqlite", cwd=tmp_path, PYTHONPATH=str(site))
+    done = run(sys.executable, "-c", WORK, site, cwd=tmp_path, PYTHONPATH=str(site))
     assert done.returncode == 0, done.stderr[-2000:]
     done = run(sys.executable, "-m", "anatune", "--help", cwd=tmp_path, PYTHONPATH=str(site))
     assert done.returncode == 0, done.stderr[-2000:]

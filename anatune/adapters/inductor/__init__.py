@@ -5,7 +5,6 @@
 is measured at all. None of them needs a GPU before a product is compiled.
 """
 
-from anatune.adapters.inductor.choices import choice_pruner, inductor_choices
-from anatune.adapters.inductor.table import lookup_table
+from anatune.adapters.inductor.choices import choice_pruner, inductor_choices, lookup_table
 
 __all__ = ["choice_pruner", "inductor_choices", "lookup_table"]

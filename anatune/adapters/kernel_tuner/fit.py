@@ -13,8 +13,6 @@ from anatune.adapters.kernel_tuner.scores import MISFIT, Scores
 from anatune.arguments import shown
 from anatune.errors import SpaceError
 
-__all__ = ["AUTO_SPREAD", "Fit", "checked_spread"]
-
 AUTO_SPREAD = "auto"
 LEAST_SPREAD = 0.25
 """Share of a list that leaves the order alone, where a kernel's every parameter is understood: the order may be worth

@@ -29,8 +29,6 @@ from anatune.templates import CUDA
 from anatune.templates.cuda.model.model import GpuModel
 from anatune.templates.cuda.space import GpuSpace
 
-__all__ = ["kernel_tuner_lines", "membership", "parameter_names"]
-
 _LEAST_READ, _MOST_READ = 1 << 12, 1 << 20
 """Schedules of anatune's template that are read: about one in 200 is a configuration here."""
 _MOST_TIMED = 10_000

@@ -26,19 +26,6 @@ from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.operators.matmul import matmul
 from anatune.errors import SpaceError
 
-__all__ = [
-    "CLBLAST",
-    "Config",
-    "Names",
-    "Value",
-    "Values",
-    "clblast_gemm",
-    "is_clblast",
-    "roles_of",
-    "rounded_workload",
-    "tile_points",
-]
-
 Integers = NDArray[np.int64]
 Value: TypeAlias = Any
 """Of a tunable parameter: whatever Kernel Tuner takes, mostly integers."""

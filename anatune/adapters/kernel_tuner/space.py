@@ -26,8 +26,6 @@ from anatune.model.pruning.portfolio import portfolio, value_places
 from anatune.model.pruning.subset import Verdict, kept_count
 from anatune.named import import_optional
 
-__all__ = ["PrunedSpace", "import_kernel_tuner", "prune", "restrict"]
-
 _KERNELS = "clblast"
 """Kernels of the shipped correction for CLBlast's parameters."""
 _UNFIT = "values that do not fit together: threads times results of a thread must be the block, parts must divide it"

@@ -10,8 +10,6 @@ from anatune.adapters.kernel_tuner.space import PrunedSpace, import_kernel_tuner
 from anatune.arguments import shown
 from anatune.errors import SpaceError
 
-__all__ = ["Ordered", "Within"]
-
 _PATIENCE = 50
 """Requests for known configurations, over those there are, after which a search has seen what it can reach."""
 

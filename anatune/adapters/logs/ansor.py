@@ -33,8 +33,6 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.records.traces import Json, UnfitError
 
-__all__ = ["device_of", "read_line"]
-
 _HASH = re.compile(r"[0-9a-f]{32}")
 _VECTORIZE = 2
 """Annotation of a vectorised loop. Source: IteratorAnnotation of auto_scheduler."""

@@ -28,8 +28,6 @@ from anatune.core.workload.text import workload_to_text
 from anatune.errors import WorkloadError
 from anatune.records.traces import Json, UnfitError
 
-__all__ = ["AutoTvmReader"]
-
 _DIRECT = "conv2d_nchw.cuda"
 _MENDED = 1565000000.0
 """Time (s since 1970) from which window factors are applied to the axes they name: August 2019."""

@@ -21,8 +21,6 @@ from anatune.core.workload.nest import Workload
 from anatune.records.traces import Factors, UnfitError
 from anatune.templates.cpu.space import CpuSpace
 
-__all__ = ["blocked", "dense_pack", "spatial_pack"]
-
 
 @lru_cache(maxsize=64)
 def _made(workload: Workload, hardware: CpuSpec) -> CpuSpace:

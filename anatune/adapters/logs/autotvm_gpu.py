@@ -16,8 +16,6 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.records.traces import WRONG_TILES, Factors, Json, UnfitError
 
-__all__ = ["Knobs", "dense", "depthwise", "direct", "products", "split"]
-
 _DOUBLE_BUFFERED = 2
 
 Knobs = Mapping[str, Json]

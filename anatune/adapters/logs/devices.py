@@ -20,8 +20,6 @@ from anatune.core.hardware.files import list_hardware
 from anatune.core.hardware.spec import CpuSpec, HardwareSpec
 from anatune.records.traces import Json, UnfitError
 
-__all__ = ["NO_DEVICE", "DeviceStatement", "Devices", "device_name", "parse_target"]
-
 _KINDS = {
     "cuda": ("gpu", "nvidia"), "nvptx": ("gpu", "nvidia"), "rocm": ("gpu", "amd"), "hip": ("gpu", "amd"),
     "opencl": ("gpu", ""), "vulkan": ("gpu", ""), "metal": ("gpu", ""), "webgpu": ("gpu", ""), "llvm": ("cpu", ""),

@@ -19,8 +19,6 @@ from anatune.files import read_file, reason
 from anatune.records.export import is_export_line
 from anatune.records.traces import Json
 
-__all__ = ["FORMATS", "NO_JSON", "OWN", "decode", "entries_of", "format_of", "read_log", "whole_of"]
-
 FORMATS = ("autotvm", "ansor", "metaschedule", "kernel_tuner")
 OWN = "anatune"
 """Format of what `anatune records export` wrote."""

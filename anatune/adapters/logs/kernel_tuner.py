@@ -24,8 +24,6 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import RecordError
 from anatune.records.traces import Json, UnfitError
 
-__all__ = ["KernelTunerLog", "KernelTunerReader", "read_kernel_tuner"]
-
 _ERRORS = {
     "InvalidConfig": Outcome.INVALID, "CompilationFailedConfig": Outcome.BUILD_ERROR,
     "RuntimeFailedConfig": Outcome.RUN_ERROR,

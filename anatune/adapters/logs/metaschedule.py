@@ -21,8 +21,6 @@ from anatune.core.workload.nest import Workload
 from anatune.files import read_lines
 from anatune.records.traces import GPU_LEVELS, GPU_TILING, Factors, Json, UnfitError, match_axes, read_trace
 
-__all__ = ["FunctionReader", "MetaScheduleReader"]
-
 FunctionReader = Callable[[Json], "tuple[Workload, Workload] | str"]
 """An entry of database_workload.json -> the loop nest of its function and the workload that people call it, or why
 there is none."""

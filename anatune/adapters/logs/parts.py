@@ -22,23 +22,6 @@ from anatune.records.traces import GPU_LEVELS, GPU_TILING, WRONG_TILES, Factors,
 from anatune.templates.cuda.pipelined_space import PipelinedSpace, stage_counts
 from anatune.templates.cuda.space import MAX_FETCH_BYTES, GpuSpace, staged_tensors
 
-__all__ = [
-    "DAMAGED",
-    "NO_WORKLOAD",
-    "UNROLLED",
-    "Foreign",
-    "ForeignTrial",
-    "Line",
-    "Shape",
-    "check_shapes",
-    "gpu_schedule",
-    "match_loops",
-    "measured",
-    "number_of",
-    "product_of",
-    "tvm_measured",
-]
-
 _SENTINEL_S = 1e9
 """Times from here on stand for failures. Source: TVM's MAX_FLOAT (1e10; 1e9 until 2019), 1e20 of Kernel Tuner's old
 caches."""

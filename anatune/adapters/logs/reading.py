@@ -20,8 +20,6 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, RecordError, SpecError
 from anatune.records.traces import Json, UnfitError
 
-__all__ = ["read_foreign"]
-
 _LONGEST = 200
 """Characters of a reason."""
 _NAMED_LINES = 3

@@ -24,9 +24,6 @@ from anatune.records.schema import Record, Session, now_utc
 from anatune.records.store import RecordStore
 from anatune.tuning.training import lines_of, shared_lines
 
-__all__ = ["Imported", "record_foreign"]
-
-
 _Task = tuple[HardwareSpec, Workload]
 _Identity = tuple[str, str, tuple[float, ...]]
 

@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anatune.adapters.metaschedule.database import meta_schedule
-from anatune.adapters.metaschedule.objects import Context, RunnerResult, TvmObject, derived, run_secs
+from anatune.adapters.metaschedule.objects import Context, RunnerResult, derived, run_secs
 from anatune.adapters.metaschedule.tasks import Proposals, Settings, check_device, check_target, task_model, task_of
 from anatune.codegen.compat import same_structure
 from anatune.codegen.tvm.kernel import PREDICTED, THREADS, annotated_schedule, annotation
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import AnatuneError, WorkloadError
+from anatune.untyped import ms, tvm
 
 __all__ = ["search_strategy", "space_generator"]
 
 
-def space_generator(hardware: HardwareSpec, designs: int) -> TvmObject:
+def space_generator(hardware: HardwareSpec, designs: int) -> ms.SpaceGenerator:
     """Return a ``SpaceGenerator`` of the first schedules of the ranking."""
     return derived(AnatuneSpace, meta_schedule().space_generator.PySpaceGenerator)(hardware, designs)
 
 
-def search_strategy(hardware: HardwareSpec, settings: Settings, batch: int) -> TvmObject:
+def search_strategy(hardware: HardwareSpec, settings: Settings, batch: int) -> ms.SearchStrategy:
     """Return a ``SearchStrategy`` that asks one of anatune's."""
     return derived(AnatuneStrategy, meta_schedule().search_strategy.PySearchStrategy)(hardware, settings, batch)
 
 
-def _own_context(context: Context) -> TvmObject:
+def _own_context(context: Context) -> ms.TuneContext:
     """Return a context with MetaSchedule's own space and search for the same function."""
     return meta_schedule().TuneContext(
         context.mod,
@@ -42,18 +43,18 @@ class AnatuneSpace:
     """Designs without choices: schedules of anatune's; MetaSchedule's own space for what anatune does not know."""
 
     def __init__(self, hardware: HardwareSpec, designs: int) -> None:
-        self.sch_rules: list[TvmObject] = []
-        self.postprocs: list[TvmObject] = []
-        self.mutator_probs: dict[TvmObject, float] = {}
+        self.sch_rules: list[ms.ScheduleRule] = []
+        self.postprocs: list[ms.Postproc] = []
+        self.mutator_probs: dict[ms.Mutator, float] = {}
         self.hardware = hardware
         self.designs = designs
-        self.context: TvmObject = None
+        self.context: ms.TuneContext = None
 
     def _initialize_with_tune_context(self, context: Context) -> None:
         check_device(context.target, self.hardware)
         self.context = context
 
-    def generate_design_space(self, mod: TvmObject) -> list[TvmObject]:
+    def generate_design_space(self, mod: tvm.IRModule) -> list[tvm.s_tir.Schedule]:
         """Return traced schedules of a module."""
         try:
             task = task_of(mod, self.context.target, self.hardware)
@@ -63,7 +64,7 @@ class AnatuneSpace:
         model = task_model(task, self.hardware)
         return [task.schedule(model.space.schedule_of(point)) for point in model.rank(self.designs).points]
 
-    def clone(self) -> TvmObject:
+    def clone(self) -> ms.SpaceGenerator:
         """Return another one for the same device."""
         return space_generator(self.hardware, self.designs)
 
@@ -75,8 +76,8 @@ class AnatuneStrategy:
         self.hardware = hardware
         self.settings = settings
         self.batch = batch
-        self.context: TvmObject = None
-        self.inner: TvmObject = None
+        self.context: ms.TuneContext = None
+        self.inner: ms.TuneContext = None
         self.proposals: Proposals | None = None
 
     def _initialize_with_tune_context(self, context: Context) -> None:
@@ -87,9 +88,9 @@ class AnatuneStrategy:
         self,
         max_trials: int,
         num_trials_per_iter: int,
-        design_spaces: TvmObject,
-        database: TvmObject = None,
-        cost_model: TvmObject = None,
+        design_spaces: list[tvm.s_tir.Schedule],
+        database: ms.Database | None = None,
+        cost_model: ms.CostModel | None = None,
     ) -> None:
         """Begin, with what the database knows of the function."""
         try:
@@ -119,7 +120,7 @@ class AnatuneStrategy:
             self.inner.post_tuning()
         self.inner = self.proposals = None
 
-    def generate_measure_candidates(self) -> TvmObject:
+    def generate_measure_candidates(self) -> object:
         """Return the next candidates, None where there are none left."""
         if self.proposals is None:
             return self.inner.generate_measure_candidates()
@@ -127,13 +128,13 @@ class AnatuneStrategy:
         candidate, arg_info = package.search_strategy.MeasureCandidate, package.arg_info.ArgInfo
         return [candidate(sch, arg_info.from_entry_func(sch.mod, True)) for sch in self.proposals.next()] or None
 
-    def notify_runner_results(self, measure_candidates: TvmObject, results: Sequence[RunnerResult]) -> None:
+    def notify_runner_results(self, measure_candidates: object, results: Sequence[RunnerResult]) -> None:
         """Learn from what was measured."""
         if self.proposals is None:
             self.inner.notify_runner_results(measure_candidates, results)
         else:
             self.proposals.learn(list(results))
 
-    def clone(self) -> TvmObject:
+    def clone(self) -> ms.SearchStrategy:
         """Return another one for the same device."""
         return search_strategy(self.hardware, self.settings, self.batch)

@@ -21,20 +21,14 @@ from numpy.typing import NDArray
 
 from anatune import api
 from anatune.adapters.metaschedule.database import meta_schedule
-from anatune.adapters.metaschedule.objects import (
-    Candidate,
-    Context,
-    RunnerResult,
-    TvmObject,
-    derived,
-    measurement_of,
-)
+from anatune.adapters.metaschedule.objects import Candidate, Context, RunnerResult, derived, measurement_of
 from anatune.adapters.metaschedule.scores import CandidateScorer, scorer_of
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import RecordError
 from anatune.files import read_file, reason
 from anatune.measure.named_hardware import HardwareLike
-from anatune.search.learning.residuals import Residuals
+from anatune.search.learning.kriging import Residuals
+from anatune.untyped import ms, tvm
 
 __all__ = ["FORMAT", "AnatuneCostModel", "cost_model"]
 
@@ -47,7 +41,9 @@ NEUTRAL = 0.1
 """Score of a candidate that is not understood while none was: a tenth of the peak."""
 
 
-def cost_model(hw: HardwareLike = "host", *, path: str | Path | None = None, fallback: TvmObject = AUTO) -> TvmObject:
+def cost_model(
+    hw: HardwareLike = "host", *, path: str | Path | None = None, fallback: ms.CostModel | str | None = AUTO
+) -> ms.CostModel:
     """Return a ``CostModel`` for ``tune_tir``, ``tune_relax`` and evolutionary search.
 
     Scores are shares of the device's peak (higher is better): 0 for what the device cannot run; what is not understood
@@ -81,7 +77,9 @@ def cost_model(hw: HardwareLike = "host", *, path: str | Path | None = None, fal
 class AnatuneCostModel:
     """The cost model, as MetaSchedule calls it."""
 
-    def __init__(self, hardware: HardwareSpec, fallback: TvmObject = None, path: str | Path | None = None) -> None:
+    def __init__(
+        self, hardware: HardwareSpec, fallback: ms.CostModel | str | None = None, path: str | Path | None = None
+    ) -> None:
         self.hardware = hardware
         self._fallback = fallback
         self.unknown: Counter[str] = Counter()
@@ -171,7 +169,7 @@ class AnatuneCostModel:
             raise RecordError(f"{path}: damaged, expected what save() of a cost model wrote") from None
         self.learned = sum(map(len, self._residuals.values()))
 
-    def _other(self, task: CandidateScorer) -> TvmObject:
+    def _other(self, task: CandidateScorer) -> ms.CostModel | None:
         """Return the cost model of a function that is not understood, None where it is, or where there is none."""
         if task.meaning is not None:
             return None
@@ -196,7 +194,7 @@ def _seconds(result: RunnerResult) -> float | None:
     return sum(times) / len(times) if times else None
 
 
-def _hash(module: TvmObject) -> str:
+def _hash(module: tvm.IRModule) -> str:
     import tvm_ffi
 
     return f"{tvm_ffi.structural_hash(module, map_free_vars=True) & (1 << 64) - 1:016x}"

@@ -14,20 +14,21 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from anatune.adapters.metaschedule.kernels import register_database, register_files
-from anatune.adapters.metaschedule.objects import TvmObject
 from anatune.arguments import checked_path
 from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, last_line, register_errors
 from anatune.codegen.tvm.records import TVM_FILES
 from anatune.errors import AnatuneError, RecordError
+from anatune.untyped import ms
 
 __all__ = ["database_files", "meta_schedule", "open_database"]
 
 _WRAPPED = "_knows_kernels_of_anatune"
 
 
-def open_database(folder: str | Path, on_skip: Callable[[str], None] | None = None) -> TvmObject:
+def open_database(folder: str | Path, on_skip: Callable[[str], None] | None = None) -> ms.database.JSONDatabase:
     """Return the ``JSONDatabase`` of a folder, with anatune's kernels known to TVM so that its records can be applied.
 
     Inside ``with target:`` kernels that the target cannot run are left out, too.
@@ -69,7 +70,7 @@ def database_files(folder: str | Path) -> tuple[Path, Path]:
     return paths
 
 
-def meta_schedule() -> TvmObject:
+def meta_schedule() -> ModuleType:
     """Return TVM's meta_schedule package, whose databases know anatune's kernels from here on.
 
     Raises
@@ -85,7 +86,7 @@ def meta_schedule() -> TvmObject:
 
         @functools.wraps(construct)
         def opened(
-            self: TvmObject, *args: TvmObject, on_skip: Callable[[str], None] | None = None, **options: TvmObject
+            self: ms.database.JSONDatabase, *args: str, on_skip: Callable[[str], None] | None = None, **options: str
         ) -> None:
             paths = _paths(*args, **options)
             if paths is None:  # TVM says what is missing

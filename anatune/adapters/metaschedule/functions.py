@@ -10,8 +10,6 @@ from anatune.core.workload.operators.naming import named_workload
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.records.traces import Json
 
-__all__ = ["function_reader"]
-
 
 def function_reader() -> FunctionReader | None:
     """Return what reads an entry of database_workload.json, None where TVM is not installed."""

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from anatune.adapters.metaschedule.objects import TuningRecord, TvmObject
+from anatune.adapters.metaschedule.objects import TuningRecord
 from anatune.adapters.metaschedule.tasks import check_target
 from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, import_tvm, last_line
 from anatune.codegen.tvm.kernel import (
@@ -25,6 +25,7 @@ from anatune.codegen.tvm.kernel import (
 )
 from anatune.errors import AnatuneError, RecordError
 from anatune.files import open_file, reason
+from anatune.untyped import ms, tvm
 
 __all__ = ["lines_of", "register_database", "register_files"]
 
@@ -77,7 +78,7 @@ def register_files(workloads: Path, records: Path) -> dict[int, str]:
     return problems
 
 
-def register_database(database: TvmObject, on_skip: Callable[[str], None] | None = None) -> int:
+def register_database(database: ms.Database, on_skip: Callable[[str], None] | None = None) -> int:
     """Make anatune's kernels in an open database known to TVM: the fastest of each function, which TVM applies.
 
     Where that cannot be made (any more), or not for the present target (``with target:``), the function's own loops
@@ -107,7 +108,7 @@ def register_database(database: TvmObject, on_skip: Callable[[str], None] | None
     return found
 
 
-def _register(record: TuningRecord, target: TvmObject) -> bool:
+def _register(record: TuningRecord, target: tvm.target.Target | None) -> bool:
     """Register the kernel of a record; plain loops, and an AnatuneError, where that cannot be."""
     names = kernel_names(record.trace)
     if names is None:

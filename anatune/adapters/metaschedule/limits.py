@@ -16,12 +16,13 @@ from typing import NamedTuple
 from anatune import api
 from anatune.adapters.device import gpu_of
 from anatune.adapters.metaschedule.database import meta_schedule
-from anatune.adapters.metaschedule.objects import Context, TracedSchedule, TvmObject, derived
+from anatune.adapters.metaschedule.objects import Context, TracedSchedule, derived
 from anatune.adapters.metaschedule.scores import GpuScorer
 from anatune.adapters.metaschedule.tasks import check_kind
 from anatune.core.hardware.spec import GpuSpec
 from anatune.measure.named_hardware import HardwareLike
 from anatune.records.traces import Tiling, UnfitError
+from anatune.untyped import ms
 
 __all__ = ["REGISTERS_RULE", "AnatunePostproc", "postproc"]
 
@@ -36,7 +37,7 @@ _COLUMNS = {
 """Rule -> column of the model that it limits."""
 
 
-def postproc(hw: HardwareLike) -> TvmObject:
+def postproc(hw: HardwareLike) -> ms.Postproc:
     """Return a ``Postproc`` that rejects GPU candidates which break a limit of the device.
 
     Beside the model's rules (threads and shared memory of a block, blocks of the grid, local memory) it rejects threads
@@ -96,7 +97,7 @@ class AnatunePostproc:
         check_kind(context.target, self.hardware)
         self._shared.task = GpuScorer(context.mod, self.hardware)
 
-    def clone(self) -> TvmObject:
+    def clone(self) -> ms.Postproc:
         """Return another one that counts with this one."""
         return derived(AnatunePostproc, meta_schedule().postproc.PyPostproc)(self.hardware, self._shared)
 

@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.adapters.metaschedule.objects import TvmObject
 from anatune.adapters.metaschedule.traces import recorded_trace
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
@@ -29,6 +28,7 @@ from anatune.errors import SpaceError
 from anatune.listing.formats import PruneRequest
 from anatune.records.traces import GPU_TILING, Json
 from anatune.templates.cuda.model.model import GpuModel
+from anatune.untyped import tvm
 
 __all__ = ["UNROLL_STEPS", "metaschedule_lines", "with_decisions"]
 
@@ -120,7 +120,7 @@ def _is_expressible(schedule: Schedule, prediction: Prediction, hardware: GpuSpe
     )
 
 
-def with_decisions(trace: TvmObject | Sequence[Json], entry: Mapping[str, Json] | str) -> list[Json]:
+def with_decisions(trace: tvm.s_tir.schedule.Trace | Sequence[Json], entry: Mapping[str, Json] | str) -> list[Json]:
     """Return a trace of the CUDA design space with the decisions of a line; TVM is not needed.
 
     Parameters

@@ -1,4 +1,4 @@
-"""MetaSchedule's objects as far as they are read here; TVM's own, of which nothing is known, are a `TvmObject`."""
+"""MetaSchedule's objects as far as they are read here: what the classes of TVM that are passed have to have."""
 
 from __future__ import annotations
 
@@ -9,26 +9,18 @@ from typing import Protocol
 from anatune.adapters.logs import measured
 from anatune.codegen.compat import import_tvm
 from anatune.core.trial import Measurement, Outcome
-from anatune.untyped import TvmObject
+from anatune.untyped import ms, tvm
 
 __all__ = [
-    "Candidate",
-    "Context",
-    "RunnerResult",
-    "TracedSchedule",
-    "TuningRecord",
-    "TvmObject",
-    "derived",
-    "measurement_of",
-    "run_secs",
-]
+    "Candidate", "Context", "RunnerResult", "TracedSchedule", "TuningRecord", "derived", "measurement_of", "run_secs",
+]  # fmt: skip
 
 
 class Context(Protocol):
     """A ``TuneContext``: the function that is tuned, and for which target."""
 
-    mod: TvmObject
-    target: TvmObject
+    mod: tvm.IRModule
+    target: tvm.target.Target
     task_name: str | None
     rand_state: int
     num_threads: int
@@ -37,8 +29,8 @@ class Context(Protocol):
 class TracedSchedule(Protocol):
     """A ``tvm.s_tir.Schedule``."""
 
-    mod: TvmObject
-    trace: TvmObject
+    mod: tvm.IRModule
+    trace: tvm.s_tir.schedule.Trace
 
 
 class Candidate(Protocol):
@@ -62,8 +54,8 @@ class RunnerResult(Runs, Protocol):
 class TuningRecord(Runs, Protocol):
     """A record of a database; ``workload.mod`` is the function as it was before."""
 
-    trace: TvmObject
-    workload: TvmObject
+    trace: tvm.s_tir.schedule.Trace
+    workload: ms.database.Workload
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from anatune.adapters.metaschedule.database import meta_schedule
-from anatune.adapters.metaschedule.objects import TvmObject, run_secs
+from anatune.adapters.metaschedule.objects import run_secs
 from anatune.adapters.metaschedule.tasks import check_target, device_spec, target_from, task_model, task_of
 from anatune.arguments import checked_function
 from anatune.codegen.compat import import_tvm, operators_left
@@ -16,6 +16,7 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import BuildError, RecordError, SpaceError, WorkloadError
 from anatune.files import reason
 from anatune.measure.named_hardware import HardwareLike
+from anatune.untyped import ms, tirx, tvm
 
 __all__ = ["plan_model"]
 
@@ -24,12 +25,12 @@ _LEGALISE = "tvm.relax.transform.LegalizeOps()"
 
 
 def plan_model(
-    module: TvmObject,
-    target: TvmObject,
+    module: tvm.IRModule,
+    target: tvm.target.Target,
     folder: str | Path,
     hw: HardwareLike = "host",
     on_skip: Callable[[str], None] | None = None,
-) -> TvmObject:
+) -> ms.database.JSONDatabase:
     """Write the first choice of the model for every function of a module into a database; nothing is measured.
 
     The times of its records are predictions: give the plan a folder of its own, TVM takes the smallest time it finds.
@@ -102,7 +103,7 @@ def plan_model(
     return database
 
 
-def _opened(folder: str | Path, on_skip: Callable[[str], None] | None) -> TvmObject:
+def _opened(folder: str | Path, on_skip: Callable[[str], None] | None) -> ms.database.JSONDatabase:
     """Return the database of a folder; both are made if missing.
 
     Raises
@@ -117,7 +118,7 @@ def _opened(folder: str | Path, on_skip: Callable[[str], None] | None) -> TvmObj
     return meta_schedule().database.JSONDatabase(work_dir=str(folder), on_skip=on_skip)
 
 
-def _functions_of(module: TvmObject) -> tuple[list[tuple[str, TvmObject]], list[str]]:
+def _functions_of(module: tvm.IRModule) -> tuple[list[tuple[str, tirx.PrimFunc]], list[str]]:
     """Return the PrimFuncs of a module by name, and the operators that are none yet.
 
     Raises
@@ -138,7 +139,9 @@ def _functions_of(module: TvmObject) -> tuple[list[tuple[str, TvmObject]], list[
     return functions, operators
 
 
-def _first_choice(module: TvmObject, target: TvmObject, hardware: HardwareSpec) -> tuple[TvmObject, float]:
+def _first_choice(
+    module: tvm.IRModule, target: tvm.target.Target, hardware: HardwareSpec
+) -> tuple[tvm.s_tir.schedule.Trace, float]:
     """Return the trace of the model's first choice for a function, and its predicted time.
 
     Raises

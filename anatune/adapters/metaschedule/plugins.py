@@ -7,13 +7,13 @@ import math
 from anatune.adapters.metaschedule.classes import search_strategy, space_generator
 from anatune.adapters.metaschedule.cost import cost_model
 from anatune.adapters.metaschedule.database import meta_schedule
-from anatune.adapters.metaschedule.objects import TvmObject
 from anatune.adapters.metaschedule.tasks import Settings, device_spec
 from anatune.arguments import checked_integer, shown
 from anatune.codegen.compat import build_measured
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
+from anatune.untyped import ms
 
 __all__ = ["builder", "space", "strategy", "tuning_options"]
 
@@ -54,7 +54,7 @@ def tuning_options(
     }
 
 
-def space(hw: HardwareLike = "host", *, designs: int = 1) -> TvmObject:
+def space(hw: HardwareLike = "host", *, designs: int = 1) -> ms.SpaceGenerator:
     """Return a ``SpaceGenerator``: the first schedules of anatune's ranking, each a design space without choices.
 
     With `strategy` one is enough: it asks for others as it learns. With MetaSchedule's own "replay-trace" it is a plan:
@@ -77,7 +77,7 @@ def strategy(
     seed: int = 0,
     start: str = "model",
     batch: int = BATCH,
-) -> TvmObject:
+) -> ms.SearchStrategy:
     """Return a ``SearchStrategy`` that asks a strategy of anatune's, on functions that anatune understands.
 
     Other functions get MetaSchedule's evolutionary search over its own space.
@@ -105,7 +105,7 @@ def strategy(
     return search_strategy(device_spec(hw), settings, batch)
 
 
-def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> TvmObject:
+def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> ms.Builder:
     """Return a ``LocalBuilder`` whose workers leave out what x86 and ARM kernels do not need.
 
     MetaSchedule's own build function imports TVM's tensor intrinsics of all devices in every worker, which takes 25 s

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
+from typing import TypeAlias
 
 from anatune.adapters.metaschedule.database import database_files, meta_schedule
 from anatune.adapters.metaschedule.kernels import lines_of, register_files
-from anatune.adapters.metaschedule.objects import TvmObject
 from anatune.codegen.compat import TVM_ERRORS
 from anatune.errors import RecordError
 from anatune.files import reason, replace_file
+from anatune.untyped import ms
 
 __all__ = ["repair_database"]
 
+_Workloads: TypeAlias = "dict[int, tuple[ms.database.Workload | None, int]]"
 _ASIDE = ".damaged"
 
 
@@ -43,7 +46,7 @@ def repair_database(folder: str | Path) -> int:
     package = meta_schedule().database
     paths = database_files(folder)
     problems = register_files(*paths)
-    workloads: dict[int, tuple[TvmObject, int]] = {}
+    workloads: _Workloads = {}
     kept: tuple[list[bytes], list[bytes]] = ([], [])
     moved: tuple[list[bytes], list[bytes]] = ([], [])
     for index, line in enumerate(lines_of(paths[0])):
@@ -59,7 +62,7 @@ def repair_database(folder: str | Path) -> int:
     return sum(map(len, moved))
 
 
-def _workload(package: TvmObject, line: bytes) -> TvmObject:
+def _workload(package: ModuleType, line: bytes) -> ms.database.Workload | None:
     """Return the workload of a line, None where TVM cannot read it."""
     try:
         return package.Workload.from_json(json.loads(line))
@@ -67,7 +70,7 @@ def _workload(package: TvmObject, line: bytes) -> TvmObject:
         return None
 
 
-def _record(package: TvmObject, line: bytes, workloads: dict[int, tuple[TvmObject, int]]) -> bytes | None:
+def _record(package: ModuleType, line: bytes, workloads: _Workloads) -> bytes | None:
     """Return the line of a record with its workload's new number, None where TVM cannot replay it."""
     try:
         index, record = json.loads(line)

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.adapters.metaschedule.objects import TracedSchedule, TvmObject
+from anatune.adapters.metaschedule.objects import TracedSchedule
 from anatune.adapters.metaschedule.tasks import check_kind, unpacked_model
 from anatune.adapters.metaschedule.traces import FunctionMeaning, nests_of, tiling_of
 from anatune.adapters.tvm_tiles.tvm_nest import CompiledNestModel
@@ -25,6 +25,7 @@ from anatune.templates import make_model
 from anatune.templates.base.model import Model, Rule
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.cuda.model.model import GpuModel
+from anatune.untyped import tvm
 
 __all__ = ["CandidateScorer", "CandidateScores", "GpuScorer", "scorer_of"]
 
@@ -89,7 +90,7 @@ class CandidateScorer(ABC):
     structure: ClassVar[str]
     """How MetaSchedule's own space tiles for such a device."""
 
-    def __init__(self, module: TvmObject, hardware: HardwareSpec) -> None:
+    def __init__(self, module: tvm.IRModule, hardware: HardwareSpec) -> None:
         self.hardware: HardwareSpec = hardware
         self.unknown: Counter[str] = Counter()
         self.meaning: FunctionMeaning | None = None
@@ -188,7 +189,7 @@ class CpuScorer(CandidateScorer):
 
     structure = CPU_TILING
 
-    def __init__(self, module: TvmObject, hardware: CpuSpec, threads: int) -> None:
+    def __init__(self, module: tvm.IRModule, hardware: CpuSpec, threads: int) -> None:
         super().__init__(module, hardware)
         self._cpu, self._threads = hardware, threads
         self._models: dict[Workload, CpuModel] = {}
@@ -220,7 +221,7 @@ class GpuScorer(CandidateScorer):
 
     structure = GPU_TILING
 
-    def __init__(self, module: TvmObject, hardware: GpuSpec) -> None:
+    def __init__(self, module: tvm.IRModule, hardware: GpuSpec) -> None:
         super().__init__(module, hardware)
         self._gpu = hardware
         self._models: dict[int, GpuModel] = {}
@@ -251,7 +252,7 @@ class GpuScorer(CandidateScorer):
         return self._models[stages]
 
 
-def scorer_of(module: TvmObject, target: TvmObject, hardware: HardwareSpec) -> CandidateScorer:
+def scorer_of(module: tvm.IRModule, target: tvm.target.Target, hardware: HardwareSpec) -> CandidateScorer:
     """Return what predicts times of candidates over a function.
 
     Raises

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from anatune import api
 from anatune.adapters.logs import measured
-from anatune.adapters.metaschedule.objects import RunnerResult, TracedSchedule, TvmObject, measurement_of
+from anatune.adapters.metaschedule.objects import RunnerResult, TracedSchedule, measurement_of
 from anatune.arguments import shown
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, lacks_feature, last_line
 from anatune.codegen.tvm.kernel import TASKS, TirTask
@@ -25,6 +25,7 @@ from anatune.templates import make_model, tuning_template
 from anatune.templates.base.model import Model
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.tuning.machine import choose_threads
+from anatune.untyped import tvm
 
 __all__ = [
     "Proposals",
@@ -45,7 +46,7 @@ _MOST_FAILURES = 100
 """Kernels in a row that cannot be put into the function, after which the search ends."""
 
 
-def task_of(module: TvmObject, target: TvmObject, hardware: HardwareSpec) -> TirTask:
+def task_of(module: tvm.IRModule, target: tvm.target.Target, hardware: HardwareSpec) -> TirTask:
     """Return what anatune understands of a TVM function.
 
     Parameters
@@ -63,7 +64,7 @@ def task_of(module: TvmObject, target: TvmObject, hardware: HardwareSpec) -> Tir
     return TASKS[hardware.kind](module, int(target.attrs.get("num-cores", 1)))
 
 
-def target_from(target: TvmObject) -> TvmObject:
+def target_from(target: tvm.target.Target) -> tvm.target.Target:
     """Return a ``tvm.target.Target``, also of what TVM makes one of: a string, a dictionary.
 
     Raises
@@ -80,7 +81,7 @@ def target_from(target: TvmObject) -> TvmObject:
         raise SpaceError(f"target {shown(target)}: {last_line(error)}, expected a tvm.target.Target") from None
 
 
-def check_target(target: TvmObject, hardware: HardwareSpec) -> None:
+def check_target(target: tvm.target.Target, hardware: HardwareSpec) -> None:
     """Raise SpaceError unless `target` is a device such as `hardware`.
 
     Of a CPU LLVM may have to use the vectors: it would end the process. A GPU's architecture may be another one, see
@@ -94,7 +95,7 @@ def check_target(target: TvmObject, hardware: HardwareSpec) -> None:
         )
 
 
-def check_kind(target: TvmObject, hardware: HardwareSpec) -> None:
+def check_kind(target: tvm.target.Target, hardware: HardwareSpec) -> None:
     """Raise SpaceError unless `target` is a GPU where `hardware` is one, and a CPU where it is one.
 
     A GPU of another architecture is told once, in the log: limits and times are those of `hardware`.
@@ -124,11 +125,11 @@ def _tell_once(line: str) -> None:
     _log.warning(line)
 
 
-def _kind(target: TvmObject) -> str:
+def _kind(target: tvm.target.Target) -> str:
     return "missing" if target is None else str(target.kind.name)
 
 
-def check_device(target: TvmObject, hardware: HardwareSpec) -> None:
+def check_device(target: tvm.target.Target, hardware: HardwareSpec) -> None:
     """Raise SpaceError unless `target` is a device of the kind of `hardware`."""
     if hardware.kind == "gpu":
         check_kind(target, hardware)
@@ -136,7 +137,7 @@ def check_device(target: TvmObject, hardware: HardwareSpec) -> None:
         check_cpu(target)
 
 
-def check_cpu(target: TvmObject) -> None:
+def check_cpu(target: tvm.target.Target) -> None:
     """Raise SpaceError unless `target` is a CPU that LLVM compiles for."""
     if _kind(target) != "llvm":
         raise SpaceError(f"metaschedule: the target is {_kind(target)}, expected llvm (a CPU): {_INSTEAD}")

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.adapters.logs.parts import gpu_schedule
-from anatune.adapters.metaschedule.objects import TvmObject
 from anatune.adapters.tvm_tiles.tvm_nest import NO_PRODUCER, TiledNests
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.tvm.kernel import TirTask
@@ -23,6 +22,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import WorkloadError
 from anatune.records.traces import CPU_TILING, GPU_TILING, KINDS, Json, Tiling, UnfitError, match_axes, read_trace
+from anatune.untyped import ir, tvm
 
 __all__ = ["FunctionMeaning", "nests_of", "recorded_trace", "tiling_of"]
 
@@ -41,7 +41,7 @@ class FunctionMeaning:
         It is nothing that anatune understands; the message says why.
     """
 
-    def __init__(self, module: TvmObject) -> None:
+    def __init__(self, module: tvm.IRModule) -> None:
         self.workload: Workload = TirTask(module).workload
         self._module = module
         self._operands: dict[str, tuple[str, ...]] = {}
@@ -81,7 +81,7 @@ class FunctionMeaning:
         return self._operands[block]
 
 
-def tiling_of(trace: TvmObject) -> Tiling:
+def tiling_of(trace: tvm.s_tir.schedule.Trace) -> Tiling:
     """Return what a ``tvm.s_tir.schedule.Trace`` decides.
 
     Raises
@@ -91,7 +91,7 @@ def tiling_of(trace: TvmObject) -> Tiling:
     """
     names: dict[Hashable, str] = {}
 
-    def word(value: TvmObject) -> Json:
+    def word(value: ir.Expr) -> Json:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
@@ -161,12 +161,12 @@ def _depth(tiling: Tiling, workload: Workload, depth: int) -> int:
     return sum(kept[: depth + 1]) - 1
 
 
-def recorded_trace(trace: TvmObject) -> Json:
+def recorded_trace(trace: tvm.s_tir.schedule.Trace) -> Json:
     """Return a trace as plain lists, as MetaSchedule's databases hold it: ``[instructions, decisions]``."""
     return _plain(trace.as_json())
 
 
-def _plain(value: TvmObject) -> Json:
+def _plain(value: tvm.runtime.Object) -> Json:
     """Return TVM's lists, strings and numbers as Python's."""
     if value is None or isinstance(value, bool | int | float):
         return value

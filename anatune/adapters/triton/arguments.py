@@ -20,8 +20,6 @@ from anatune.errors import SpaceError
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import OPTION_FIELDS, TILE_FIELDS
 
-__all__ = ["OPERANDS", "SIZES", "SPELLINGS", "ArgumentNames", "DtypeLike", "KernelNames"]
-
 KernelNames: TypeAlias = Mapping[str, str | bool | Callable[[Arguments], int]]
 """What anatune calls something -> what the kernel calls it; for sizes also a function of all arguments, for options
 also whether it always has them."""

@@ -7,16 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from anatune.adapters.device import AUTO, GpuLike
-from anatune.adapters.triton.asked import KernelPruner
-from anatune.adapters.triton.checks import Config, unmodelled_option
+from anatune.adapters.triton.asked import Config, KernelPruner, unmodelled_option
 from anatune.adapters.triton.operands import Argument, Arguments
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, SpaceError
 from anatune.templates.triton.attention.problem import AttentionTiles
 from anatune.templates.triton.attention.rules import check_supported
 from anatune.templates.triton.attention.times import score_attention
-
-__all__ = ["AttentionPruner", "attention_pruner"]
 
 WorkloadLike = Workload | Callable[[Mapping[str, Argument]], Workload]
 _BLOCK_M = ("BLOCK_M", "BLOCK_SIZE_M", "BLOCK_Q")

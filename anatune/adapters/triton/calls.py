@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.adapters.triton.arguments import ArgumentNames
-from anatune.adapters.triton.checks import Config, Launch, unmodelled_option
+from anatune.adapters.triton.asked import Config, Launch, unmodelled_option
 from anatune.adapters.triton.operands import Arguments, descriptor_fault
 from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec
@@ -23,8 +23,6 @@ from anatune.templates.triton.grouped.times import score_grouped
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import TileScores, score_tiles, tile_order
-
-__all__ = ["Judged", "Problem", "ProductReading", "Reading", "judged", "scored"]
 
 Problem: TypeAlias = MatmulProblem | GroupedProblem
 """What a kernel computes."""

@@ -19,8 +19,6 @@ from anatune.templates.triton.instructions import has_descriptors
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import OPTION_FIELDS, TILE_FIELDS
 
-__all__ = ["config_lines", "configs_for"]
-
 _NAMES = {
     "block_m": "BLOCK_SIZE_M",
     "block_n": "BLOCK_SIZE_N",

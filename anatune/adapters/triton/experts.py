@@ -23,8 +23,6 @@ from anatune.templates.triton.grouped.problem import GroupedProblem
 from anatune.templates.triton.problem import DTYPES
 from anatune.templates.triton.tiles import TILE_FIELDS
 
-__all__ = ["MoePruner", "moe_pruner"]
-
 _COUNTS = {
     "rows": ("numvalidtokens",),
     "top_k": ("topk",),

@@ -11,19 +11,6 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.triton.problem import DTYPES, MatmulProblem
 
-__all__ = [
-    "KERNEL_DTYPES",
-    "PACKED",
-    "Argument",
-    "Arguments",
-    "Operand",
-    "check_operands",
-    "descriptor_fault",
-    "dtype_name",
-    "matmul_problem",
-    "operand_types",
-]
-
 Argument: TypeAlias = Any
 """Of a kernel: a tensor of whatever package, a number, or anything else; what it has is looked at."""
 Arguments: TypeAlias = Mapping[str, Argument]

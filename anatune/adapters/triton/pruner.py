@@ -11,17 +11,13 @@ import numpy as np
 
 from anatune.adapters.device import AUTO, GpuLike
 from anatune.adapters.triton.arguments import ArgumentNames, DtypeLike, KernelNames
-from anatune.adapters.triton.asked import KernelPruner
+from anatune.adapters.triton.asked import Config, KernelPruner, unmodelled_option
 from anatune.adapters.triton.calls import Judged, Problem, ProductReading, Reading, judged, scored
-from anatune.adapters.triton.checks import Config, unmodelled_option
 from anatune.adapters.triton.operands import Argument, Arguments
 from anatune.adapters.triton.tiles import bound_by
 from anatune.errors import AnatuneError, SpaceError
 from anatune.model.pruning.subset import Verdict
-from anatune.templates.triton.resources import rules
 from anatune.templates.triton.tiles import Tiles
-
-__all__ = ["MatmulPruner", "matmul_pruner"]
 
 _USUAL = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4, 5, 6))
 """Block sizes, warps and stages that most configurations have."""
@@ -249,7 +245,7 @@ class MatmulPruner(KernelPruner):
         needed = limit = None
         name = ""
         if rule:
-            broken = rules(self.hardware, problem.dtype)[rule - 1]
+            broken = scores.resources.rules[rule - 1]
             needed, limit, name = float(scores.resources.needed[row]), broken.limit, broken.id
             reason = f"{broken.id}: {broken.text}: {needed:.10g}" + (f", limit {limit:.10g}" if limit else "")
         else:

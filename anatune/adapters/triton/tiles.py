@@ -15,8 +15,6 @@ from anatune.templates.triton.resources import least_depth
 from anatune.templates.triton.tiles import OPTION_FIELDS, TILE_FIELDS, Tiles
 from anatune.templates.triton.times import PARTS, TileScores, score_tiles, tile_order
 
-__all__ = ["Proposal", "bound_by", "propose"]
-
 _BLOCKS = (16, 32, 64, 128, 256)
 _DEPTHS = (16, 32, 64, 128, 256)
 _WARPS = (1, 2, 4, 8, 16)

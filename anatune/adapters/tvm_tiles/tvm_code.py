@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from anatune.adapters.tvm_tiles.tvm_shape import NestShape, TiledNests
 from anatune.templates.cpu.times.nest import CpuCore
 
-__all__ = ["PIPES", "CompiledCode", "Vector", "compiled_code", "narrow_rate"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Bools = NDArray[np.bool_]

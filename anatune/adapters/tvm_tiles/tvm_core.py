@@ -18,8 +18,6 @@ from anatune.core.workload.nest import DTYPE_BYTES, Access
 from anatune.templates.cpu.microkernels import vector_stride
 from anatune.templates.cpu.times.nest import CpuCore
 
-__all__ = ["CoreCycles", "core_cycles"]
-
 Floats = NDArray[np.float64]
 
 PROMOTION_ACCESSES = 250.0

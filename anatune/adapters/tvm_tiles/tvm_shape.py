@@ -14,8 +14,6 @@ from anatune.core.workload.implicit_gemm import guarded_dimensions
 from anatune.core.workload.nest import Access, Workload
 from anatune.templates.cpu.microkernels import vector_stride
 
-__all__ = ["INLINED", "NO_PRODUCER", "NestShape", "TiledNests", "distinct_vectors"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
     from anatune.tuning.calibration import Learned
 
-__all__ = ["app"]
-
 app = subcommands("Show, check, detect and measure hardware specs.")
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from anatune.measure.cpu.calibration.calibrate import Calibration
     from anatune.tuning.calibration import Learned
 
-__all__ = ["calibration_s", "learn_nests", "tell_calibration", "tell_spec", "write_detected"]
-
 _BUILD_S = 15.0
 """What building probes takes, beside the minutes that are given."""
 

@@ -3,29 +3,99 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from anatune.cli.options import Accuracy, AsJson, spread
+from anatune.cli.options import Accuracy, AsJson, Html, checked_place, spread
 from anatune.cli.output import UsageError, line_width, note_once, print_json, print_lines, print_text
+from anatune.cli.outputs import check_html, write_page
 from anatune.cli.panels import Grouped, subcommands
+from anatune.cli.progress import Progress
 from anatune.cli.records.export import export_records
 from anatune.cli.records.import_ import import_records
-from anatune.cli.records.merge import merge_records
-from anatune.cli.records.place import Selection, Trials, Words, opened
-from anatune.cli.records.report import report_records
+from anatune.cli.records.place import Damaged, Selection, Trials, Words, WorkerName, of_known_templates, opened
 from anatune.cli.records.train import train_corrections
+from anatune.errors import RecordError
+from anatune.named import load
 
 if TYPE_CHECKING:
     from anatune.core.workload.nest import Workload
     from anatune.records.schema import Record
     from anatune.records.store import RecordStore
 
-__all__ = ["app"]
-
 app = subcommands("List, choose from and export what was measured.")
+
+
+@spread
+def report_records(
+    which: Selection, words: Words = None, worker: WorkerName = None, html: Html = None, as_json: AsJson = False
+) -> None:
+    """Say what sessions found: the best, the end, how well it was predicted, failures, drift, why the winner won.
+
+    With --html as a page: for each workload and device its sessions over each other, as `anatune tune --html` has one.
+    """
+    from anatune.report.session_words import report_dict, report_lines
+    from anatune.report.sessions import session_views
+
+    path, workload = which.named(words)
+    page_file = check_html(html, path if isinstance(path, Path) else None)
+    with opened(path) as store:
+        only = which.session_id(store)
+        tell = note_once()
+        every = store.trials(workload, which.hw, only, which.threads, worker=worker, on_damage=tell)
+        trials = list(of_known_templates(every, tell))
+    if not trials and page_file is not None:
+        raise RecordError(f"no trials in {path} meet the conditions, no page was written; leave some of them out")
+    views = session_views(trials)
+    if as_json:
+        print_json([report_dict(view) for view in views])
+    elif trials:
+        print_lines(report_lines(views, width=line_width()))
+    else:
+        print_text(f"no trials in {path} meet the conditions")
+    if page_file is not None:
+        write_page(load("pages", "records")(views, source=str(path)), page_file)
+
+
+def merge_records(
+    stores: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE... INTO", help="Record files or postgresql:// URLs; the last one gets what the others have."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Copy sessions and trials of record files and servers into another one, in any direction.
+
+    What is there already is not recorded again: merging twice does nothing, and one that was interrupted goes on. Rows
+    of a source that are damaged are named on stderr and left out.
+    """
+    from anatune.records.merge import merge
+    from anatune.records.store import RecordStore
+
+    *sources, into = [checked_place(store) for store in stores]
+    if not sources:
+        raise UsageError("expected two stores at least: anatune records merge SOURCE... INTO")
+    damaged = Damaged()
+    with ExitStack() as files, Progress() as progress:
+        # All sources first: one that is missing is said before anything is written.
+        read = [files.enter_context(RecordStore(source, read_only=True)) for source in sources]
+        written = files.enter_context(RecordStore(into))
+        told = [merge(store, written, on_damage=damaged, progress=progress.count("merging")) for store in read]
+    if as_json:
+        print_json([{"source": str(source), **new._asdict()} for source, new in zip(sources, told, strict=True)])
+    else:
+        for source, new in zip(sources, told, strict=True):
+            there = f", {new.known} trials were there" if new.known else ""
+            print_text(f"{into}: {new.sessions} sessions and {new.trials} trials of {source} are new{there}")
+    damaged.check(f"{damaged.num_rows} rows of the sources", "merged")
+
+
 app.command("export", cls=Grouped)(export_records)
 app.command("import", cls=Grouped)(import_records)
 app.command("merge")(merge_records)

@@ -17,8 +17,6 @@ from anatune.files import Output, reason
 if TYPE_CHECKING:
     from anatune.records.schema import Record, Session
 
-__all__ = ["export_records"]
-
 
 @spread
 def export_records(

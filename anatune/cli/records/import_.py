@@ -13,9 +13,6 @@ from anatune.cli.progress import Progress
 from anatune.cli.workload import WorkloadOptions
 from anatune.named import load
 
-__all__ = ["import_records"]
-
-
 _Words = Annotated[
     list[str] | None,
     typer.Argument(

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from anatune.records.schema import Record
     from anatune.records.store import RecordStore
 
-__all__ = [
-    "Damaged", "OutcomeName", "Place", "Selection", "Trials", "Words", "WorkerName", "of_known_templates", "opened",
-]  # fmt: skip
-
 Words = Annotated[
     list[str] | None,
     typer.Argument(

@@ -14,8 +14,6 @@ from anatune.cli.progress import Progress
 from anatune.cli.records.place import Place, Words, of_known_templates, opened
 from anatune.errors import RecordError
 
-__all__ = ["train_corrections"]
-
 _JUDGING = 0.9
 """Share of a correction's time that judging it takes, by up to ten others."""
 

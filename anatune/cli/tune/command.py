@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from anatune.tuning.result import TuningResult
     from anatune.tuning.settings import TuningSettings
 
-__all__ = ["tune"]
-
 _MEASURING = (
     "strategy", "start", "records", "threads", "resume", "time_limit_s", "l2", "device", "backend", "output",
     "cluster", "tls", "tracker", "key", "no_reuse", "stop_at", "patience", "html",
@@ -167,7 +165,7 @@ def tune(
 
     Where the machine with the GPU has no compiler: --build-only here, then --manifest there.
     """
-    from anatune.tuning.places.choose import place_of
+    from anatune.tuning.places.local import place_of
     from anatune.tuning.result import TuningInterrupted
     from anatune.tuning.session import TuningSession
     from anatune.tuning.settings import TuningSettings

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from anatune.measure.place import WorkerState
     from anatune.tuning.result import TuningProgress, TuningResult
 
-__all__ = ["Display", "Lines", "show_result", "write_session"]
-
 _EXPORT = {
     "cpu": "--format so --output DIR` makes a library of it",
     "gpu": "--target cuda --output DIR` writes its CUDA C and cubin",

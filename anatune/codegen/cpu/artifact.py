@@ -6,8 +6,6 @@ import msgspec
 
 from anatune.emit.buffer import Buffer
 
-__all__ = ["CpuArtifact", "Packing"]
-
 
 class Packing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A constant operand that is packed once: ``function(source, packed)``, the source in the workload's layout."""

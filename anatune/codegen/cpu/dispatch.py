@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from anatune.codegen.compat import TvmObject, compile_module, import_tvm, parse_program, target_of
+from anatune.codegen.compat import compile_module, import_tvm, parse_program, target_of
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
 from anatune.codegen.linking import link_library
 from anatune.core.accuracy import error_of
@@ -19,6 +19,7 @@ from anatune.model.ranges.plan import RangePlan
 from anatune.templates.cpu.program.program import CpuProgram
 from anatune.templates.cpu.program.ranged import ranged_program
 from anatune.templates.cpu.range_space import schedule_at
+from anatune.untyped import tvm
 
 __all__ = ["Dispatch", "LoweredRange", "RangeArtifact", "build_range", "dispatch_of", "lower_range"]
 
@@ -98,8 +99,8 @@ class LoweredRange(NamedTuple):
         Constant -> which of its forms each program takes; -1: it takes the tensor itself.
     """
 
-    module: TvmObject
-    target: TvmObject
+    module: tvm.IRModule
+    target: tvm.target.Target
     programs: tuple[CpuProgram, ...]
     forms: dict[str, tuple[int, ...]]
     form_of: dict[str, tuple[int, ...]]

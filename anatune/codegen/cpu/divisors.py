@@ -8,8 +8,6 @@ from anatune.core.sizes import symbols_of
 from anatune.emit.kernels import loop_over
 from anatune.emit.script import Script, open_function, shape_tuple, whole_region
 
-__all__ = ["DivisorKernel", "divisor_program"]
-
 
 @dataclass(frozen=True)
 class DivisorKernel:

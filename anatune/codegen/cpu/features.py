@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-__all__ = ["check_source", "code_features"]
-
 _EAX, _EBX, _ECX, _EDX = range(4)
 _AVX_STATE, _AVX512_STATE = 0x6, 0xE6
 _X86: dict[str, tuple[int, int, int, int]] = {

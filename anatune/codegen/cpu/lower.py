@@ -23,8 +23,6 @@ from anatune.errors import BuildError
 from anatune.templates import template_named
 from anatune.templates.cpu.program.program import CpuProgram
 
-__all__ = ["LoweredCpu", "assembly_facts", "build_schedule", "inspect_schedule", "lower", "program_of"]
-
 _STACK = re.compile(r"-?\d*\((%rsp|%rbp)(?:,[^)]*)?\)|\[(sp|x29)(?:, [^]]*)?\]")
 _FRAME = re.compile(r"\tmovq?\s+%rsp, %rbp$|\t(?:mov|add)\s+x29, sp\b")
 """Makes %rbp or x29 the frame's address; in functions without that it is a register like any other."""

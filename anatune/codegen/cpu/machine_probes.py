@@ -10,8 +10,6 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.emit.kernels import vector_attributes
 from anatune.emit.script import Script, buffer_type, open_function
 
-__all__ = ["TILE_COUNTS", "chase_probe", "clock_probe", "start_probe", "tile_unit_probe", "walk_probe"]
-
 _CLOCK_LINKS = 32
 """Additions, and exclusive ors, of one iteration of `clock_probe`."""
 _WALK_VECTORS = 16

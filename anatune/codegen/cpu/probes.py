@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from anatune.codegen.compat import TvmObject, compile_module, import_tvm, parse_program, target_of
+from anatune.codegen.compat import compile_module, import_tvm, parse_program, target_of
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.lower import assembly_facts
 from anatune.codegen.linking import link_library
@@ -35,6 +35,7 @@ from anatune.emit.kernels import vector_attributes
 from anatune.emit.script import Script, buffer_type, open_function
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
 from anatune.templates.cpu.program.register_tile import Microkernel, Operand, Result
+from anatune.untyped import tvm
 
 __all__ = [
     "Probe",
@@ -129,7 +130,7 @@ def build_parallel_reference(hardware: CpuSpec, folder: Path) -> CpuArtifact:
 class ProbeModule:
     """Compiled probes: their assembly, and `functions` of this process by name, or a library."""
 
-    def __init__(self, compiled: TvmObject, probes: Sequence[Probe]) -> None:
+    def __init__(self, compiled: tvm.runtime.Executable, probes: Sequence[Probe]) -> None:
         self._compiled, self._names = compiled, [probe.name for probe in probes]
         self.assembly: str = compiled.mod.inspect_source("asm")
 
@@ -160,7 +161,7 @@ def build_probes(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1
     return ProbeModule(_compile(probes, hardware, threads=threads), probes)
 
 
-def _compile(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> TvmObject:
+def _compile(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> tvm.runtime.Executable:
     tvm = import_tvm()
     functions = {probe.name: parse_program(probe.text, probe.llvm) for probe in probes}
     return compile_module(tvm.IRModule(functions), target_of(hardware, threads=threads))

@@ -13,8 +13,6 @@ from anatune.disk_cache import DiskCache
 from anatune.resources import user_cache_folder
 from anatune.templates.gpu.kernel import CudaKernel
 
-__all__ = ["BuildCache", "cache_key", "compile_kernel", "default_folder"]
-
 MOST_BYTES = 256 << 20
 """Size that the folder is kept below: some 15,000 kernels."""
 _FORMAT = "1"

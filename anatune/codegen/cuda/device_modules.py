@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from anatune.codegen.compat import TVM_ERRORS, DevicePart, TvmObject, import_tvm, last_line
+from anatune.codegen.compat import TVM_ERRORS, DevicePart, import_tvm, last_line
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.lower import helpers_of
 from anatune.codegen.cuda.nvrtc import Cubin
@@ -23,6 +23,7 @@ from anatune.codegen.cuda.preamble import NUMBERS, preamble
 from anatune.errors import BuildError
 from anatune.templates.gpu.kernel import CudaKernel
 from anatune.threads import new_lock
+from anatune.untyped import tvm
 
 __all__ = ["Cubins"]
 
@@ -70,7 +71,7 @@ class Cubins:
                     else:
                         tvm_ffi.register_global_func(name, function, override=True)
 
-    def module(self, part: DevicePart, cubin: Cubin) -> TvmObject:
+    def module(self, part: DevicePart, cubin: Cubin) -> tvm.runtime.Module:
         """Return TVM's module of a kernel with `cubin` in it: what `part` would be compiled to.
 
         Raises
@@ -107,7 +108,7 @@ class Cubins:
         except OSError as error:
             raise BuildError(f"{library}: {error.strerror or error}; free some space or name another TMPDIR") from None
 
-    def _written(self, text: str, _target: TvmObject) -> str:
+    def _written(self, text: str, _target: tvm.target.Target) -> str:
         """Return what stands for a text in the module: a mark, as long as what `embed` puts there."""
         cubin = self._given or self._compiled(str(text))
         mark = secrets.token_hex(16)

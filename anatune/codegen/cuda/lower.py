@@ -26,8 +26,6 @@ from anatune.templates.gpu.ranged import Ranged
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.gpu.writer import ROLLED
 
-__all__ = ["LoweredGpu", "cuda_kernel", "helpers_of", "lower_gpu", "named_kernel"]
-
 _MAIN = "main"
 _PARAMETER = re.compile(r"(\w+)_ptr$")
 _DEFINITION = re.compile(r'^extern "C" __global__ [^;{]*\{', re.MULTILINE)

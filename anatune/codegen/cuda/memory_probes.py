@@ -7,19 +7,6 @@ from __future__ import annotations
 
 from anatune.codegen.cuda.probes import START, STOP, GpuProbe, ProbeCode, make_probe
 
-__all__ = [
-    "CHASE_UNROLL",
-    "LINE_BYTES",
-    "LOADS",
-    "SHARED_WORDS",
-    "chase_global",
-    "chase_shared",
-    "copy",
-    "link",
-    "read_global",
-    "read_shared",
-]
-
 LINE_BYTES = 128
 """Distance of two elements of a chain in global memory: a cache line."""
 CHASE_UNROLL = 32

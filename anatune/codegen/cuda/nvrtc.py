@@ -18,17 +18,6 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError, MissingDependencyError
 from anatune.requirements import pip_line
 
-__all__ = [
-    "FLAGS",
-    "Cubin",
-    "check_arch",
-    "compile_cuda",
-    "compiler_release",
-    "compiler_version",
-    "known_archs",
-    "parse_log",
-]
-
 FLAGS: tuple[str, ...] = ("--std=c++17", "-default-device", "--minimal", "--disable-warnings", "--ptxas-options=-v")
 """Beside the architecture. No fast math: divisions and functions of epilogues round as in float64's reference, and
 multiply-adds are contracted by default. Everything else (optimisation level, register usage) is left to the compiler's

@@ -17,21 +17,6 @@ import msgspec
 from anatune.emit.buffer import Buffer
 from anatune.templates.gpu.kernel import CudaKernel
 
-__all__ = [
-    "ARITHMETIC",
-    "MATRIX",
-    "MATRIX_CAPABILITY",
-    "START",
-    "STOP",
-    "GpuProbe",
-    "ProbeCode",
-    "empty",
-    "make_probe",
-    "matrix_unit",
-    "multiply_add",
-    "spin",
-]
-
 
 class _Arithmetic(NamedTuple):
     """One step of a chain: x -> x * factor + offset. `lanes`: multiply-adds of an instruction and thread."""

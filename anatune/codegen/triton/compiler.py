@@ -34,8 +34,6 @@ from anatune.templates.gpu.kernel import SCRATCH_ALIGNMENT
 from anatune.templates.triton.instructions import TENSOR_COLUMNS
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
-__all__ = ["FLAGS", "check_target", "compile_kernel", "compiler_version", "pointer_type"]
-
 FLAGS: tuple[str, ...] = ("disable_line_info",)
 """Beside what a kernel's own options say: without places in source files, which differ from build to build."""
 

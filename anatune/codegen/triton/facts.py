@@ -11,8 +11,6 @@ from anatune.codegen.cuda.nvrtc import code_size, parse_log
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError
 
-__all__ = ["amd_facts", "matrix_instructions", "nvidia_facts"]
-
 _MATRIX = re.compile(
     r"^\s*(?:@!?%?\w+\s+)?((?:mma\.sync|wgmma\.mma_async|tcgen05\.mma|cp\.async\.bulk\.tensor|v_s?mfma_)[\w.:]*)",
     re.MULTILINE,

@@ -10,8 +10,6 @@ from anatune.templates.gpu.kernel import CudaKernel
 from anatune.templates.gpu.ranged import Ranged
 from anatune.templates.triton.program.kernel import TritonProgram
 
-__all__ = ["range_kernels"]
-
 
 def range_kernels(plan: RangePlan) -> list[CudaKernel | TritonProgram]:
     """Return the kernels of each program, which take the extent when they are launched.

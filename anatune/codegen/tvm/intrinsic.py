@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from anatune.codegen.compat import TvmObject
+from types import ModuleType
+
 from anatune.errors import BuildError
+from anatune.untyped import ir, tirx, tvm
 
 __all__ = ["plain_kernel", "register_intrinsic"]
 
 
 def register_intrinsic(
-    tvm: TvmObject, name: str, block: TvmObject, buffers: list[TvmObject], kernel: TvmObject
+    tvm: ModuleType, name: str, block: tvm.s_tir.SBlock, buffers: list[ir.Var], kernel: tirx.PrimFunc | None
 ) -> None:
     """Register an intrinsic: `block` (which has `buffers`) becomes `kernel`, or nothing.
 
@@ -55,7 +57,7 @@ def register_intrinsic(
     s_tir.TensorIntrin.register(name, description, implementation, override=True)
 
 
-def plain_kernel(tvm: TvmObject, nest: TvmObject, buffers: list[TvmObject]) -> TvmObject:
+def plain_kernel(tvm: ModuleType, nest: tirx.For, buffers: list[tirx.Buffer]) -> tirx.PrimFunc:
     """Return a nest (its outermost loop) as the kernel that stands for itself: it computes the same, slowly.
 
     Parameters
@@ -78,19 +80,19 @@ def plain_kernel(tvm: TvmObject, nest: TvmObject, buffers: list[TvmObject]) -> T
     return tvm.ir.load_json(tvm.ir.save_json(function))  # with variables of its own
 
 
-def _moved(tvm: TvmObject, buffer: TvmObject) -> TvmObject:
+def _moved(tvm: ModuleType, buffer: tirx.Buffer) -> tirx.Buffer:
     """Return a buffer of the same shape whose first element may lie anywhere."""
     offset = tvm.tirx.Var(f"{buffer.name}_start", "int64")
     return tvm.tirx.decl_buffer(buffer.shape, str(buffer.dtype), f"{buffer.name}_moved", elem_offset=offset)
 
 
-def _from(tvm: TvmObject, buffer: TvmObject, base: list[int], ty: TvmObject) -> TvmObject:
+def _from(tvm: ModuleType, buffer: tirx.Buffer, base: list[int], ty: ir.Type) -> ir.expr.TensorRegion:
     """Return the region of a moved buffer that is the whole tensor: it starts `base` elements before the tensor."""
     ranges = [tvm.ir.Range.from_min_extent(-low, size) for low, size in zip(base, buffer.shape, strict=True)]
     return tvm.ir.expr.TensorRegion(buffer, ranges, ty)
 
 
-def _base(block: TvmObject, buffer: TvmObject) -> list[int]:
+def _base(block: tvm.s_tir.SBlock, buffer: tirx.Buffer) -> list[int]:
     """Return the first element of a tensor that a block's regions name."""
     for region in (*block.writes, *block.reads):
         if region.source.same_as(buffer):
@@ -101,14 +103,14 @@ def _base(block: TvmObject, buffer: TvmObject) -> list[int]:
 class _Counted:
     """Copies statements with the indices of some tensors counted from their bases."""
 
-    def __init__(self, tvm: TvmObject, bases: list[tuple[TvmObject, list[int]]]) -> None:
+    def __init__(self, tvm: ModuleType, bases: list[tuple[tirx.Buffer, list[int]]]) -> None:
         self._tvm = tvm
         self._bases = bases
 
-    def _base(self, buffer: TvmObject) -> list[int] | None:
+    def _base(self, buffer: tirx.Buffer) -> list[int] | None:
         return next((base for other, base in self._bases if other.same_as(buffer)), None)
 
-    def _region(self, region: TvmObject) -> TvmObject:
+    def _region(self, region: ir.expr.TensorRegion) -> ir.expr.TensorRegion:
         base = self._base(region.source)
         if base is None:
             return region
@@ -118,7 +120,7 @@ class _Counted:
         ]
         return self._tvm.ir.expr.TensorRegion(region.source, ranges, region.ty)
 
-    def statement(self, node: TvmObject) -> TvmObject:
+    def statement(self, node: tirx.Stmt) -> tirx.Stmt:
         """Return a copy of a statement: loops, blocks and one store, which is what `blockize` leaves of a nest."""
         tirx, s_tir = self._tvm.tirx, self._tvm.s_tir
         kind = type(node).__name__
@@ -135,7 +137,7 @@ class _Counted:
             return tirx.BufferStore(node.buffer, self._value(node.value), node.indices)
         raise BuildError(f"TVM made a {kind} of a nest, expected loops, blocks and a store")
 
-    def _value(self, node: TvmObject) -> TvmObject:
+    def _value(self, node: ir.Expr) -> ir.Expr:
         tirx = self._tvm.tirx
         kind = type(node).__name__
         if kind in ("Add", "Mul"):

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
-from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line, parse_program
+from anatune.codegen.compat import TVM_ERRORS, import_tvm, last_line, parse_program
 from anatune.codegen.tvm.intrinsic import plain_kernel, register_intrinsic
 from anatune.codegen.tvm.nest import BlockNest, check_loops, read_block
 from anatune.core.schedule import Schedule
@@ -26,6 +26,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, BuildError, WorkloadError
 from anatune.templates import template_named
 from anatune.templates.cpu.program.program import program_of
+from anatune.untyped import tirx, tvm
 
 __all__ = [
     "ANNOTATION",
@@ -76,7 +77,7 @@ class TirTask:
         The function has no such nest, or more than one reduction; the message says why.
     """
 
-    def __init__(self, module: TvmObject, threads: int = 1) -> None:
+    def __init__(self, module: tvm.IRModule, threads: int = 1) -> None:
         self.module = module
         self.threads = threads
         names = [str(name.name_hint) for name in module.get_global_vars()]
@@ -105,7 +106,9 @@ class TirTask:
         tvm = import_tvm()
         return hashlib.sha256(f"{tvm.ir.save_json(self.module)} {self.threads}".encode()).hexdigest()[:12]
 
-    def schedule(self, schedule: Schedule, names: Names | None = None, *, predicted: bool = False) -> TvmObject:
+    def schedule(
+        self, schedule: Schedule, names: Names | None = None, *, predicted: bool = False
+    ) -> tvm.s_tir.Schedule:
         """Return a traced ``tvm.s_tir.Schedule`` of the function with the kernel of `schedule` in it.
 
         Parameters
@@ -155,12 +158,12 @@ class TirTask:
                 for name, one in zip(names, made, strict=True):
                     known.register(name, one.desc, one.impl, override=True)
 
-    def _prepared(self) -> tuple[TvmObject, str, BlockNest]:
+    def _prepared(self) -> tuple[tvm.s_tir.Schedule, str, BlockNest]:
         """Return a new schedule with everything inlined that can be, the nest's block and what it computes."""
         with _refused(WorkloadError, f"function {self._function}"):
             return self._read(import_tvm())
 
-    def _read(self, tvm: TvmObject) -> tuple[TvmObject, str, BlockNest]:
+    def _read(self, tvm: ModuleType) -> tuple[tvm.s_tir.Schedule, str, BlockNest]:
         schedule = tvm.s_tir.Schedule(self.module)
         function = self._function
         blocks = schedule.get_child_blocks(schedule.get_sblock("root", function))
@@ -187,8 +190,9 @@ class TirTask:
         return schedule, name, nest
 
     def _placed(
-        self, tvm: TvmObject, names: Names, kernel: TvmObject, notes: Mapping[str, object] = MappingProxyType({})
-    ) -> TvmObject:
+        self, tvm: ModuleType, names: Names, kernel: tirx.PrimFunc | None,
+        notes: Mapping[str, object] = MappingProxyType({}),
+    ) -> tvm.s_tir.Schedule:  # fmt: skip
         """Return the traced schedule with a program (None: an empty one) in the place of the nest."""
         sch, name, nest = self._prepared()
         root = sch.get_sblock("root", self._function)
@@ -209,7 +213,7 @@ class TirTask:
                 self._spread(sch, sch.get_sblock(other, self._function))
         return sch
 
-    def _kernel(self, schedule: Schedule, prefix: str) -> TvmObject:
+    def _kernel(self, schedule: Schedule, prefix: str) -> tirx.PrimFunc:
         self._check(schedule)
         program = program_of(schedule, threads=self.threads, prepacked=False, prefix=prefix)
         return parse_program(program.main, program.llvm)
@@ -222,7 +226,7 @@ class TirTask:
                 "the space of this function's workload"
             )
 
-    def _spread(self, sch: TvmObject, block: TvmObject) -> None:
+    def _spread(self, sch: tvm.s_tir.Schedule, block: tvm.s_tir.schedule.SBlockRV) -> None:
         """Vectorise an element-wise block, and distribute it over the threads."""
         loops = sch.get_loops(block)
         if not loops:
@@ -246,12 +250,12 @@ class GpuTirTask(TirTask):
     same.
     """
 
-    def _kernel(self, schedule: Schedule, prefix: str) -> TvmObject:
+    def _kernel(self, schedule: Schedule, prefix: str) -> tirx.PrimFunc:
         self._check(schedule)
         program = template_named(schedule.template).program(schedule)
         return parse_program(program.script, "")
 
-    def _spread(self, sch: TvmObject, block: TvmObject) -> None:
+    def _spread(self, sch: tvm.s_tir.Schedule, block: tvm.s_tir.schedule.SBlockRV) -> None:
         """Give each element of an element-wise block a thread."""
         loops = sch.get_loops(block)
         if not loops:
@@ -265,7 +269,7 @@ TASKS = {"cpu": TirTask, "gpu": GpuTirTask}
 """Kind of device -> the class of its functions."""
 
 
-def annotated_schedule(trace: TvmObject) -> Schedule | None:
+def annotated_schedule(trace: tvm.s_tir.schedule.Trace) -> Schedule | None:
     """Return the schedule that a trace of `TirTask.schedule` carries, None where there is none.
 
     Raises
@@ -277,7 +281,7 @@ def annotated_schedule(trace: TvmObject) -> Schedule | None:
     return None if text is None else Schedule.from_json(str(text))
 
 
-def register_kernels(module: TvmObject, trace: TvmObject) -> bool:
+def register_kernels(module: tvm.IRModule, trace: tvm.s_tir.schedule.Trace) -> bool:
     """Make the intrinsics of a trace known to TVM, so that it can be replayed on the module.
 
     Parameters
@@ -304,12 +308,12 @@ def register_kernels(module: TvmObject, trace: TvmObject) -> bool:
     return True
 
 
-def kernel_names(trace: TvmObject) -> Names | None:
+def kernel_names(trace: tvm.s_tir.schedule.Trace) -> Names | None:
     """Return the names of the intrinsics of a trace (a ``tvm.s_tir.schedule.Trace``), None where none is anatune's."""
     return _own([str(item.attrs[0]) for item in trace.insts if str(item.kind.name) == "Tensorize"])
 
 
-def recorded_kernel(trace: TvmObject) -> tuple[Names, int] | None:
+def recorded_kernel(trace: Sequence[Sequence[tuple[str, list[str], list[str], list[str]]]]) -> tuple[Names, int] | None:
     """Return names and threads of the kernel in a recorded trace: ``[instructions, decisions]``, as databases hold it.
 
     None where no kernel is anatune's.
@@ -325,12 +329,10 @@ def _own(names: list[str]) -> Names | None:
     return (names[0], names[1]) if len(names) == 2 and all(name.startswith("anatune.") for name in names) else None
 
 
-def annotation(trace: TvmObject, key: str) -> TvmObject:
+def annotation(trace: tvm.s_tir.schedule.Trace, key: str) -> str | int | None:
     """Return the value of an annotation in a trace, None where it is not there."""
-    for instruction in trace.insts:
-        if str(instruction.kind.name) == "Annotate" and [str(attr) for attr in instruction.attrs] == [key]:
-            return instruction.inputs[1]
-    return None
+    notes = (one for one in trace.insts if str(one.kind.name) == "Annotate")
+    return next((one.inputs[1] for one in notes if [str(attr) for attr in one.attrs] == [key]), None)
 
 
 @contextmanager
@@ -344,5 +346,5 @@ def _refused(kind: type[AnatuneError], what: str) -> Iterator[None]:
         raise kind(f"{what}: {last_line(error)}") from None
 
 
-def _is_reduction(block: TvmObject) -> bool:
+def _is_reduction(block: tvm.s_tir.SBlock) -> bool:
     return any(int(item.iter_type) == _REDUCTION for item in block.iter_vars)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from anatune.codegen.compat import TvmObject
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Axis, Term, Workload
 from anatune.errors import WorkloadError
+from anatune.untyped import ir, tirx, tvm
 
 __all__ = ["BlockNest", "check_loops", "read_block"]
 
@@ -39,7 +39,7 @@ class BlockNest:
     """
 
     workload: Workload
-    buffers: tuple[TvmObject, ...]
+    buffers: tuple[tirx.Buffer, ...]
 
 
 @dataclass
@@ -58,7 +58,7 @@ class _Affine:
 
 @dataclass
 class _Operand:
-    buffer: TvmObject
+    buffer: tirx.Buffer
     indices: list[_Affine]
     conditions: list[_Affine]
     """Each is >= 0 where the tensor is read; elsewhere the operand is 0."""
@@ -67,7 +67,7 @@ class _Operand:
 class _Reader:
     """Reads expressions of one block."""
 
-    def __init__(self, block: TvmObject) -> None:
+    def __init__(self, block: tvm.s_tir.SBlock) -> None:
         self.name = str(block.name_hint)
         self.variables = [item.var for item in block.iter_vars]
         self.extents: list[int] = []
@@ -82,7 +82,7 @@ class _Reader:
     def error(self, what: str) -> WorkloadError:
         return WorkloadError(f"block {self.name}: {what}")
 
-    def affine(self, expression: TvmObject) -> _Affine:
+    def affine(self, expression: ir.Expr) -> _Affine:
         """Return an index expression.
 
         Raises
@@ -111,7 +111,7 @@ class _Reader:
             return self._divided(expression, "div" if kind == "FloorDiv" else "mod")
         raise self.error(f"index {expression} is not affine in the block's iterators")
 
-    def _divided(self, expression: TvmObject, part: str) -> _Affine:
+    def _divided(self, expression: ir.prim.BinaryOpExpr, part: str) -> _Affine:
         whole, divisor = self.affine(expression.a), _integer(expression.b)
         (place, own), *more = list(whole.terms) or [(-1, "")]
         simple = not more and not own and place >= 0 and whole.terms[place, own] == 1 and not whole.constant
@@ -144,7 +144,7 @@ class _Reader:
                 if self.extent((place, part)) > 1:
                     yield place, part
 
-    def operand(self, expression: TvmObject) -> _Operand:
+    def operand(self, expression: ir.Expr) -> _Operand:
         """Return a factor: a load, cast or guarded by a condition."""
         kind = type(expression).__name__
         if kind == "Cast":
@@ -164,14 +164,14 @@ class _Reader:
                 return found
         raise self.error(f"factor {expression} is no tensor, expected one, padded with zeros at most")
 
-    def _choice(self, expression: TvmObject) -> tuple[TvmObject, TvmObject, TvmObject]:
+    def _choice(self, expression: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         if type(expression).__name__ == "Select":
             return expression.condition, expression.true_value, expression.false_value
         if str(getattr(expression.op, "name", "")).endswith("if_then_else"):
             return tuple(expression.args)  # type: ignore[return-value]
         raise self.error(f"factor {expression} is no tensor, expected one, padded with zeros at most")
 
-    def _conditions(self, expression: TvmObject) -> list[_Affine]:
+    def _conditions(self, expression: ir.Expr) -> list[_Affine]:
         kind = type(expression).__name__
         if kind == "And":
             return self._conditions(expression.a) + self._conditions(expression.b)
@@ -182,7 +182,7 @@ class _Reader:
         raise self.error(f"condition {expression} is no bound of an index")
 
 
-def read_block(block: TvmObject) -> BlockNest:
+def read_block(block: tvm.s_tir.SBlock) -> BlockNest:
     """Return what a block (``tvm.s_tir.SBlock``) computes.
 
     Raises
@@ -265,7 +265,7 @@ def _nest(reader: _Reader, operands: list[_Operand], result: _Operand) -> BlockN
     return BlockNest(workload, tuple(operand.buffer for operand in (*operands, result)))
 
 
-def check_loops(module: TvmObject, function: str, block: str) -> None:
+def check_loops(module: tvm.IRModule, function: str, block: str) -> None:
     """Raise unless a block runs once for each of its iterations: in plain loops, bound one to one, without a condition.
 
     Raises
@@ -291,7 +291,7 @@ def check_loops(module: TvmObject, function: str, block: str) -> None:
         raise WorkloadError(f"block {block}: a loop around it belongs to no iterator")
 
 
-def _find(node: TvmObject, block: str, loops: list[TvmObject]) -> tuple[TvmObject, list[TvmObject]]:
+def _find(node: tirx.Stmt, block: str, loops: list[tirx.For]) -> tuple[tvm.s_tir.SBlockRealize | None, list[tirx.For]]:
     """Return the realization of a block under plain loops and those loops; (None, ...) where there is none."""
     kind = type(node).__name__
     if kind == "For":
@@ -371,7 +371,7 @@ def _check_padding(reader: _Reader, operand: _Operand) -> None:
         raise reader.error("an index leaves its tensor and no condition guards it")
 
 
-def _check_buffer(reader: _Reader, buffer: TvmObject) -> None:
+def _check_buffer(reader: _Reader, buffer: tirx.Buffer) -> None:
     """Raise unless a tensor lies in memory as kernels expect it: whole, rows without gaps, extents known."""
     if any(_integer(extent) is None for extent in buffer.shape):
         raise reader.error(f"{buffer.name} is of shape {list(buffer.shape)}, expected constant extents")
@@ -384,22 +384,22 @@ def _always(reader: _Reader, condition: _Affine) -> bool:
     return least >= 0
 
 
-def _integer(expression: TvmObject) -> int | None:
+def _integer(expression: ir.Expr) -> int | None:
     """Return a constant, None where it is none."""
     if isinstance(expression, int):
         return expression
     return int(expression.value) if type(expression).__name__ == "IntImm" else None
 
 
-def _is_zero(expression: TvmObject) -> bool:
+def _is_zero(expression: ir.Expr) -> bool:
     if isinstance(expression, int):
         return expression == 0
     return type(expression).__name__ in ("FloatImm", "IntImm") and float(expression.value) == 0.0
 
 
-def _is_one(expression: TvmObject) -> bool:
+def _is_one(expression: ir.Expr) -> bool:
     return expression is True or (type(expression).__name__ == "IntImm" and int(expression.value) == 1)
 
 
-def _is_load_of(expression: TvmObject, buffer: TvmObject) -> bool:
+def _is_load_of(expression: ir.Expr, buffer: tirx.Buffer) -> bool:
     return type(expression).__name__ == "TensorLoad" and bool(expression.source.same_as(buffer))

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 
-from anatune.codegen.compat import TvmObject, import_meta_schedule, import_tvm
+from anatune.codegen.compat import import_meta_schedule, import_tvm
 from anatune.codegen.cpu.lower import lower
 from anatune.codegen.tvm.kernel import ANNOTATION
 from anatune.core.trial import Outcome
 from anatune.errors import BuildError, RecordError, SpaceError
 from anatune.files import Output, OutputKind, make_folder, read_lines, reason, temporary_folder
 from anatune.records.schema import Record
+from anatune.untyped import ms
 
 __all__ = ["ANNOTATION", "TVM_FILES", "write_tvm_database"]
 
@@ -95,7 +97,7 @@ def _is_own(folder: Path) -> bool:
         return False
 
 
-def _commit(meta_schedule: TvmObject, opened: TvmObject, record: Record) -> None:
+def _commit(meta_schedule: ModuleType, opened: ms.database.JSONDatabase, record: Record) -> None:
     """Add one record to an open database."""
     tvm = import_tvm()
     trial = record.trial

@@ -7,8 +7,6 @@ from typing import Literal
 from anatune.core.hardware.groups import Group
 from anatune.errors import SpecError
 
-__all__ = ["CacheLevel", "CpuCompute", "CpuDram", "CpuLaunch", "DotInstruction", "MicrokernelTable", "TileUnit"]
-
 
 class CpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Cores, their SIMD units and ports (one thread a core)."""

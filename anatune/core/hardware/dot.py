@@ -6,11 +6,6 @@ from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec
 
-__all__ = [
-    "DOT_FEATURES", "HALF_SUMS", "TILES", "TILE_FEATURES", "WIDENED", "DotOperands", "dot_features",
-    "dot_instructions", "dot_operands", "instruction_of", "tile_features",
-]  # fmt: skip
-
 DOT_FEATURES = {
     ("avx512", "vdpbf16ps"): "avx512bf16",
     ("avx512", "vfmaddph"): "avx512fp16",

@@ -6,8 +6,6 @@ import msgspec
 
 from anatune.core.hardware.groups import Group
 
-__all__ = ["Compiler", "Dram", "GpuCompute", "L1Cache", "L2Cache", "Launch", "Registers", "SharedMemory", "TensorCores"]
-
 
 class GpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Streaming multiprocessors (NVIDIA: SM, AMD: CU), their arithmetic and their thread limits."""

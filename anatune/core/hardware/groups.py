@@ -14,8 +14,6 @@ import msgspec
 from anatune.decoding import converted
 from anatune.errors import SpecError
 
-__all__ = ["Group", "value_problem"]
-
 
 class _Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Plausible values of a key; `scales` are the wrong units people write, as (name, factor)."""

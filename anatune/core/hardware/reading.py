@@ -19,8 +19,6 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.decoding import converted
 from anatune.files import read_file, reason
 
-__all__ = ["Finding", "read_spec"]
-
 _KINDS: dict[str, type[GpuSpec] | type[CpuSpec]] = {"gpu": GpuSpec, "cpu": CpuSpec}
 _UNIT_ENDING = re.compile(r"_(g|m|k)?(hz|bytes|b|kb|mb|gb|kib|mib|gbs|gb_per_s|tflops|gflops|flops|s|us|ns|ms)$")
 

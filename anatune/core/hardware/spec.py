@@ -36,8 +36,6 @@ from anatune.core.hardware.gpu_groups import (
 from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES
 from anatune.errors import SpecError
 
-__all__ = ["DOT_INSTRUCTIONS", "Boundary", "CpuSpec", "GpuSpec", "HardwareSpec", "Refill"]
-
 DOT_INSTRUCTIONS = {
     "bfloat16": ("vdpbf16ps",),
     "float16": ("vfmaddph",),

@@ -20,18 +20,6 @@ import msgspec
 from anatune.arguments import shown
 from anatune.errors import WorkloadError
 
-__all__ = [
-    "ACCUMULATOR_DTYPE",
-    "DTYPE_BYTES",
-    "FLOAT8_DTYPES",
-    "INTEGER_RANGE",
-    "MAX_INTEGER",
-    "Access",
-    "Axis",
-    "Term",
-    "is_integer",
-]
-
 FLOAT8_DTYPES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 """Floats of 8 bits, by the names that ml_dtypes, PyTorch and TVM have for them; only operands of products are. Exponent
 and mantissa bits stand in the name. fn: no infinities; uz: no negative zero, and the exponent's bias is one more.

@@ -18,20 +18,6 @@ from typing import NamedTuple
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
 from anatune.errors import SpaceError
 
-__all__ = [
-    "VECTOR_BYTES",
-    "FetchPattern",
-    "ImplicitGemm",
-    "Operand",
-    "guarded_dimensions",
-    "implicit_gemm",
-    "pattern_of",
-    "reduction_orders",
-    "strides_of",
-    "touched_bytes",
-    "vector_width",
-]
-
 VECTOR_BYTES = 16
 """Widest load, store or asynchronous copy of a thread."""
 _WARP = 32

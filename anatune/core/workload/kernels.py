@@ -16,8 +16,6 @@ from anatune.core.workload.access import FLOAT8_DTYPES, Access, Term
 from anatune.core.workload.visible import attention_iterations, attention_read_bytes
 from anatune.errors import WorkloadError
 
-__all__ = ["EPSILON", "KERNELS", "LARGEST", "Kernel", "check_kernel_dtypes"]
-
 _FLOATS = ("float32", "float16", "bfloat16")
 EPSILON = 1e-5
 """What normalisations add to a mean of squares. Source: PyTorch's LayerNorm and Llama's RMSNorm."""

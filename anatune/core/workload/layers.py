@@ -32,8 +32,6 @@ from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import conv2d, matmul
 from anatune.errors import UnknownNameError
 
-__all__ = ["layer", "layer_names"]
-
 _BERT: dict[str, tuple[int, int, int]] = {  # M, N, K
     "M0": (512, 64, 1024),
     "M1": (512, 4096, 1024),

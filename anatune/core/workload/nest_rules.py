@@ -22,8 +22,6 @@ from anatune.core.workload.number_formats import (
 )
 from anatune.errors import WorkloadError
 
-__all__ = ["BODIES", "EPILOGUE_STEPS", "check_nest"]
-
 BODIES: tuple[str, ...] = ("multiply_add", "add", "max", "average", "multiply", "copy", "relu", *KERNELS)
 """Statements that a nest may hold, see `Workload.body`."""
 

@@ -38,23 +38,6 @@ from typing import NamedTuple
 
 from anatune.core.workload.access import DTYPE_BYTES, FLOAT8_DTYPES
 
-__all__ = [
-    "BYTE_DTYPES",
-    "FACTOR_STEPS",
-    "FUNCTION_STEPS",
-    "OPERAND_PAIRS",
-    "PLAIN_DTYPES",
-    "STEP_OPERANDS",
-    "Formats",
-    "accumulated_dtype",
-    "dtype_hint",
-    "format_word",
-    "formats_of",
-    "needs_matrix_units",
-    "result_dtypes",
-    "stage_dtypes",
-]
-
 BYTE_DTYPES = ("int8", "uint8")
 PLAIN_DTYPES = ("float32", "float16", "bfloat16", "int8")
 """Dtypes of operands that are all alike, those that every operator takes."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["CHANNELS_FIRST", "CHANNELS_LAST", "Order", "layout_word", "order_named"]
-
 _FIRST_WORDS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 _LAST_WORDS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 _DIGITS = 4

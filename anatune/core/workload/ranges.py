@@ -26,8 +26,6 @@ from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.text import parse_workload
 from anatune.errors import SpaceError, WorkloadError
 
-__all__ = ["MOST_EXTENTS", "RangedWorkload", "asked_range", "check_rangeable", "has_range", "parse_ranged", "ranged"]
-
 MOST_EXTENTS = 65_536
 """Most extents of one range: each of them is looked at."""
 _EXAMPLE = "matmul 1..8192x4096x4096, 64..4096:64x768x768 or 1,2,4,8x4096x4096"

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from anatune.arguments import shown
 from anatune.errors import WorkloadError
 
-__all__ = ["Routing", "balanced", "counted", "power_law", "routing_of", "uniform"]
-
 Floats = NDArray[np.float64]
 
 _LEAST_SHARE, _MOST_SHARE = 1.0, 0.8

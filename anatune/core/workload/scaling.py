@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from anatune.core.workload.access import FLOAT8_DTYPES
 
-__all__ = ["E2M1", "SCALED_FORMATS", "SCALES", "SIDE", "ScaledFormat"]
-
 SIDE = 128
 """Rows, columns and elements along k of a block of the weights that has one scale. Source: [DeepSeek-V3] Sec. 3.3.2."""
 SCALES = ("tensor", "rows", "blocks")

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from anatune.core.schedule import Schedule
     from anatune.export.cli.files import Manifest
 
-__all__ = ["export"]
-
 _KEYWORDS = """
 alignas alignof and asm auto bool break case catch char class compl concept const constexpr continue decltype default
 delete do double else enum explicit export extern false float for friend goto if inline int long main mutable namespace

@@ -31,8 +31,6 @@ from anatune.templates import template_named
 from anatune.templates.gpu.kernel import CudaKernel, Launch
 from anatune.version import __version__
 
-__all__ = ["Manifest", "write_range", "write_schedule"]
-
 Manifest: TypeAlias = dict[str, Any]
 """What was written, and how it is called, as it becomes JSON."""
 

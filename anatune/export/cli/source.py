@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from anatune.core.workload.nest import Workload
     from anatune.model.ranges.plan import RangePlan
 
-__all__ = ["Asked", "find_range", "find_schedule"]
-
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What chooses a schedule, and what is made of it."""

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from anatune.emit.buffer import Buffer
 from anatune.export.cpu.header import ALIGNMENT_BYTES, C_TYPES, CFunction, prototype
 
-__all__ = ["c_entries", "describe_tensor", "runtime", "with_packing"]
-
 _RUNTIME = r"""
 #include <stdint.h>
 #include <stdlib.h>

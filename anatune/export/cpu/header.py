@@ -9,8 +9,6 @@ from anatune.codegen.arithmetic import arithmetic_of, comment_lines
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 
-__all__ = ["ALIGNMENT_BYTES", "C_TYPES", "CFunction", "CNeeds", "c_functions", "c_header", "prototype", "shape_of"]
-
 ALIGNMENT_BYTES = 64
 C_TYPES = {
     "float32": ("float", 2, 32),

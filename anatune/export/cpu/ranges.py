@@ -15,8 +15,6 @@ from anatune.export.cpu.entries import describe_tensor, with_packing
 from anatune.export.cpu.header import ALIGNMENT_BYTES, CFunction, c_functions, prototype, shape_of
 from anatune.export.cpu.write import CLibrary, CProgram, find_tools, write_program
 
-__all__ = ["write_c_range"]
-
 _OUTSIDE = -5
 """What functions return for an extent that no program serves."""
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from anatune.codegen.compat import PARTS_OF_ISA, TvmObject, compile_module, features_of
+from anatune.codegen.compat import PARTS_OF_ISA, compile_module, features_of
 from anatune.codegen.cpu.features import check_source, code_features
 from anatune.codegen.cpu.lower import lower
 from anatune.core.schedule import Schedule
@@ -27,6 +27,7 @@ from anatune.errors import BuildError
 from anatune.export.cpu.entries import c_entries, runtime
 from anatune.export.cpu.header import CFunction, CNeeds, c_functions, c_header
 from anatune.files import replace_file, temporary_folder
+from anatune.untyped import tvm
 
 __all__ = ["CLibrary", "CProgram", "Tools", "find_tools", "write_c_library", "write_program"]
 
@@ -55,8 +56,8 @@ class CProgram(NamedTuple):
 
     schedule: Schedule
     title: str
-    module: TvmObject
-    target: TvmObject
+    module: tvm.IRModule
+    target: tvm.target.Target
     functions: tuple[CFunction, ...]
     symbols: tuple[str, ...]
     entries: list[str]

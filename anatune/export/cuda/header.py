@@ -9,16 +9,6 @@ from anatune.emit.buffer import Buffer
 from anatune.export.cuda.requirements import CudaRequirements
 from anatune.templates.gpu.kernel import CudaKernel, Launch
 
-__all__ = [
-    "ALIGNMENT_BYTES",
-    "addresses",
-    "cuda_header",
-    "prototypes",
-    "source_comment",
-    "supported_function",
-    "tensor_lines",
-]
-
 ALIGNMENT_BYTES = 16
 """Of tensors in device memory: the widest load."""
 

@@ -13,8 +13,6 @@ import msgspec
 
 from anatune.templates.gpu.kernel import CudaKernel
 
-__all__ = ["portable"]
-
 _UNUSED = re.compile(r"^ *\w+ (cse_v\d+) = .*;\n", re.MULTILINE)
 _HEXADECIMAL = re.compile(r"(-?0x[0-9a-f.]+p[+-]\d+)f/\*.*?\*/")
 """A float as TVM prints it: C++ knows such numbers since 2017."""

@@ -6,8 +6,6 @@ import re
 
 import msgspec
 
-__all__ = ["CudaRequirements", "requirements_of"]
-
 _DRIVERS = {11: 450, 12: 525, 13: 580}
 """Major version of the toolkit -> oldest Linux drivers for its cubins. Source: [CUDA-compatibility]."""
 _INTRODUCED = {

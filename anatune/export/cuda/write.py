@@ -23,8 +23,6 @@ from anatune.export.cuda.portable import portable
 from anatune.export.cuda.requirements import CudaRequirements, requirements_of
 from anatune.templates.gpu.kernel import CudaKernel
 
-__all__ = ["CudaExport", "write_cuda", "write_files"]
-
 
 class CudaExport(NamedTuple):
     """What was written: file names, the kernel, its arguments in the header's order, what it does and needs."""

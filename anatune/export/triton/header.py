@@ -15,8 +15,6 @@ from anatune.export.cuda.header import ALIGNMENT_BYTES, addresses, supported_fun
 from anatune.export.cuda.requirements import CudaRequirements
 from anatune.templates.gpu.kernel import SCRATCH_ALIGNMENT, STATIC_SHARED_BYTES, Launch
 
-__all__ = ["Choice", "c_header", "prototypes"]
-
 _CUDA = {
     "include": "cuda.h", "library": "-lcuda", "status": "CUresult", "success": "CUDA_SUCCESS",
     "invalid": "CUDA_ERROR_INVALID_VALUE", "module": "CUmodule", "function": "CUfunction", "stream": "CUstream",

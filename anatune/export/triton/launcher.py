@@ -7,8 +7,6 @@ from anatune.core.workload.nest import Workload
 from anatune.emit.buffer import Buffer
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
-__all__ = ["launcher_text", "run_signature"]
-
 _LAUNCHER = '''
 
 def run({parameters}):

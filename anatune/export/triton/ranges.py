@@ -29,8 +29,6 @@ from anatune.model.ranges.plan import RangePlan
 from anatune.templates.gpu.kernel import CudaKernel, Launch
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
-__all__ = ["GpuRangeExport", "write_gpu_range"]
-
 CompileAll: TypeAlias = Callable[[Sequence[tuple[TritonProgram, TritonKernel]]], Sequence[Cubin]]
 """Kernels of Triton programs -> their machine code, in order."""
 

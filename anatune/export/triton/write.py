@@ -24,8 +24,6 @@ from anatune.templates.gpu.kernel import Launch
 from anatune.templates.triton import TRITON
 from anatune.templates.triton.program.kernel import TritonProgram
 
-__all__ = ["TritonExport", "find_requirements", "launches_of", "write_launcher", "write_triton"]
-
 
 class TritonExport(NamedTuple):
     """What was written: file names, launches in order, arguments of the header's launch, what it needs (NVIDIA's)."""

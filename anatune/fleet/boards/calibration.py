@@ -12,20 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.codegen.compat import TvmObject
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.probes import Probe, ProbeModule
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import DeviceError
-from anatune.fleet.boards.asking import WAIT_S, answered
 from anatune.fleet.boards.connection import Board, BoardLostError, connected
-from anatune.fleet.boards.description import BoardDescription, described
+from anatune.fleet.boards.description import WAIT_S, BoardDescription, answered, described
 from anatune.fleet.boards.session import timed_by
 from anatune.fleet.boards.tracker import boards_of, checked_key, tracker_of
 from anatune.measure.cpu.calibration.calibrate import Calibration, calibrate
 from anatune.measure.cpu.calibration.machine import Machine, pointer_chain
 from anatune.measure.cpu.calibration.together import Together
 from anatune.measure.run.timing import Timed
+from anatune.untyped import tvm
 
 __all__ = ["BoardMachine", "CalibratedBoard", "calibrate_board", "calibrated"]
 
@@ -95,7 +94,7 @@ class BoardMachine(Machine):
             calls[probe.name] = timed_by(self._board, loaded, probe.name, tensors)
         return calls
 
-    def _random(self, size: int, *, zeros: bool = False) -> TvmObject:
+    def _random(self, size: int, *, zeros: bool = False) -> tvm.runtime.Tensor:
         """Return new memory of so many float32 numbers."""
         address = self._board.memory(4 * size)
         values = np.random.default_rng(0).random(size, np.float32) - np.float32(0.5)

@@ -8,12 +8,10 @@ from anatune.cli.hardware.calibrations import learn_nests, tell_calibration, tel
 from anatune.cli.output import note, print_json
 from anatune.cli.progress import Progress
 
-__all__ = ["calibrate_board_cpu", "detect_board"]
-
 
 def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_json: bool) -> None:
     """Write the spec of a board's CPU, called after its key."""
-    from anatune.fleet.boards.asking import ask_board
+    from anatune.fleet.boards.description import ask_board
     from anatune.report.devices import detected_cpu_lines
 
     _warn_of(tracker)

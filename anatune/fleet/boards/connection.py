@@ -16,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
+from anatune.codegen.compat import TVM_ERRORS, import_tvm, last_line
 from anatune.errors import BuildError, DeviceError, RunError
 from anatune.fleet.boards.errands import build_errands
 from anatune.fleet.boards.tracker import Tracker, connect, request
 from anatune.measure.run.correctness import Array, array_dtype
+from anatune.untyped import tvm, tvm_ffi
 
 __all__ = ["MACHINES", "Board", "BoardLostError", "connected"]
 
@@ -61,7 +62,7 @@ class Board:
         There is no linker for its processor.
     """
 
-    def __init__(self, session: TvmObject, name: str, machine: str | None = None) -> None:
+    def __init__(self, session: tvm.rpc.RPCSession, name: str, machine: str | None = None) -> None:
         self.name = name
         self._session = session
         self._tvm = import_tvm()
@@ -72,7 +73,7 @@ class Board:
         self._functions: dict[str, Callable[..., int]] = {}
         self._mailbox = self.memory(_MAILBOX_BYTES)
 
-    def _offered_errands(self, machines: tuple[str, ...]) -> tuple[str, TvmObject]:
+    def _offered_errands(self, machines: tuple[str, ...]) -> tuple[str, tvm.runtime.Module]:
         """Return the processor whose code the board can load, and what it loaded."""
         folder = Path(tempfile.mkdtemp(prefix="anatune-"))
         why, missing = "", None
@@ -125,7 +126,7 @@ class Board:
                 self._functions[name] = self._errands[name]
             return int(self._functions[name](*numbers))
 
-    def function(self, name: str) -> TvmObject:
+    def function(self, name: str) -> tvm_ffi.Function:
         """Return a function of TVM's runtime on the board."""
         with self.telling(f"asked for {name}"):
             return self._session.get_function(name)
@@ -137,19 +138,19 @@ class Board:
         """
         self.errand("limit", max(1, int(np.ceil(seconds))))
 
-    def load(self, path: str | Path) -> TvmObject:
+    def load(self, path: str | Path) -> tvm.runtime.Module:
         """Upload a library and load it."""
         with self.telling(f"loading {Path(path).name}"):
             return self._loaded(Path(path))
 
-    def _loaded(self, path: Path) -> TvmObject:
+    def _loaded(self, path: Path) -> tvm.runtime.Module:
         name = f"{next(self._numbers)}-{path.name}"  # one of the same name that is loaded would not be read again
         self._session.upload(bytearray(path.read_bytes()), name)
         module = self._session.load_module(name)
         self._session.remove(name)
         return module
 
-    def timer(self, module: TvmObject, name: str, runs: int) -> TvmObject:
+    def timer(self, module: tvm.runtime.Module, name: str, runs: int) -> tvm_ffi.Function:
         """Return TVM's time_evaluator: it runs the function once, then times `runs` runs in a row."""
         with self.telling("asked for a timer"):
             return module.time_evaluator(name, self._device, number=runs, repeat=1)
@@ -174,7 +175,7 @@ class Board:
         with contextlib.suppress(DeviceError, RunError):
             self.errand("release", address)
 
-    def tensor(self, address: int, dtype: str, shape: tuple[int, ...]) -> TvmObject:
+    def tensor(self, address: int, dtype: str, shape: tuple[int, ...]) -> tvm.runtime.Tensor:
         """Return memory of the board as one of TVM's tensors, row-major."""
         template = self._tvm.runtime.empty(shape, dtype)  # never touched: only its shape and dtype are read
         return self._view(self._session._sess, ctypes.c_void_p(address), template, self._device, None)

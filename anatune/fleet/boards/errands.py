@@ -16,8 +16,6 @@ from anatune.codegen.compat import bare_target, compile_module, import_tvm, pars
 from anatune.codegen.linking import link_library
 from anatune.emit.kernels import CARRIER
 
-__all__ = ["PAGE_BYTES", "build_errands"]
-
 PAGE_BYTES = 4096
 """Alignment of what `allocate` returns."""
 

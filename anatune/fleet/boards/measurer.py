@@ -12,8 +12,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, DeviceError, SpaceError
-from anatune.fleet.boards.asking import WAIT_S
-from anatune.fleet.boards.description import BoardDescription
+from anatune.fleet.boards.description import WAIT_S, BoardDescription
 from anatune.measure.place import WorkerState
 from anatune.measure.run.build_processes import BuildJob, BuildProcesses, Limits
 from anatune.measure.run.cores import CorePlan
@@ -26,8 +25,6 @@ from anatune.resources import usable_cores
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-__all__ = ["BOARD_ENTRIES", "BoardMeasurer", "BoardRunner"]
 
 BOARD_ENTRIES = Entries(
     builder="anatune.codegen.cpu.lower:build_schedule",

@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anatune.codegen.compat import TvmObject
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.hardware.spec import CpuSpec
 from anatune.emit.buffer import Buffer
@@ -33,6 +32,7 @@ from anatune.measure.run.correctness import (
 )
 from anatune.measure.run.runner import RunReport, Setting
 from anatune.measure.run.timing import Timed, beside
+from anatune.untyped import tvm, tvm_ffi
 
 __all__ = ["BoardLateError", "BoardSession", "contest", "present", "run", "set_up", "timed_by"]
 
@@ -72,7 +72,7 @@ class _Arena:
             for buffer, start in zip(buffers, starts, strict=True)
         }
 
-    def tensor(self, name: str) -> TvmObject:
+    def tensor(self, name: str) -> tvm.runtime.Tensor:
         """Return one of the tensors as the board's functions take it."""
         place = self.places[name]
         return self._board.tensor(place.address, place.buffer.dtype, place.buffer.shape)
@@ -223,10 +223,10 @@ class BoardSession:
         answer = self._check(artifact, module, own, self._want.allowing(artifact.error))
         return kernel, answer
 
-    def _tensors(self, arguments: Sequence[Buffer], own: _Arena, others: _Arena) -> list[TvmObject]:
+    def _tensors(self, arguments: Sequence[Buffer], own: _Arena, others: _Arena) -> list[tvm.runtime.Tensor]:
         return [(own if buffer.tensor in own.places else others).tensor(buffer.tensor) for buffer in arguments]
 
-    def _check(self, artifact: CpuArtifact, module: TvmObject, own: _Arena, want: Expected) -> Correctness:
+    def _check(self, artifact: CpuArtifact, module: tvm.runtime.Module, own: _Arena, want: Expected) -> Correctness:
         """Run the kernel on a result filled with NaN and compare; nothing else may have changed."""
         board, result = self._board, artifact.arguments[-1]
         place = own.places[result.tensor]
@@ -254,14 +254,14 @@ class BoardSession:
         return check_runs(self.setting.workload, want, run, changed)
 
     def _timed(
-        self, module: TvmObject, function: str, arguments: Sequence[Buffer], own: _Arena, others: _Arena
+        self, module: tvm.runtime.Module, function: str, arguments: Sequence[Buffer], own: _Arena, others: _Arena
     ) -> Timed:
         return timed_by(self._board, module, function, self._tensors(arguments, own, others))
 
 
-def timed_by(board: Board, module: TvmObject, function: str, tensors: Sequence[TvmObject]) -> Timed:
+def timed_by(board: Board, module: tvm.runtime.Module, function: str, tensors: Sequence[tvm.runtime.Tensor]) -> Timed:
     """Return a function of the board's as something that can be sampled, by the board's clock."""
-    timers: dict[int, TvmObject] = {}
+    timers: dict[int, tvm_ffi.Function] = {}
 
     def run(count: int) -> float:
         runs = _rounded(count)

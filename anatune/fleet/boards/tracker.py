@@ -14,8 +14,9 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from anatune.codegen.compat import TvmObject, import_tvm
+from anatune.codegen.compat import import_tvm
 from anatune.errors import DeviceError
+from anatune.untyped import tvm
 
 __all__ = ["BoardAddress", "Tracker", "boards_of", "checked_key", "connect", "open_warning", "request", "tracker_of"]
 
@@ -110,7 +111,7 @@ def _connected(tracker: Tracker) -> Iterator[socket.socket]:
         raise DeviceError(f"what listens at {tracker} is no tracker of TVM's") from None
 
 
-def _asked(connection: socket.socket, question: list[object]) -> TvmObject:
+def _asked(connection: socket.socket, question: list[object]) -> object:
     """Return the tracker's answer."""
     from tvm.rpc import base
 
@@ -151,21 +152,20 @@ def request(tracker: Tracker, key: str, wait_s: float) -> BoardAddress:
 
         connection.settimeout(wait_s)
         try:
-            host, port, word = _asked(connection, [base.TrackerCode.REQUEST, key, "", 1])
+            told = _asked(connection, [base.TrackerCode.REQUEST, key, "", 1])
         except TimeoutError:
             known = boards_of(tracker, key)
             state = f"{known} are registered and busy" if known else "none is registered"
             raise DeviceError(
                 f"tracker {tracker}: no board with the key {key} is free within {wait_s:g} s ({state})"
             ) from None
-        except TypeError:
-            raise ValueError("another answer") from None
-        if not re.fullmatch(r"[\w.:%-]{1,255}", str(host)):  # it ends up in records and on terminals
+        # the name of the host ends up in records and on terminals
+        if not isinstance(told, list) or len(told) != 3 or not re.fullmatch(r"[\w.:%-]{1,255}", str(told[0])):
             raise ValueError("another answer")
-        return BoardAddress(str(host), int(port), str(word))
+        return BoardAddress(str(told[0]), int(told[1]), str(told[2]))
 
 
-def connect(address: BoardAddress) -> TvmObject:
+def connect(address: BoardAddress) -> tvm.rpc.RPCSession:
     """Return TVM's session with a board that the tracker gave away; errors are TVM's, waiting has no limit."""
     import_tvm()
     from tvm import rpc

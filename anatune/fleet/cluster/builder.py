@@ -23,8 +23,6 @@ from anatune.measure.devices import measurer_of
 from anatune.measure.run.build_processes import BuildJob, BuildProcesses
 from anatune.measure.run.measurer import Entries
 
-__all__ = ["BuildSlots", "Builder", "entries_of", "trouble_of"]
-
 _MOST_KEPT = 2
 """Processes that stay: sessions of two kinds take turns without starting new ones."""
 _PATIENCE_S = 10.0

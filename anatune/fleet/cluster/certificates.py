@@ -23,8 +23,6 @@ from anatune.named import import_optional
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["CERTIFICATE", "CERTIFICATE_FILES", "KEY", "Certificates", "read_certificates"]
-
 AUTHORITY, CERTIFICATE, KEY = CERTIFICATE_FILES = ("ca.pem", "cert.pem", "key.pem")
 MOST_DAYS = 3650
 _SOON = datetime.timedelta(days=14)

@@ -26,8 +26,6 @@ from anatune.fleet.cluster.security import Identity
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["BUILD", "LEASE", "MEASURE", "WORD", "DaskFleet", "description_in", "standing_in"]
-
 WORD = "anatune"
 """Under which a worker's description and standing are found with the scheduler."""
 BUILD, MEASURE, LEASE = "build", "measure", "anatune-lease"

@@ -28,8 +28,6 @@ from anatune.measure.place import WorkerState
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.records.environment import environment
 
-__all__ = ["ExecutorFleet", "ExecutorMeasurer", "build_anywhere"]
-
 _BUILDS, _HERE = "executor", ""
 """The two workers: who builds, and this machine, which records name by an empty text."""
 

@@ -8,8 +8,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from anatune.fleet.cluster.messages import Standing, WorkerDescription
 
-__all__ = ["Done", "Event", "Fleet", "Kind", "Lost", "Seen", "Snapshot"]
-
 Kind = Literal["build", "lease", "measure"]
 """What workers are asked for: to build a kernel, to get ready for a session, to measure what was built."""
 

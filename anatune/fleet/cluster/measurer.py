@@ -27,8 +27,6 @@ from anatune.measure.run.build_processes import KeptBuilds, Limits
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["ClusterMeasurer"]
-
 _WAIT_S = 60.0
 """How long a session without workers waits for one."""
 _MOST_LOST = 2

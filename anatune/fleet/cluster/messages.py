@@ -25,26 +25,6 @@ if TYPE_CHECKING:
     from anatune.codegen.cpu.artifact import CpuArtifact
     from anatune.codegen.cuda.artifact import GpuArtifact
 
-__all__ = [
-    "Answer",
-    "BuildRequest",
-    "Built",
-    "DamagedError",
-    "MeasureRequest",
-    "Packed",
-    "Running",
-    "SessionSetting",
-    "Standing",
-    "WorkerDescription",
-    "checked_measurement",
-    "code_digest",
-    "decode",
-    "encode",
-    "line_of",
-    "pack",
-    "unpack",
-]
-
 _MOST_SAMPLES = 100_000
 _MOST_MESSAGE = 2000
 

@@ -19,8 +19,6 @@ from anatune.fleet.cluster.messages import BuildRequest, MeasureRequest, Running
 from anatune.fleet.cluster.roster import QUEUED, Member
 from anatune.measure.run.build_processes import Limits
 
-__all__ = ["Comparison", "Job", "Pace", "Requests", "Task"]
-
 _SLACK_S = 10.0
 """Beside the limits of a request: what travels, processes that start anew."""
 _OTHERS_S = 600.0

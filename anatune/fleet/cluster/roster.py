@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from anatune.core.hardware.alike import difference
+from anatune.core.hardware.changed import difference
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import DeviceError
 from anatune.fleet.cluster.fleet import Kind, Seen, Snapshot
@@ -18,8 +18,6 @@ from anatune.fleet.cluster.messages import WorkerDescription, code_digest
 from anatune.measure.cpu.host_files import CALIBRATED
 from anatune.measure.place import WorkerState
 from anatune.records.environment import environment
-
-__all__ = ["MOST_OFF", "QUEUED", "Member", "Roster", "Wanted", "refusal", "wanted_of"]
 
 _LOG = logging.getLogger(__name__)
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from distributed import Scheduler
     from distributed.diagnostics.plugin import SchedulerPlugin
 
-__all__ = ["run_scheduler"]
-
 
 def run_scheduler(
     host: str = "127.0.0.1",

@@ -31,19 +31,6 @@ from anatune.named import import_optional
 if TYPE_CHECKING:
     from distributed import Client, Security
 
-__all__ = [
-    "DEFAULT_PORT",
-    "Identity",
-    "check_client",
-    "cluster_address",
-    "connect",
-    "import_distributed",
-    "is_loopback",
-    "scheduler_identity",
-    "security_of",
-    "server_options",
-]
-
 DEFAULT_PORT = 8786
 """Dask's."""
 _WEB_ADDRESS = "127.0.0.1:0"

@@ -44,8 +44,6 @@ from anatune.measure.run.memory import check_memory
 from anatune.measure.run.prebuilt import Prebuilt, prebuilt
 from anatune.records.environment import environment
 
-__all__ = ["Device", "Station", "build_fma", "peak_flop_per_s"]
-
 _MOST_OPEN = 2
 """Measurers that stay open: sessions that take turns keep theirs, one that was forgotten holds no memory for long."""
 _AGAIN_S = (15.0, 30.0, 60.0, 120.0, 240.0)

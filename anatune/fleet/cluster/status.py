@@ -6,13 +6,11 @@ from typing import Literal
 
 import msgspec
 
-from anatune.core.hardware.alike import difference
+from anatune.core.hardware.changed import difference
 from anatune.fleet.cluster.dask_fleet import description_in, standing_in
 from anatune.fleet.cluster.messages import Running, WorkerDescription
 from anatune.fleet.cluster.roster import refusal, wanted_of
 from anatune.fleet.cluster.security import scheduler_identity
-
-__all__ = ["ClusterStatus", "WorkerStatus", "cluster_status"]
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -20,8 +20,6 @@ from anatune.fleet.cluster.messages import (
 )
 from anatune.fleet.cluster.station import Station
 
-__all__ = ["PLUGIN", "Desk", "answer"]
-
 PLUGIN = "anatune"
 """Name of the plugin of a Dask worker that holds its station."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anatune.core.hardware.alike import difference
+from anatune.core.hardware.changed import difference
 from anatune.errors import AnatuneError, DeviceError, RunError, UnknownNameError
 from anatune.files import scratch_folder
 from anatune.fleet.cluster.dask_fleet import BUILD, LEASE, MEASURE, WORD
@@ -29,8 +29,6 @@ from anatune.named import resolve
 
 if TYPE_CHECKING:
     from distributed import Worker, WorkerPlugin
-
-__all__ = ["Joined", "join", "make_station", "run_worker"]
 
 _LOG = logging.getLogger(__name__)
 

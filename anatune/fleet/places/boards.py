@@ -10,8 +10,7 @@ from anatune.arguments import shown
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RunError
-from anatune.fleet.boards.asking import ask_board
-from anatune.fleet.boards.description import BoardDescription, other_device
+from anatune.fleet.boards.description import BoardDescription, ask_board, other_device
 from anatune.fleet.boards.measurer import BoardMeasurer
 from anatune.fleet.boards.tracker import checked_key, open_warning, tracker_of
 from anatune.measure.named_hardware import HardwareLike
@@ -21,8 +20,6 @@ from anatune.tuning.machine import choose_threads
 from anatune.tuning.manifest import Manifest
 from anatune.tuning.places.place import DeviceChoice, Place
 from anatune.tuning.settings import TuningSettings
-
-__all__ = ["BoardPlace", "board_place"]
 
 _LOG = logging.getLogger(__name__)
 

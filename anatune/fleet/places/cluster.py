@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from anatune.arguments import shown
-from anatune.core.hardware.alike import difference
+from anatune.core.hardware.changed import difference
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, SpaceError
@@ -22,8 +22,6 @@ from anatune.tuning.manifest import Manifest
 from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.places.place import DeviceChoice, Place
 from anatune.tuning.settings import TuningSettings
-
-__all__ = ["ClusterPlace", "ExecutorPlace", "cluster_place"]
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.codegen.compat import TvmObject, import_tvm
+from anatune.codegen.compat import import_tvm
 from anatune.measure.run.correctness import GUARD_BYTES, GUARD_FILL, Array, array_dtype
+from anatune.untyped import tvm
 
 __all__ = ["Block", "tensor_of"]
 
@@ -60,7 +61,7 @@ class Block:
         return found
 
     @property
-    def tensor(self) -> TvmObject:
+    def tensor(self) -> tvm.runtime.Tensor:
         """The block as a TVM tensor on the same memory; it keeps the memory alive."""
         return tensor_of(self.array)
 
@@ -73,7 +74,7 @@ class Block:
         return bool((before == GUARD_FILL).all() and (after == GUARD_FILL).all())
 
 
-def tensor_of(array: Array) -> TvmObject:
+def tensor_of(array: Array) -> tvm.runtime.Tensor:
     """Return a TVM tensor on the memory of `array`, or on an aligned copy where a kernel or DLPack refuses that."""
     tvm = import_tvm()
     flags = array.flags

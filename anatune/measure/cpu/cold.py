@@ -5,8 +5,6 @@ from __future__ import annotations
 from anatune.arguments import checked_choice
 from anatune.core.hardware.spec import CpuSpec
 
-__all__ = ["COLD_LEVELS", "check_cold", "cold_bytes", "level_of"]
-
 COLD_LEVELS = ("l3", "dram")
 _OVER = 1.5
 """Times the cache that has to be missed: caches keep some of what is read in turn."""

@@ -23,8 +23,6 @@ from anatune.errors import DeviceError
 from anatune.measure.cpu.features import missing_features
 from anatune.measure.cpu.microarchitectures import MICRO_KEYS, Micro, Processor, integer, processor_of
 
-__all__ = ["cpu_list", "detect_cpu"]
-
 _MOST_CPUS = 1 << 16
 """What a damaged text names beyond is no logical CPU."""
 

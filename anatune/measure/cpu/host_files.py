@@ -10,9 +10,6 @@ from anatune.errors import DeviceError
 from anatune.files import Output, OutputKind, read_file, reason
 from anatune.measure.cpu.detect import detect_cpu
 
-__all__ = ["calibrated_file", "check_host_spec", "write_host_spec"]
-
-
 _MARK = "# Written by `anatune hw`, which replaces it; without this line it is yours and is kept."
 _KIND = OutputKind("a spec that `anatune hw` wrote", lambda path: read_file(path).startswith(_MARK.encode()))
 CALIBRATED = "anatune hw calibrate"

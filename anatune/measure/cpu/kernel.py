@@ -1,34 +1,58 @@
-"""A built kernel in this process: called on NumPy arrays in the workload's own layouts."""
+"""A built kernel in this process, called on NumPy arrays in the workload's own layouts; the calls on one schedule.
+
+The calls build a schedule into this process, verify it against float64, and tell what the compiler says.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.codegen.compat import TvmObject, import_tvm
+from anatune.codegen.compat import import_tvm
 from anatune.codegen.cpu.artifact import CpuArtifact
+from anatune.codegen.cpu.lower import build_schedule, inspect_schedule
 from anatune.codegen.pool import call_parallel, set_threads
+from anatune.core.accuracy import error_of
+from anatune.core.hardware.dot import tile_features
+from anatune.core.hardware.spec import CpuSpec
+from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.emit.buffer import Buffer
-from anatune.errors import RunError
-from anatune.files import remove_with
+from anatune.errors import BuildError, RunError
+from anatune.files import remove_with, scratch_folder
 from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, Block, tensor_of
+from anatune.measure.cpu.detect import detect_cpu
+from anatune.measure.cpu.features import allow_tiles
 from anatune.measure.run.correctness import (
     Array,
     Correctness,
     Expected,
+    Verification,
     check_runs,
     checked_operands,
+    expected,
     random_inputs,
     same_bytes,
 )
+from anatune.untyped import tvm
 
-__all__ = ["Constants", "Kernel", "Library", "Prepared"]
+__all__ = [
+    "Constants",
+    "Kernel",
+    "Library",
+    "Prepared",
+    "allow_runs",
+    "build",
+    "check_instructions",
+    "inspect",
+    "verify",
+]
 
 Constants = dict[str, tuple[Array, Array, Block]]
 """Name -> the array that was given, its contents then, and what was packed of it."""
@@ -259,7 +283,7 @@ class Kernel:
         return block
 
 
-def _in_turn(main: Callable[..., None], arguments: Sequence[Sequence[TvmObject]]) -> Callable[[], None]:
+def _in_turn(main: Callable[..., None], arguments: Sequence[Sequence[tvm.runtime.Tensor]]) -> Callable[[], None]:
     """Return a call that takes the next arguments each time."""
     calls = itertools.cycle([functools.partial(main, *own) for own in arguments])
     return lambda: next(calls)()
@@ -274,3 +298,59 @@ def _fill(block: Block, array: Array, name: str) -> None:
 def _one_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+_X86 = ("sse", "avx", "avx2", "avx512")
+
+
+def check_instructions(hardware: CpuSpec) -> None:
+    """Raise RunError if a CPU's instruction set is not one that the present machine has."""
+    wanted, here = hardware.compute.isa, detect_cpu().compute.isa
+    runs = wanted == here or {wanted, here} == {"neon", "sve"}
+    if wanted in _X86 and here in _X86:
+        runs = _X86.index(wanted) <= _X86.index(here)
+    if not runs:
+        raise RunError(
+            f"schedule is for {hardware.name} with {wanted}, but this machine has {here}; "
+            "anatune.inspect() works without running, a plan for --hw host runs here"
+        )
+
+
+def allow_runs(schedule: Schedule) -> None:
+    """Ask the system for AMX's registers where a schedule needs them; raise RunError where it has or gives none."""
+    if schedule.options.get("extension") == "amx":
+        allow_tiles(tile_features(schedule.hardware))  # type: ignore[arg-type]
+
+
+def build(schedule: Schedule, threads: int) -> Kernel:
+    """Compile a schedule and load it into this process; see `anatune.build`."""
+    check_instructions(schedule.hardware)  # type: ignore[arg-type]
+    allow_runs(schedule)
+    folder = scratch_folder(BuildError)
+    try:
+        artifact = build_schedule(schedule, folder, threads=threads)
+        return Kernel(schedule.workload, artifact, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def verify(schedule: Schedule, threads: int, seed: int) -> Verification:
+    """Build a schedule, run it in this process on random operands and compare with float64; see `anatune.verify`."""
+    try:
+        kernel = build(schedule, threads)
+    except (BuildError, RunError) as error:
+        return Verification(False, message=str(error))
+    inputs = random_inputs(schedule.workload, seed)
+    want = expected(schedule.workload, inputs).allowing(error_of(schedule))
+    try:
+        answer = kernel.prepare(inputs, guarded=True).check(schedule.workload, want)
+    except (RunError, RuntimeError, ValueError, TypeError) as error:  # TVM raises what its checks find
+        lines = str(error).splitlines() or [type(error).__name__]
+        return Verification(False, message=lines[-1].strip(), tolerance=want.tolerance)
+    return Verification(answer.ok, answer.max_rel_error, answer.message, want.tolerance)
+
+
+def inspect(schedule: Schedule, threads: int) -> dict[str, int]:
+    """Return what the compiler's output says about a schedule; see `anatune.inspect`."""
+    return {**inspect_schedule(schedule, threads=threads), "shared_bytes": 0}

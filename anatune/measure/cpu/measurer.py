@@ -17,8 +17,6 @@ from anatune.measure.run.timing import CPU_PROTOCOL
 if TYPE_CHECKING:
     from typing import Unpack
 
-__all__ = ["CPU_ENTRIES", "CpuMeasurer"]
-
 CPU_ENTRIES = Entries(
     builder="anatune.codegen.cpu.lower:build_schedule",
     reference="anatune.codegen.cpu.probes:build_reference",

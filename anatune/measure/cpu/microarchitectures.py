@@ -22,8 +22,6 @@ from anatune.decoding import converted
 from anatune.errors import DeviceError
 from anatune.measure.cpu.features import missing_features
 
-__all__ = ["MICRO_KEYS", "Micro", "Processor", "integer", "known_cores", "processor_of"]
-
 _NEEDED = {
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"},
     "avx2": {"avx2", "fma"},

@@ -12,12 +12,9 @@ from anatune.codegen.cpu.dispatch import Dispatch, RangeArtifact, build_range, d
 from anatune.core.workload.ranges import ranged
 from anatune.errors import BuildError, RunError, SpaceError
 from anatune.files import remove_with, scratch_folder
-from anatune.measure.cpu.calls import check_instructions
-from anatune.measure.cpu.kernel import Constants, Kernel
+from anatune.measure.cpu.kernel import Constants, Kernel, check_instructions
 from anatune.measure.run.correctness import Array, Verification, expected, random_inputs
 from anatune.model.ranges.plan import RangePlan
-
-__all__ = ["RangeKernel", "build", "load_range", "verify"]
 
 
 class RangeKernel:

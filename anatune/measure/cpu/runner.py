@@ -18,8 +18,6 @@ from anatune.measure.run.runner import Setting
 from anatune.measure.run.timing import Clock, Timed, beside, timed
 from anatune.templates.cpu.microkernels import constant_tensors
 
-__all__ = ["CpuSession", "import_first"]
-
 
 class CpuSession:
     """A setting with its operands, expected result and reference kernel in memory; a `RunSession`.

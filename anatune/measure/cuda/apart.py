@@ -20,8 +20,6 @@ from anatune.measure.run.build_processes import INVALID_ERRORS, BuildJob, BuildP
 from anatune.measure.run.process import Worker, refusal
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
-__all__ = ["LIMITS", "build_apart", "compiled_kernels", "facts_apart", "images_apart"]
-
 LIMITS = Limits(build_s=120.0)
 """Of one kernel that somebody waits for: Triton takes a second for most, a minute for the largest tiles."""
 

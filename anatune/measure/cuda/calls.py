@@ -16,8 +16,6 @@ from anatune.measure.run.rounding import operands_used
 from anatune.templates import template_named
 from anatune.templates.triton.program import TritonProgram
 
-__all__ = ["build", "inspect", "verify"]
-
 
 def build(schedule: Schedule, threads: int) -> GpuKernel:
     """Compile a schedule and load it for this machine's GPU; see `anatune.build`. It has threads of its own."""

@@ -28,8 +28,6 @@ from anatune.templates import template_named
 from anatune.templates.gpu.model import BaseGpuModel
 from anatune.templates.gpu.rules import gpu_of
 
-__all__ = ["COMPILE_LIMITS", "Compiled", "check_compiler", "compile_ranking", "compile_schedules", "compiled_plan"]
-
 COMPILE_LIMITS = Limits(build_s=30.0)
 """What generating and compiling one schedule may use. Bodies of many thousand statements, which take longer, do not
 make fast kernels; Triton's conversions of emulated 8-bit floats take 17 s (e4m3fn on gfx942)."""

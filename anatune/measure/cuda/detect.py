@@ -17,8 +17,6 @@ from anatune.measure.cuda.drivers.driver_calls import Backend, LostDeviceError
 from anatune.measure.energy import EnergyCounter, gpu_counter
 from anatune.resources import data_folder
 
-__all__ = ["amd_detection", "device_counter", "gpu_detection", "gpu_environment", "present_gpus"]
-
 
 def present_gpus() -> tuple[list[GpuSpec], str]:
     """Return the specs of this machine's GPUs, NVIDIA's first, and how they were found, or why there are none."""

@@ -6,8 +6,6 @@ import ctypes
 
 from anatune.errors import RunError
 
-__all__ = ["device_address"]
-
 _CUDA, _ROCM = (2, 1), (10, 0)
 """Kind of device, and its legacy default stream, which launches go to: whoever gives a tensor waits there for what is
 still computed. Source: DLPack 1.1, ``dlpack.h``; Python's array API standard, ``__dlpack__``."""

@@ -21,8 +21,6 @@ from anatune.measure.cuda.driver import BorrowedBuffer, GpuBuffer, GpuDevice, op
 from anatune.measure.cuda.launching import bound_call, load_kernel
 from anatune.measure.run.correctness import Array, array_dtype, checked_operands, random_inputs
 
-__all__ = ["GpuKernel", "build_gpu"]
-
 
 class GpuKernel:
     """A built GPU schedule: ``kernel(*arrays)`` copies NumPy arrays to the device, runs, and copies the result back.

@@ -12,8 +12,6 @@ from anatune.errors import RunError
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, GpuFunction
 from anatune.templates.gpu.kernel import Launch
 
-__all__ = ["LoadedKernel", "bound_call", "load_functions", "load_kernel"]
-
 
 class LoadedKernel(NamedTuple):
     """What `load_kernel` made.

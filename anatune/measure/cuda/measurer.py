@@ -25,8 +25,6 @@ from anatune.templates import CUDA
 if TYPE_CHECKING:
     from typing import Unpack
 
-__all__ = ["GPU_ENTRIES", "Built", "GpuMeasurer", "ManifestMeasurer", "build_schedules", "entries_for"]
-
 GPU_ENTRIES = Entries(
     builder="anatune.codegen.toolchains:build_schedule",
     reference="anatune.codegen.cuda.artifact:build_reference",

@@ -26,8 +26,6 @@ from anatune.measure.run.rounding import operands_used
 from anatune.model.ranges.plan import RangePlan
 from anatune.templates.triton.program.kernel import TritonProgram
 
-__all__ = ["GpuRangeKernel", "build", "verify"]
-
 _SCRATCH = "scratch of Triton"
 """Beside tensors: what its compiler keeps something in."""
 

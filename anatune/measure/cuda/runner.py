@@ -32,17 +32,6 @@ from anatune.measure.run.correctness import (
 from anatune.measure.run.runner import Setting
 from anatune.measure.run.timing import Clock, Timed, TimingProtocol, beside
 
-__all__ = [
-    "DEFAULT_L2",
-    "GPU_PROTOCOL",
-    "L2_MODES",
-    "GpuSession",
-    "Operands",
-    "check_l2",
-    "reference_flop",
-    "timed_launches",
-]
-
 L2_MODES = ("flush", "warm")
 DEFAULT_L2 = "flush"
 

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator
 from anatune.errors import RunError
 from anatune.templates.gpu.kernel import CudaKernel
 
-__all__ = ["cpp_source"]
-
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([\w/.]+)>.*$", re.MULTILINE)
 _HEADERS = {
     "cstdint": "SHIM_CSTDINT",

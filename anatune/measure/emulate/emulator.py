@@ -27,8 +27,6 @@ from anatune.measure.emulate.cuda_text import cpp_source
 from anatune.measure.run.correctness import Array, array_dtype
 from anatune.templates.gpu.kernel import CudaKernel
 
-__all__ = ["ALL_BLOCKS", "Blocks", "EmulatedKernel", "compiler", "written_by"]
-
 _COMPILE_LIMIT_S = 120.0
 _FLAGS = ("-std=c++17", "-w", "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector")
 _KERNEL_HEADERS = ("cuda_shim.h",)

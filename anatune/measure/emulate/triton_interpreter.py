@@ -13,8 +13,6 @@ from anatune.measure.run.process import Worker, refusal
 from anatune.templates.triton.program import TritonProgram
 from anatune.threads import new_lock
 
-__all__ = ["UNSEEN", "check_program", "interpret"]
-
 UNSEEN = (
     "Triton's interpreter ran the kernel's text; it cannot see what the compiler makes of it: layouts, tensor memory, "
     "copies by TMA, races between warps, warp specialisation"

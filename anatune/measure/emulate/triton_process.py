@@ -30,8 +30,6 @@ from anatune.measure.run.rounding import as_tf32
 from anatune.named import import_optional
 from anatune.templates.triton.program import TritonProgram
 
-__all__ = ["run_program"]
-
 Bits = np.dtype[Any]
 Handle = Any
 """A value of the interpreter's: an array as `data`, Triton's type as `dtype`."""

@@ -20,8 +20,6 @@ from anatune.measure.emulate.emulator import ALL_BLOCKS, Blocks, EmulatedKernel,
 from anatune.measure.run.correctness import Array, Correctness, Expected, array_dtype, compare, fill_bytes
 from anatune.templates.gpu.kernel import CudaKernel
 
-__all__ = ["check_kernel", "spread_blocks"]
-
 _ORDER_FLOP = 5e8
 """Work of a run in another order than the first, FLOP: 0.2 s."""
 _TRACED_FLOP = 5e7

@@ -17,8 +17,6 @@ from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.run.process import Worker, refusal, wait_for
 from anatune.named import resolve
 
-__all__ = ["INVALID_ERRORS", "BuildJob", "BuildProcesses", "KeptBuilds", "Limits", "build", "build_reference", "set_up"]
-
 _Job = TypeVar("_Job")
 
 _GIB = 1 << 30

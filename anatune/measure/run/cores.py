@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["CorePlan", "physical_cores", "plan_cores"]
-
 _MOST_BUILDERS = 4
 
 

@@ -28,25 +28,6 @@ from anatune.measure.run.kernel_references import FURTHER_REFERENCES, KERNEL_OPE
 from anatune.measure.run.memory import check_memory
 from anatune.measure.run.reference import reference
 
-__all__ = [
-    "GUARD_BYTES",
-    "GUARD_FILL",
-    "Array",
-    "Correctness",
-    "Expected",
-    "Verification",
-    "array_dtype",
-    "check_runs",
-    "checked_operands",
-    "compare",
-    "compare_all",
-    "expected",
-    "fill_bytes",
-    "random_inputs",
-    "same_bytes",
-    "tolerance",
-]
-
 Array = NDArray[Any]
 
 _SPREAD = 40.0

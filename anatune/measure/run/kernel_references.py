@@ -14,8 +14,6 @@ from anatune.core.workload.nest import Workload
 from anatune.core.workload.routing import routing_of
 from anatune.core.workload.scaling import E2M1, SCALED_FORMATS, SIDE
 
-__all__ = ["FURTHER_REFERENCES", "IN_PARTS", "KERNEL_OPERANDS", "KERNEL_REFERENCES"]
-
 _LOWEST, _LEAST = -1e300, 1e-300
 """Score of no key at all, and what the powers of none are divided by."""
 Values = NDArray[np.float64]

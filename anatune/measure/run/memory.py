@@ -12,8 +12,6 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 from anatune.measure.run.kernel_references import IN_PARTS
 
-__all__ = ["check_fits", "check_memory", "check_runs_here", "free_bytes", "needed_bytes"]
-
 _GIB = 1 << 30
 _MEMORY = Path("/proc/meminfo")
 _GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))

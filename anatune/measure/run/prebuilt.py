@@ -13,8 +13,6 @@ from anatune.measure.run.build_processes import BuildJob, BuildProcesses
 from anatune.measure.run.measurer import Measurer
 from anatune.measure.run.process import refusal
 
-__all__ = ["Prebuilt", "prebuilt"]
-
 
 class Prebuilt(Measurer):
     """A part of measurers that build nothing: mixed in before the measurer of a kind of device.

@@ -18,9 +18,6 @@ from typing import IO, Literal, NamedTuple
 
 from anatune.errors import DeviceError, MissingDependencyError, RunError
 
-__all__ = ["Reply", "Worker", "refusal", "wait_for"]
-
-
 _BURIAL_S = 20.0
 """Most seconds to wait for a killed process."""
 

@@ -22,8 +22,6 @@ from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.errors import RunError
 from anatune.measure.run.kernel_references import IN_PARTS, KERNEL_REFERENCES
 
-__all__ = ["reference"]
-
 Values = NDArray[np.float64]
 Operand = NDArray[np.generic]
 

@@ -11,8 +11,6 @@ from anatune.core.schedule import Schedule
 from anatune.measure.run.correctness import Array
 from anatune.templates import template_named
 
-__all__ = ["as_tf32", "operands_used"]
-
 
 def as_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Round to tf32 (10 bits behind the point), to nearest, ties away from zero. Source: [PTX-ISA] cvt.rna.tf32.f32."""

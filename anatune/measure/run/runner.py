@@ -18,8 +18,6 @@ from anatune.measure.run.correctness import Array, Correctness, Expected, random
 from anatune.measure.run.timing import Timed, TimingProtocol, Timings, alternate, sample_candidate
 from anatune.named import resolve
 
-__all__ = ["RunReport", "RunSession", "Setting", "contest", "has_session", "present", "reference_s", "run", "set_up"]
-
 
 class Setting(NamedTuple):
     """What all kernels of a session share.

@@ -14,8 +14,6 @@ from anatune.measure.run.build_processes import BuildJob, Limits
 from anatune.measure.run.process import Reply, Worker, refusal
 from anatune.measure.run.runner import RunReport, Setting
 
-__all__ = ["RunnerProcess"]
-
 _LOST = ("LostDeviceError", "DeviceError")
 _DEAD = (*_LOST, "KernelFaultError")
 """Errors after which a process can run nothing more: see `anatune.errors`."""

@@ -24,20 +24,6 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = [
-    "CPU_PROTOCOL",
-    "Clock",
-    "Contest",
-    "Timed",
-    "TimingProtocol",
-    "Timings",
-    "alternate",
-    "beside",
-    "paired_test",
-    "sample_candidate",
-    "timed",
-]
-
 Clock = Callable[[], float]
 Timed = Callable[[int], float]
 """Runs a kernel that many times in a row and returns the seconds they took together."""

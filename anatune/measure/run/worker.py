@@ -16,8 +16,6 @@ from multiprocessing.connection import Connection
 from anatune.errors import AnatuneError
 from anatune.named import resolve
 
-__all__ = ["main"]
-
 _PR_SET_PDEATHSIG = 1
 
 

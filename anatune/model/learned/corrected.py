@@ -16,8 +16,6 @@ from anatune.model.learned.residual import Correction, ResidualModel
 from anatune.templates.base.features import FeatureTable
 from anatune.templates.base.model import Evaluation, Model, Progress, Ranking
 
-__all__ = ["SHORTLIST", "CorrectedModel"]
-
 SHORTLIST = 64
 """Schedules of the analytical ranking, of different predicted times, among which a correction chooses."""
 

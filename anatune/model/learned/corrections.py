@@ -29,25 +29,6 @@ from anatune.resources import data_folder
 from anatune.templates import TEMPLATES, template_named
 from anatune.templates.base.model import Model
 
-__all__ = [
-    "AUTO",
-    "CALIBRATED",
-    "NONE",
-    "Card",
-    "DataSource",
-    "SavedCorrection",
-    "check_correction_folder",
-    "corrected",
-    "digest_of_cards",
-    "find_correction",
-    "load_correction",
-    "named_correction",
-    "save_correction",
-    "shipped_cards",
-    "shipped_correction",
-    "user_correction_folder",
-]
-
 AUTO, NONE = "auto", "none"
 """What to use: a correction that was made for the device, if there is one; the analytical model as it is."""
 

@@ -15,8 +15,6 @@ from anatune.model.learned.residual import ResidualModel, ResidualOptions
 from anatune.requirements import pip_line
 from anatune.templates.base.features import FeatureTable
 
-__all__ = ["MeasuredPoints", "cross_fit", "fit_residual", "shrunk_residual"]
-
 Floats = NDArray[np.float64]
 
 _FEWEST = 3

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from anatune.errors import MissingDependencyError
 from anatune.requirements import pip_line
 
-__all__ = ["Correction", "ResidualModel", "ResidualOptions", "import_lightgbm"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

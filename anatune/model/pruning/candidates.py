@@ -19,8 +19,6 @@ from anatune.model.pruning.subset import Subset, alike, kept_count
 from anatune.templates import template_named
 from anatune.templates.base.model import Model, Rule
 
-__all__ = ["CandidateSubset"]
-
 
 class CandidateSubset(Subset):
     """The first of schedules that somebody else lists; times equal, in the order given.

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from anatune.templates.base.model import Model
 from anatune.templates.base.ranking import apart
 
-__all__ = ["MOST_DIVERSE", "POOL", "QUANTITIES", "beginning", "choose", "common_error", "error_quantities", "first_of"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

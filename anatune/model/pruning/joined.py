@@ -19,8 +19,6 @@ from anatune.model.pruning.subset import MOST_EXACT, SAMPLE, RankedSubset, Space
 from anatune.templates.base.model import Guarantee, Model, Progress, Rule
 from anatune.templates.base.space import Space
 
-__all__ = ["JoinedSubset", "subset_of"]
-
 _Entry = tuple[Schedule, Prediction]
 
 

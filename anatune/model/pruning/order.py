@@ -19,8 +19,6 @@ from anatune.model.pruning.diversity import POOL, POOL_SHARE, choose, common_err
 from anatune.templates.base.model import Model, Progress, Ranking
 from anatune.templates.base.ranking import apart
 
-__all__ = ["Chosen", "ChosenOrder", "CorrectedOrder", "Likeness", "Order", "PlainOrder"]
-
 Points = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

@@ -20,8 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-__all__ = ["CORRELATIONS", "keep_probabilities", "portfolio", "value_places"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

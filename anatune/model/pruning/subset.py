@@ -25,8 +25,6 @@ from anatune.templates import template_named
 from anatune.templates.base.model import Guarantee, Model, Progress, Ranking, Rule
 from anatune.templates.base.space import Space
 
-__all__ = ["SAMPLE", "RankedSubset", "SpaceSubset", "Subset", "Verdict", "alike", "kept_count"]
-
 MOST_EXACT = 20_000
 """Kept schedules up to which the last one's time is computed; beyond, it is estimated from a sample."""
 _MOST_TIMED = 10_000

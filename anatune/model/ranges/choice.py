@@ -24,8 +24,6 @@ from scipy.sparse import csr_matrix
 
 from anatune.templates.base.watch import Watch
 
-__all__ = ["Choice", "fewest", "least_mean", "least_worst"]
-
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 

@@ -15,8 +15,6 @@ from anatune.core.workload.ranges import RangedWorkload
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
 
-__all__ = ["Interval", "RangePlan", "RangeProgram"]
-
 
 class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Neighbouring extents that one program serves, `first` to `last`, both included.

@@ -26,8 +26,6 @@ from anatune.templates import template_named
 from anatune.templates.base.family import Floats, Program, ProgramFamily
 from anatune.templates.base.watch import Watch
 
-__all__ = ["MOST_PROGRAMS", "Goal", "checked_goal", "families_of", "plan_families"]
-
 MOST_PROGRAMS = 64
 """Most programs that a choice may have."""
 

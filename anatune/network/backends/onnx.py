@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,11 +29,13 @@ from anatune.network.graph.onnx.reading import onnx_dtype, put_in_order
 from anatune.network.graph.torch.arrays import any_array
 from anatune.network.relax.onnx_files import inputs_of, onnx_model
 from anatune.threads import new_lock
-from anatune.untyped import OnnxObject
 
 __all__ = ["Backend", "InferenceSession", "Prepared", "TensorInfo"]
 
-onnx = import_optional("onnx", "onnx", "the backend anatune.adapters.onnx")
+if TYPE_CHECKING:
+    from anatune.untyped import onnx
+else:
+    onnx = import_optional("onnx", "onnx", "the backend anatune.adapters.onnx")
 _base = import_module("onnx.backend.base")
 
 _MOST_MODELS = 16
@@ -78,7 +80,7 @@ class InferenceSession:
 
     def __init__(
         self,
-        path_or_bytes: str | Path | bytes | OnnxObject,
+        path_or_bytes: str | Path | bytes | onnx.ModelProto,
         *,
         threads: int | None = None,
         check: bool = False,
@@ -193,7 +195,7 @@ class Backend(_base.Backend):  # type: ignore[misc,name-defined]
 
     @classmethod
     def prepare(
-        cls, model: OnnxObject, device: str = "CPU", *, threads: int | None = None, **kwargs: object
+        cls, model: onnx.ModelProto, device: str = "CPU", *, threads: int | None = None, **kwargs: object
     ) -> Prepared:
         """Return a model that can be run; errors as `InferenceSession`. Other options are not asked."""
         if not cls.supports_device(device):
@@ -202,7 +204,7 @@ class Backend(_base.Backend):  # type: ignore[misc,name-defined]
 
     @classmethod
     def run_node(
-        cls, node: OnnxObject, inputs: Sequence[object], device: str = "CPU", **kwargs: object
+        cls, node: onnx.NodeProto, inputs: Sequence[object], device: str = "CPU", **kwargs: object
     ) -> tuple[Array, ...]:
         """Return what one operator makes of arrays."""
         arrays = [np.asarray(one) for one in inputs]
@@ -223,7 +225,7 @@ class Backend(_base.Backend):  # type: ignore[misc,name-defined]
         return device.partition(":")[0] == "CPU"
 
 
-def _model_of(given: str | Path | bytes | OnnxObject) -> OnnxObject:
+def _model_of(given: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     if not isinstance(given, onnx.ModelProto | bytes):
         path = Path(given)
         if not path.is_file():
@@ -237,7 +239,7 @@ def _model_of(given: str | Path | bytes | OnnxObject) -> OnnxObject:
     return model
 
 
-def _with_values(model: OnnxObject, fixed: Mapping[str, Array]) -> OnnxObject:
+def _with_values(model: onnx.ModelProto, fixed: Mapping[str, Array]) -> onnx.ModelProto:
     """Return a model some of whose inputs are weights of given values."""
     if not fixed:
         return model
@@ -250,7 +252,7 @@ def _with_values(model: OnnxObject, fixed: Mapping[str, Array]) -> OnnxObject:
     return made
 
 
-def _checked(value: OnnxObject, given: object) -> Array:
+def _checked(value: onnx.ValueInfoProto, given: object) -> Array:
     """Return an input as an array; RunError: its type or its sizes are not those that the model says."""
     info, dtype = _info(value), onnx_dtype(value)
     array = any_array(f"input {info.name}", given, RunError)
@@ -270,7 +272,7 @@ def _checked(value: OnnxObject, given: object) -> Array:
     return array
 
 
-def _info(value: OnnxObject) -> TensorInfo:
+def _info(value: onnx.ValueInfoProto) -> TensorInfo:
     kind = value.type.tensor_type
     sizes = [one.dim_value if one.HasField("dim_value") else one.dim_param or None for one in kind.shape.dim]
     word = onnx.TensorProto.DataType.Name(kind.elem_type).lower() if kind.elem_type else "unknown"

@@ -25,17 +25,17 @@ from anatune.network.compiling.weights import pack_weights
 from anatune.network.relax.building import lowered, split_module
 from anatune.network.relax.reading import graph_of
 from anatune.network.relax.writing import Weight, written
-from anatune.untyped import TvmObject
+from anatune.untyped import ir, tvm
 
 __all__ = ["pipeline", "target"]
 
 
-def target(hw: HardwareLike = "host", threads: int | None = None) -> TvmObject:
+def target(hw: HardwareLike = "host", threads: int | None = None) -> tvm.target.Target:
     """Return the target to build for; parameters and errors as `pipeline`."""
     return CpuTarget(cpu_named(hw), Request(threads=threads)).target
 
 
-def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: str = STANDARD) -> TvmObject:
+def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: str = STANDARD) -> tvm.transform.Pass:
     """Return a pass of TVM's: Relax module -> module that `tvm.relax.build` makes code of.
 
     Parameters
@@ -53,7 +53,7 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
     device, request = cpu_named(hw), Request(threads=threads, accuracy=accuracy)
     CpuTarget(device, request)  # refuses what is wrong at once
 
-    def transform(module: TvmObject, _context: TvmObject) -> TvmObject:
+    def transform(module: ir.IRModule, _context: ir.transform.PassContext) -> ir.IRModule:
         present = tvm.target.Target.current(allow_none=True)
         if present is not None and (lacking := lacks_feature(present, device)):
             raise BuildError(  # LLVM would end the process
@@ -70,7 +70,7 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
         cpu = CpuTarget(device, request)  # each module has a planner of its own
         planned = cpu.planned(graph_of(module))
 
-        def known(weights: Sequence[Weight]) -> list[TvmObject]:
+        def known(weights: Sequence[Weight]) -> list[object]:
             memory, places = pack_weights(weights, cpu.target)
             return [tvm.runtime.tensor(weight) for weight in views(memory, places)]
 

@@ -37,7 +37,7 @@ from anatune.network.graph.nodes import HALVES
 from anatune.network.relax.frontends import decomposed, exported
 from anatune.report import units
 from anatune.threads import in_turn, new_lock, one_by_one
-from anatune.untyped import TorchObject
+from anatune.untyped import ExportedProgram, TorchArgument, TorchTensor, fx, nn
 
 __all__ = ["OPTIONS", "backend"]
 
@@ -54,13 +54,13 @@ _MOST_MODELS = 8
 
 Settings: TypeAlias = dict[str, Any]
 """Keywords of `anatune.compile`."""
-Call = Callable[[Mapping[int, TorchObject], Sequence[TorchObject]], TorchObject]
+Call: TypeAlias = "Callable[[Mapping[int, TorchTensor], Sequence[TorchArgument]], object]"
 """Takes the constants by their places among the arguments, and the inputs."""
 
 
 def backend(
-    graph: TorchObject, example_inputs: Sequence[TorchObject], *, options: Mapping[str, object] | None = None
-) -> Callable[..., TorchObject]:
+    graph: fx.GraphModule, example_inputs: Sequence[TorchArgument], *, options: Mapping[str, object] | None = None
+) -> Callable[..., object]:
     """Return what runs a sub-graph; PyTorch calls this, by the name "anatune".
 
     Parameters
@@ -103,12 +103,12 @@ class _Compiled:
         Whether it was compiled for the sizes of inputs.
     """
 
-    weights: tuple[TorchObject, ...]
+    weights: tuple[weakref.ref[TorchTensor], ...]
     mark: tuple[object, ...]
     call: Call
-    takes: Callable[[Sequence[TorchObject]], bool]
+    takes: Callable[[Sequence[TorchArgument]], bool]
 
-    def is_of(self, weights: Sequence[TorchObject]) -> bool:
+    def is_of(self, weights: Sequence[TorchTensor]) -> bool:
         """Whether it ran with these weights last."""
         return all(ref() is weight for ref, weight in zip(self.weights, weights, strict=True))
 
@@ -117,7 +117,7 @@ class _SubGraph:
     """A sub-graph, and its models so far."""
 
     def __init__(
-        self, graph: TorchObject, settings: Settings, strict: bool, fewest: int, *, is_checked: bool = True
+        self, graph: fx.GraphModule, settings: Settings, strict: bool, fewest: int, *, is_checked: bool = True
     ) -> None:
         self._graph, self._settings, self._strict, self._fewest = graph, settings, strict, fewest
         self._torch = import_module("torch")
@@ -130,7 +130,7 @@ class _SubGraph:
         self._left = False
         self._said: set[str] = set()
 
-    def run(self, *arguments: TorchObject) -> TorchObject:
+    def run(self, *arguments: TorchArgument) -> object:
         """Return the outputs, a tuple."""
         if self._left:
             return self._graph(*arguments)
@@ -146,7 +146,7 @@ class _SubGraph:
         pieces = compiled.call(known, inputs) if pieces is None else pieces
         return self._outputs.restore(arguments, pieces if isinstance(pieces, tuple) else (pieces,))
 
-    def _mark(self, known: Mapping[int, TorchObject], weights: Sequence[TorchObject]) -> tuple[object, ...]:
+    def _mark(self, known: Mapping[int, TorchTensor], weights: Sequence[TorchTensor]) -> tuple[object, ...]:
         """Return what a model of these constants is known by."""
         numbers = tuple(float(known[place]) for place in sorted(self._numbers))
         if self._digests is not None:
@@ -155,7 +155,7 @@ class _SubGraph:
 
     @in_turn
     def _model_of(
-        self, known: Mapping[int, TorchObject], weights: Sequence[TorchObject], inputs: Sequence[TorchObject]
+        self, known: Mapping[int, TorchTensor], weights: Sequence[TorchTensor], inputs: Sequence[TorchArgument]
     ) -> _Compiled | None:
         """Return a model that was compiled for equal constants and for inputs of these sizes."""
         mark = self._mark(known, weights)
@@ -169,7 +169,7 @@ class _SubGraph:
             return model
         return None
 
-    def _inputs(self, arguments: Sequence[TorchObject]) -> tuple[TorchObject, ...]:
+    def _inputs(self, arguments: Sequence[TorchArgument]) -> tuple[TorchTensor, ...]:
         """Return the tensors among arguments that are no weights and no numbers."""
         return tuple(
             one
@@ -180,8 +180,8 @@ class _SubGraph:
     @one_by_one  # before the lock of this sub-graph, as where a thread that compiles calls sub-graphs
     @in_turn
     def _compile(
-        self, arguments: Sequence[TorchObject], known: Mapping[int, TorchObject], weights: Sequence[TorchObject]
-    ) -> tuple[_Compiled | None, TorchObject]:
+        self, arguments: Sequence[TorchArgument], known: Mapping[int, TorchTensor], weights: Sequence[TorchTensor]
+    ) -> tuple[_Compiled | None, object]:
         """Return a model for a set of weights, and what it returns where compiling has run it; None: PyTorch runs it.
 
         Raises
@@ -201,8 +201,8 @@ class _SubGraph:
             return None, None
 
     def _compile_new(
-        self, arguments: Sequence[TorchObject], known: Mapping[int, TorchObject], weights: Sequence[TorchObject]
-    ) -> tuple[_Compiled, TorchObject]:
+        self, arguments: Sequence[TorchArgument], known: Mapping[int, TorchTensor], weights: Sequence[TorchTensor]
+    ) -> tuple[_Compiled, object]:
         """Compile for a set of weights; return the model, and what it returns where compiling has run it.
 
         Raises
@@ -229,8 +229,8 @@ class _SubGraph:
         return model, pieces
 
     def _call(
-        self, module: TorchObject, known: Mapping[int, TorchObject], inputs: tuple[TorchObject, ...]
-    ) -> tuple[CompiledModel | Call, TorchObject]:
+        self, module: fx.GraphModule, known: Mapping[int, TorchTensor], inputs: tuple[TorchTensor, ...]
+    ) -> tuple[CompiledModel | Call, object]:
         """Return what computes a sub-graph, and what it returns where that was run; errors as `_compile_new`."""
         axes, sizes = varying_sizes(self._torch, module, known)
         numbers = {place: float(known[place]) for place in self._numbers}
@@ -263,14 +263,14 @@ class _SubGraph:
             self._warn(text, f": {units.percent(parts.left_share)} of the time of the first run{more}")
         return parts.run, parts.pieces
 
-    def _model(self, model: TorchObject, inputs: tuple[TorchObject, ...]) -> CompiledModel:
+    def _model(self, model: nn.Module | ExportedProgram, inputs: tuple[TorchTensor, ...]) -> CompiledModel:
         """Return a compiled program or module; errors as `_compile_new`."""
         compiled = session.compile(model, inputs, **self._settings)
         if not compiled.summary.kernels:
             raise WorkloadError("it has no convolution and no matrix product, and nothing would be gained")
         return compiled
 
-    def _check(self, arguments: Sequence[TorchObject]) -> None:
+    def _check(self, arguments: Sequence[TorchArgument]) -> None:
         """Raise WorkloadError for arguments that no model can be compiled for."""
         torch = self._torch
         if not self._inputs(arguments):
@@ -289,7 +289,7 @@ class _SubGraph:
             if argument.requires_grad and torch.is_grad_enabled():
                 raise WorkloadError("gradients may be asked for; call it under torch.no_grad()")
 
-    def _kinds(self, arguments: Sequence[TorchObject]) -> tuple[str, ...]:
+    def _kinds(self, arguments: Sequence[TorchArgument]) -> tuple[str, ...]:
         """Return the kinds of devices that tensors may be on; where that is a GPU, compile for it.
 
         Raises
@@ -310,7 +310,7 @@ class _SubGraph:
         self._settings = {"hw": "host_gpu", "precision": min(halves, default=None), **self._settings}
         return ("cpu", "cuda")
 
-    def _version(self, weight: TorchObject) -> int:
+    def _version(self, weight: TorchTensor) -> int:
         return 0 if weight.is_inference() else int(weight._version)
 
     def _warn(self, text: str, more: str = "") -> None:

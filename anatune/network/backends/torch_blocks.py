@@ -10,12 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple
 
 from anatune.errors import AnatuneError, WorkloadError
 from anatune.network.compiling.compiled import CompiledModel
 from anatune.network.graph.torch.reading import refused_nodes
-from anatune.untyped import TorchObject
+from anatune.untyped import ExportedProgram, TorchArgument, TorchTensor, fx, nn
 
 __all__ = [
     "Divided",
@@ -33,7 +34,8 @@ _PRODUCTS = ("addmm", "baddbmm", "bmm", "conv", "linear", "matmul", "mm")
 
 _CONSTANT = "weight"
 """What the name of a constant of `with_constants` begins with; its place follows."""
-Call = Callable[..., TorchObject]
+Call = Callable[..., object]
+_Compile = Callable[..., CompiledModel]
 
 
 class Divided(NamedTuple):
@@ -55,16 +57,16 @@ class Divided(NamedTuple):
     run: Call
     models: tuple[CompiledModel, ...]
     failed: tuple[str, ...]
-    pieces: tuple[TorchObject, ...]
+    pieces: tuple[TorchTensor, ...]
     left_share: float
 
 
-def unsupported(program: TorchObject) -> Counter[str]:
+def unsupported(program: ExportedProgram) -> Counter[str]:
     """Return the operators of an exported program that cannot be imported, and how often it has them."""
     return Counter(map(_name, refused_nodes(program)))
 
 
-def check_effects(torch: TorchObject, program: TorchObject) -> None:
+def check_effects(torch: ModuleType, program: ExportedProgram) -> None:
     """Raise WorkloadError where PyTorch would remove an operator that does more than return values.
 
     That is an operator of somebody's, or one that draws random numbers, whose result nothing reads.
@@ -79,7 +81,7 @@ def check_effects(torch: TorchObject, program: TorchObject) -> None:
                     raise WorkloadError(f"nothing reads what {_name(node)} returns, and it may do more than that")
 
 
-def _has_effects(torch: TorchObject, node: TorchObject) -> bool:
+def _has_effects(torch: ModuleType, node: fx.Node) -> bool:
     """Whether an operator may do more than return values: it draws random numbers, or it is none of PyTorch's."""
     tags = getattr(node.target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags or getattr(node.target, "namespace", "aten") not in (
@@ -87,7 +89,7 @@ def _has_effects(torch: TorchObject, node: TorchObject) -> bool:
     )  # fmt: skip
 
 
-def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: Call, fewest: int) -> Divided:
+def divided(program: ExportedProgram, inputs: Sequence[TorchTensor], compile_block: _Compile, fewest: int) -> Divided:
     """Run a program, and compile its blocks without unsupported operators as it comes to them.
 
     Each operator runs once: it may have effects, and random numbers go on from one call to the next.
@@ -128,7 +130,7 @@ def divided(program: TorchObject, inputs: Sequence[TorchObject], compile_block: 
     tokens = len(program.graph_signature.output_specs) - len(program.graph_signature.user_outputs)  # they come first
     pieces = first.run([tensor for _, tensor in weights.values()], inputs)[tokens:]
 
-    def run(known: Mapping[int, TorchObject], given: Sequence[TorchObject]) -> TorchObject:
+    def run(known: Mapping[int, TorchTensor], given: Sequence[TorchArgument]) -> object:
         every = [*(known[weight] if isinstance(weight, int) else weight for weight in held), *given]
         return _separate(fused(*every)[tokens:], every)
 
@@ -148,7 +150,7 @@ class _FirstRun:
     """
 
     def __init__(
-        self, torch: TorchObject, fused: TorchObject, compile_block: Call, weights: Mapping[str, TorchObject]
+        self, torch: ModuleType, fused: fx.GraphModule, compile_block: _Compile, weights: Mapping[str, TorchTensor]
     ) -> None:
         self._torch, self._fused, self._compile, self._weights = torch, fused, compile_block, weights
         self.models: list[CompiledModel] = []
@@ -160,14 +162,14 @@ class _FirstRun:
         """As the class says."""
         return self._left_s / max(self._left_s + self._block_s, 1e-9)
 
-    def run(self, weights: Sequence[TorchObject], inputs: Sequence[TorchObject]) -> tuple[TorchObject, ...]:
+    def run(self, weights: Sequence[TorchTensor], inputs: Sequence[TorchTensor]) -> tuple[TorchTensor, ...]:
         """Return the outputs."""
         first = self
 
         class Runner(self._torch.fx.Interpreter):  # type: ignore[misc,name-defined]
             """Compiles blocks before it runs them."""
 
-            def run_node(self, node: TorchObject) -> TorchObject:
+            def run_node(self, node: fx.Node) -> object:
                 """Run a node."""
                 is_block = node.op == "call_module" and first.replace(node, self.fetch_args_kwargs_from_env(node)[0])
                 began = time.perf_counter()
@@ -179,7 +181,7 @@ class _FirstRun:
             outputs = Runner(self._fused).run(*weights, *inputs)
         return _separate(outputs, [*weights, *inputs])
 
-    def replace(self, node: TorchObject, given: Sequence[TorchObject]) -> bool:
+    def replace(self, node: fx.Node, given: Sequence[object]) -> bool:
         """Replace a block by a compiled one; whether that can be done."""
         places = {place: self._weights[one.name] for place, one in enumerate(node.args) if one.name in self._weights}
         inner = self._fused.get_submodule(node.target)
@@ -201,7 +203,7 @@ class _FirstRun:
         self._left_s += 0.0 if is_block else time_s
 
 
-def _separate(outputs: Sequence[TorchObject], given: Sequence[TorchObject]) -> tuple[TorchObject, ...]:
+def _separate(outputs: Sequence[TorchTensor], given: Sequence[TorchTensor]) -> tuple[TorchTensor, ...]:
     """Return outputs, each contiguous in memory of its own: a program returns views where values are equal."""
     taken = {one.untyped_storage().data_ptr() for one in given if hasattr(one, "untyped_storage")}
     separate = []
@@ -228,7 +230,7 @@ class Varying(NamedTuple):
     sizes: dict[int, tuple[int, int]]
 
 
-def varying_sizes(torch: TorchObject, module: TorchObject, known: Container[int]) -> Varying:
+def varying_sizes(torch: ModuleType, module: fx.GraphModule, known: Container[int]) -> Varying:
     """Return which sizes of a sub-graph's arguments vary; `known`: places of those that are constants.
 
     Raises
@@ -251,7 +253,7 @@ def varying_sizes(torch: TorchObject, module: TorchObject, known: Container[int]
     return Varying(tuple(axes), {place: places[str(one)] for place, one in sizes.items()})
 
 
-def number_places(module: TorchObject) -> frozenset[int]:
+def number_places(module: fx.GraphModule) -> frozenset[int]:
     """Return the places of a sub-graph's arguments that are tensors of one element and only read as numbers.
 
     Those are a module's numbers (``eps``) under ``dynamic=True``.
@@ -262,11 +264,11 @@ def number_places(module: TorchObject) -> frozenset[int]:
     )
 
 
-def with_numbers(torch: TorchObject, module: TorchObject, numbers: Mapping[int, float]) -> TorchObject:
+def with_numbers(torch: ModuleType, module: fx.GraphModule, numbers: Mapping[int, float]) -> fx.GraphModule:
     """Return a sub-graph in which arguments at some places (`number_places`), are numbers wherever they are read."""
     known = {node: place for place, node in enumerate(node for node in module.graph.nodes if node.op == "placeholder")}
     graph = torch.fx.Graph()
-    made: dict[TorchObject, TorchObject] = {}
+    made: dict[fx.Node, object] = {}
     for node in module.graph.nodes:
         place = known.get(node.args[0], -1) if node.target == "item" else -1
         made[node] = numbers[place] if place in numbers else graph.node_copy(node, made.__getitem__)
@@ -274,11 +276,9 @@ def with_numbers(torch: TorchObject, module: TorchObject, numbers: Mapping[int, 
 
 
 def with_constants(
-    torch: TorchObject,
-    module: TorchObject,
-    constants: Mapping[int, TorchObject],
+    torch: ModuleType, module: fx.GraphModule, constants: Mapping[int, TorchTensor],
     sizes: Mapping[int, tuple[int, int]] | None = None,
-) -> TorchObject:
+) -> nn.Module:  # fmt: skip
     """Return a module whose arguments at some places are constants, buffers of it, or sizes; it takes the others."""
     known = sizes or {}
 
@@ -291,10 +291,10 @@ def with_constants(
             for place, tensor in constants.items():
                 self.register_buffer(f"{_CONSTANT}{place}", tensor.detach())
 
-        def forward(self, *inputs: TorchObject) -> TorchObject:
+        def forward(self, *inputs: TorchArgument) -> object:
             given, places = iter(inputs), range(len(inputs) + len(constants) + len(known))
 
-            def argument(place: int) -> TorchObject:
+            def argument(place: int) -> object:
                 if place in known:
                     number, axis = known[place]
                     return inputs[number].shape[axis]
@@ -305,14 +305,14 @@ def with_constants(
     return SubGraph().eval()
 
 
-def _blocks(graph_module: TorchObject, refused: frozenset[TorchObject], fewest: int) -> list[TorchObject]:
+def _blocks(graph_module: fx.GraphModule, refused: frozenset[fx.Node], fewest: int) -> list[object]:
     """Return the partitions that are worth compiling."""
     support = import_module("torch.fx.passes.operator_support")
 
     class Importable(support.OperatorSupportBase):  # type: ignore[misc,name-defined]
         """What can be read."""
 
-        def is_node_supported(self, _modules: TorchObject, node: TorchObject) -> bool:
+        def is_node_supported(self, _modules: Mapping[str, nn.Module], node: fx.Node) -> bool:
             """Whether a node can be in a block."""
             return node.op == "call_function" and node not in refused
 
@@ -328,14 +328,14 @@ def _blocks(graph_module: TorchObject, refused: frozenset[TorchObject], fewest: 
 
 
 def _caller(
-    torch: TorchObject, model: CompiledModel, known: frozenset[int], strides: Sequence[tuple[int, ...]]
-) -> TorchObject:
+    torch: ModuleType, model: CompiledModel, known: frozenset[int], strides: Sequence[tuple[int, ...]]
+) -> nn.Module:
     """Return a module that calls a compiled block, which has some of the arguments as constants.
 
     What it returns has the strides that PyTorch was told: some operators read them, and random numbers follow them.
     """
 
-    def laid(tensor: TorchObject, stride: tuple[int, ...]) -> TorchObject:
+    def laid(tensor: TorchTensor, stride: tuple[int, ...]) -> TorchTensor:
         if tensor.stride() == stride:
             return tensor
         return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
@@ -343,7 +343,7 @@ def _caller(
     class Block(torch.nn.Module):  # type: ignore[misc,name-defined]
         """A compiled block."""
 
-        def forward(self, *arguments: TorchObject) -> TorchObject:
+        def forward(self, *arguments: TorchTensor) -> object:
             outputs = model(*(argument for place, argument in enumerate(arguments) if place not in known))
             if isinstance(outputs, tuple):
                 return tuple(map(laid, outputs, strides))
@@ -352,7 +352,7 @@ def _caller(
     return Block()
 
 
-def _weights(program: TorchObject) -> dict[str, tuple[str, TorchObject]]:
+def _weights(program: ExportedProgram) -> dict[str, tuple[str, TorchTensor]]:
     """Return the tensors of a program that are no inputs: name of a placeholder -> its target and it, in order.
 
     A token is empty: PyTorch hands it from one check of linear algebra to the next.
@@ -374,7 +374,7 @@ def _place(target: str) -> int | None:
     return int(number) if number != target and number.isdigit() else None
 
 
-def _name(node: TorchObject) -> str:
+def _name(node: fx.Node) -> str:
     return str(getattr(node.target, "__name__", node.target))
 
 

@@ -13,11 +13,12 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple, TypeAlias
 
 from anatune.arguments import shown
 from anatune.errors import WorkloadError
-from anatune.untyped import TorchObject
+from anatune.untyped import TorchArgument, TorchSize, TorchTensor, fx, sympy, torch
 
 __all__ = ["Outputs"]
 
@@ -25,15 +26,15 @@ _WRITES = re.compile("setitem|i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor|
 """Names of operators that write into their first argument."""
 _MOST_SIZES = 256
 """Sets of sizes that layouts are kept of."""
-_Read: TypeAlias = Callable[[Sequence[TorchObject]], TorchObject]
+_Read: TypeAlias = "Callable[[Sequence[TorchArgument]], int]"
 
 
 class _Layout(NamedTuple):
     """Sizes, strides and offset of a tensor, in elements: numbers, or expressions of sizes that vary."""
 
-    size: tuple[TorchObject, ...]
-    stride: tuple[TorchObject, ...]
-    offset: TorchObject
+    size: tuple[int | sympy.Expr, ...]
+    stride: tuple[int | sympy.Expr, ...]
+    offset: int | sympy.Expr
 
 
 class _Output(NamedTuple):
@@ -53,16 +54,16 @@ class _Output(NamedTuple):
     """
 
     kind: str
-    source: TorchObject
+    source: int | sympy.Expr
     layout: _Layout | None = None
-    dtype: TorchObject = None
+    dtype: torch.dtype | None = None
 
 
-def _read_size(place: int, axis: int, given: Sequence[TorchObject]) -> int:
+def _read_size(place: int, axis: int, given: Sequence[TorchArgument]) -> int:
     return int(given[place].shape[axis])
 
 
-def _read_stride(place: int, axis: int, given: Sequence[TorchObject]) -> int:
+def _read_stride(place: int, axis: int, given: Sequence[TorchArgument]) -> int:
     return int(given[place].stride(axis))
 
 
@@ -87,7 +88,7 @@ class Outputs:
         An output cannot be made from such pieces: PyTorch has to run the sub-graph.
     """
 
-    def __init__(self, torch: TorchObject, module: TorchObject) -> None:
+    def __init__(self, torch: ModuleType, module: fx.GraphModule) -> None:
         self._torch = torch
         self._symbolic = import_module("torch.fx.experimental.symbolic_shapes")
         self._nodes = list(module.graph.nodes)
@@ -95,13 +96,12 @@ class Outputs:
         self._arguments = [self._values[node] for node in self._nodes if node.op == "placeholder"]
         self._check_writes()
         self._sizes = self._sizes_of_arguments()
-        self._pieces: dict[int, tuple[TorchObject, tuple[int, ...]]] = {}  # by storage: a node, the order of dimensions
+        self._pieces: dict[int, tuple[fx.Node, tuple[int, ...]]] = {}  # by storage: a node, the order of dimensions
         (returned,) = (node.args[0] for node in self._nodes if node.op == "output")
-        places: dict[int, int] = {}
+        values = [self._values[node] if isinstance(node, torch.fx.Node) else node for node in returned]
         self._outputs = []
-        for place, node in enumerate(returned):
-            value = self._values[node] if isinstance(node, torch.fx.Node) else node
-            first = places.setdefault(id(value), place)
+        for place, (node, value) in enumerate(zip(returned, values, strict=True)):
+            first = next(place for place, other in enumerate(values) if other is value)
             is_again = first < place and isinstance(value, torch.Tensor)
             self._outputs.append(_Output("again", first) if is_again else self._output(node, value))
         if not self._pieces:
@@ -109,7 +109,7 @@ class Outputs:
         self.module = self._with_pieces(module)
         self._known: dict[tuple[int, ...], list[_Output]] = {}
 
-    def restore(self, arguments: Sequence[TorchObject], pieces: Sequence[TorchObject]) -> tuple[TorchObject, ...]:
+    def restore(self, arguments: Sequence[TorchArgument], pieces: Sequence[TorchTensor]) -> tuple[TorchArgument, ...]:
         """Return the outputs of a call, from its arguments and what `module` returned for them."""
         key = tuple(int(read(arguments)) for read in self._sizes.values())
         outputs = self._known.get(key)
@@ -118,7 +118,7 @@ class Outputs:
                 self._known.clear()
             sizes = dict(zip(self._sizes, key, strict=True))
             outputs = self._known[key] = [_with_sizes(output, sizes) for output in self._outputs]
-        restored: list[TorchObject] = []
+        restored: list[TorchArgument] = []
         whole = dict(enumerate(pieces))  # those that no output is yet
         for output in outputs:
             if output.kind == "again":
@@ -143,14 +143,14 @@ class Outputs:
                 if isinstance(value, self._torch.Tensor) and _storage(value) in storages:
                     raise WorkloadError(f"{name} writes into an argument in place, expected values that are returned")
 
-    def _values_of_nodes(self) -> tuple[dict[TorchObject, TorchObject], dict[int, TorchObject]]:
+    def _values_of_nodes(self) -> tuple[dict[fx.Node, TorchTensor], dict[int, TorchTensor | None]]:
         """Return what is known of nodes' results, and storages of copies that are none: what they are copies of.
 
         PyTorch's compiler takes a dropout that drops nothing for a copy; it returns what it is given.
         """
         functions = (self._torch.nn.functional.dropout, self._torch.dropout)
-        values: dict[TorchObject, TorchObject] = {}
-        copies: dict[int, TorchObject] = {}
+        values: dict[fx.Node, TorchTensor] = {}
+        copies: dict[int, TorchTensor | None] = {}
         for node in self._nodes:
             value = values[node] = node.meta.get("example_value")
             if node.target in functions:
@@ -163,7 +163,7 @@ class Outputs:
                         copies[_storage(value)] = source if _layout(source) == _layout(value) else None
         return values, copies
 
-    def _memory(self, value: TorchObject) -> tuple[int, TorchObject]:
+    def _memory(self, value: TorchTensor) -> tuple[int, TorchSize]:
         """Return the storage that a result is in, and where it begins; errors as the class."""
         storage, offset = _storage(value), value.storage_offset()
         while storage in self._copies:
@@ -173,11 +173,11 @@ class Outputs:
             storage, offset = _storage(source), offset + source.storage_offset()
         return storage, offset
 
-    def _sizes_of_arguments(self) -> dict[TorchObject, _Read]:
+    def _sizes_of_arguments(self) -> dict[sympy.Symbol, _Read]:
         """Return the symbols that sizes and strides of arguments are, and how each is read from arguments."""
-        readers: dict[TorchObject, _Read] = {}
+        readers: dict[sympy.Symbol, _Read] = {}
 
-        def note(number: TorchObject, read: _Read) -> None:
+        def note(number: TorchSize, read: _Read) -> None:
             expression = _expression(number)
             if getattr(expression, "is_symbol", False):
                 readers.setdefault(expression, read)
@@ -191,7 +191,7 @@ class Outputs:
                     note(value.stride(axis), functools.partial(_read_stride, place, axis))
         return readers
 
-    def _output(self, node: TorchObject, value: TorchObject) -> _Output:
+    def _output(self, node: fx.Node, value: TorchTensor) -> _Output:
         """Return how an output is made; errors as the class."""
         torch = self._torch
         if value is None and isinstance(node, torch.fx.Node):
@@ -226,7 +226,7 @@ class Outputs:
         offset = self._checked(begin - source.storage_offset())
         return _Output("argument", sources[0], _Layout(size, stride, offset), value.dtype)
 
-    def _piece(self, output: TorchObject, storage: int) -> int:
+    def _piece(self, output: TorchTensor, storage: int) -> int:
         """Return the place of the piece that an output is in, a new one at first."""
         if storage not in self._pieces:
             outputs = [node for node in self._nodes if self._values[node] is output]
@@ -241,7 +241,7 @@ class Outputs:
                 raise WorkloadError("it returns a part of memory that no result fills, expected a tensor without gaps")
         return list(self._pieces).index(storage)
 
-    def _order(self, value: TorchObject) -> tuple[int, ...] | None:
+    def _order(self, value: TorchTensor) -> tuple[int, ...] | None:
         """Return the order in which the dimensions of a tensor lie; None: it does not fill its memory."""
         is_true = self._symbolic.statically_known_true
         hints = [(_hint(stride), _hint(size)) for stride, size in zip(value.stride(), value.shape, strict=True)]
@@ -255,17 +255,17 @@ class Outputs:
         is_whole = is_true(expected * value.element_size() == value.untyped_storage().nbytes())
         return tuple(order) if is_whole and is_true(value.storage_offset() == 0) else None
 
-    def _checked(self, number: TorchObject) -> TorchObject:
+    def _checked(self, number: TorchSize) -> int | sympy.Expr:
         """Return a number, or the expression of sizes that it is; errors as the class."""
         expression = _expression(number)
         if not getattr(expression, "free_symbols", set()) <= self._sizes.keys():
             raise WorkloadError(f"it returns a size that depends on values ({number}), expected sizes of its inputs")
         return expression
 
-    def _with_pieces(self, module: TorchObject) -> TorchObject:
+    def _with_pieces(self, module: fx.GraphModule) -> fx.GraphModule:
         """Return a sub-graph that returns its pieces."""
         graph = self._torch.fx.Graph()
-        copies: dict[TorchObject, TorchObject] = {}
+        copies: dict[fx.Node, fx.Node] = {}
         graph.graph_copy(module.graph, copies)
         pieces = []
         for node, order in self._pieces.values():
@@ -278,7 +278,7 @@ class Outputs:
         return self._torch.fx.GraphModule(module, graph)
 
 
-def _restore(output: _Output, arguments: Sequence[TorchObject], pieces: Sequence[TorchObject]) -> TorchObject:
+def _restore(output: _Output, arguments: Sequence[TorchArgument], pieces: Sequence[TorchTensor]) -> TorchArgument:
     """Return an output of a call."""
     if output.kind == "value":
         return output.source
@@ -295,36 +295,36 @@ def _restore(output: _Output, arguments: Sequence[TorchObject], pieces: Sequence
     return base.as_strided(size, stride, offset)
 
 
-def _is_whole(output: _Output, piece: TorchObject) -> bool:
+def _is_whole(output: _Output, piece: TorchTensor | None) -> bool:
     """Whether an output is a piece as it lies; None: it is another output already."""
     if piece is None or piece.dtype != output.dtype or output.layout is None:
         return False
     return bool(piece.shape == output.layout.size and piece.stride() == output.layout.stride)
 
 
-def _layout(value: TorchObject) -> list[TorchObject]:
+def _layout(value: TorchTensor) -> list[int | sympy.Expr]:
     return [_expression(number) for number in (*value.shape, *value.stride())]
 
 
-def _storage(value: TorchObject) -> int:
+def _storage(value: TorchTensor) -> int:
     return int(value.untyped_storage()._cdata)
 
 
-def _expression(number: TorchObject) -> TorchObject:
+def _expression(number: TorchSize) -> int | sympy.Expr:
     """Return the expression of a size that varies; other numbers are returned as they are."""
     expression = number.node.expr if hasattr(number, "node") else number
     return int(expression) if getattr(expression, "is_Integer", False) else expression
 
 
-def _hint(number: TorchObject) -> int:
+def _hint(number: TorchSize) -> int:
     """Return the value that PyTorch's compiler has seen."""
     return int(number.node.hint or 0) if hasattr(number, "node") else int(number)
 
 
-def _with_sizes(output: _Output, sizes: Mapping[TorchObject, int]) -> _Output:
+def _with_sizes(output: _Output, sizes: Mapping[sympy.Symbol, int]) -> _Output:
     """Return an output whose expressions have the values of sizes."""
 
-    def evaluate(number: TorchObject) -> TorchObject:
+    def evaluate(number: int | sympy.Expr) -> int | sympy.Expr:
         return int(number.xreplace(sizes)) if hasattr(number, "xreplace") else number
 
     layout = output.layout and _Layout(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 
 import numpy as np
 
 from anatune.network.graph.nodes import Array
 from anatune.numerics.digests import NUM_KEYS, update_digest
-from anatune.untyped import TorchObject
+from anatune.untyped import TorchTensor, nn
 
 __all__ = ["WeightDigests", "is_static", "tensors_held"]
 
@@ -28,7 +29,7 @@ def is_static(argument: object) -> bool:
     return getattr(argument, "_dynamo_static_input_type", None) is not None
 
 
-def tensors_held(torch: TorchObject, module: TorchObject) -> list[TorchObject]:
+def tensors_held(torch: ModuleType, module: nn.Module) -> list[TorchTensor]:
     """Return the tensors that a sub-graph has as attributes, which PyTorch did not make arguments."""
     held = [*module.parameters(), *module.buffers()]
     for node in module.graph.nodes:
@@ -47,12 +48,12 @@ class WeightDigests:
     Not safe to call from several threads at once.
     """
 
-    def __init__(self, torch: TorchObject) -> None:
+    def __init__(self, torch: ModuleType) -> None:
         self._torch = torch
         self._plain = (torch.Tensor, torch.nn.Parameter)
         self._arrays: dict[int, tuple[int, int, Array | None]] = {}
 
-    def digest(self, tensors: Sequence[TorchObject]) -> int:
+    def digest(self, tensors: Sequence[TorchTensor]) -> int:
         """Return a digest of what tensors hold; they may be subclasses that hold others, and on any device."""
         state = np.zeros(1, np.uint64)
         for place, tensor in enumerate(self._parts(tensors)):
@@ -64,7 +65,7 @@ class WeightDigests:
             update_digest(array, _KEYS, state)
         return int(state[0])
 
-    def _parts(self, tensors: Sequence[TorchObject]) -> Iterator[TorchObject]:
+    def _parts(self, tensors: Sequence[TorchTensor]) -> Iterator[TorchTensor]:
         """Yield tensors, and in the place of those that are made of others these."""
         for tensor in tensors:
             if type(tensor) not in self._plain and hasattr(tensor, "__tensor_flatten__"):
@@ -72,7 +73,7 @@ class WeightDigests:
             else:
                 yield tensor
 
-    def _array(self, tensor: TorchObject) -> Array | None:
+    def _array(self, tensor: TorchTensor) -> Array | None:
         """Return the bytes of a tensor, where they lie; None: they do not lie beside each other in this memory.
 
         The array does not keep the memory: it may be read only while a tensor is there that has its address.
@@ -87,7 +88,7 @@ class WeightDigests:
         memory = (ctypes.c_uint8 * (expected * tensor.element_size())).from_address(tensor.data_ptr())
         return np.frombuffer(memory, np.uint8)
 
-    def _copy(self, tensor: TorchObject) -> Array:
+    def _copy(self, tensor: TorchTensor) -> Array:
         """Return bytes that say what a tensor holds that does not lie in this memory in one piece."""
         whole = tensor.detach().contiguous().reshape(-1).view(self._torch.uint8)
         if tensor.device.type == "cpu":
@@ -96,7 +97,7 @@ class WeightDigests:
         return _device_digest(self._torch, whole)
 
 
-def _device_digest(torch: TorchObject, data: TorchObject) -> Array:
+def _device_digest(torch: ModuleType, data: TorchTensor) -> Array:
     """Return a digest of the bytes of a tensor on a GPU, as bytes, which is computed there."""
     words = torch.nn.functional.pad(data, (0, -data.numel() % 8)).view(torch.int64)
     totals = []

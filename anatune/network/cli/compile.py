@@ -15,7 +15,6 @@ from anatune.cli.options import (
     Device,
     Elsewhere,
     Html,
-    Keywords,
     Parsed,
     Patience,
     StopAt,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from anatune.core.hardware.spec import HardwareSpec
     from anatune.files import Output
     from anatune.network.compiling.compiled import CompiledModel
+    from anatune.network.compiling.request import Listeners, Request
     from anatune.tuning.cost import ModelEstimate
 
 __all__ = ["compile_model"]
@@ -159,11 +159,19 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     measure: Annotated[bool, typer.Option("--measure", help="Run it here and say each kernel's time.")] = False
 
-    def keywords(self) -> Keywords:
-        """Return what `anatune.compile` takes of it by the same name."""
-        elsewhere = ("output", "hw", "compare", "price", "input_shape", "size", "state", "records", "measure")
-        names = [name for name in self.__struct_fields__ if name not in elsewhere]
-        return {name: getattr(self, name) for name in names}
+    def request(self, elsewhere: Elsewhere, records: Path | None, listeners: Listeners) -> Request:
+        """Return what the library is asked for, which refuses what contradicts itself."""
+        from anatune.network.compiling.request import MeasuringOptions, Quantising, Request
+
+        measuring = MeasuringOptions(
+            trials=self.trials, time_limit_s=self.time_limit_s, records=records, resume=self.resume,
+            reuse=not elsewhere.no_reuse, stop_at=self.stop_at, patience=self.patience, **elsewhere.keywords(),
+        )  # fmt: skip
+        quantising = Quantising(self.calibrate, self.percentile)
+        return Request(
+            threads=self.threads, accuracy=self.accuracy or "standard", precision=self.precision, check=self.check,
+            fallback=self.fallback, measuring=measuring, quantising=quantising, listeners=listeners,
+        )  # fmt: skip
 
 
 @spread
@@ -196,6 +204,7 @@ def compile_model(
     from anatune.measure.named_hardware import hardware
     from anatune.network.compiling import session
     from anatune.network.compiling.folder import check_place
+    from anatune.network.compiling.request import Listeners, ModelSource
 
     if asked.compare:
         _compare(model, asked, elsewhere, html, as_json=as_json)
@@ -204,15 +213,9 @@ def compile_model(
         raise UsageError("--price is for --compare; leave it out")
     if asked.output is None:
         raise UsageError("-o/--output is missing, expected the folder to write; --compare writes none")
-    output, measures = asked.output, elsewhere.keywords()
+    output = asked.output
     page_file = check_html(html, model, asked.records, output, asked.hw)
     check_place(output)
-    _refuse_unmeasured(asked, elsewhere)
-    _warn_of_code(model)
-    device = hardware(asked.hw)
-    refuse_threads(asked.threads, device)
-    _say_target(device, asked)
-    kept = _kept_records(asked, elsewhere)
     display = ModelDisplay()
     told: list[ModelEstimate] = []
 
@@ -222,17 +225,19 @@ def compile_model(
         told.append(estimate)
         note(f"note: {model_cost_text(estimate)}")
 
+    _warn_of_code(model)
+    device = hardware(asked.hw)
+    refuse_threads(asked.threads, device)
+    _say_target(device, asked)
+    kept = _kept_records(asked, elsewhere)
+    count = display.progress.count("planning", then="planning what is left")
+    request = asked.request(elsewhere, kept, Listeners(count, display, say, display.begin))
     try:
         with display:
             display.begin("reading the model")
             inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
-            compiled = session.compile(
-                model, inputs, hw=device, sizes=named_sizes(asked.size), state=named_state(asked.state), records=kept,
-                reuse=not elsewhere.no_reuse,
-                **asked.keywords(), **measures,
-                progress=display.progress.count("planning", then="planning what is left"), tuning_progress=display,
-                on_estimate=say, on_stage=display.begin,
-            )  # fmt: skip
+            source = ModelSource(model, inputs, named_sizes(asked.size), state=named_state(asked.state))
+            compiled = session.compile_source(source, device, request)
     except KeyboardInterrupt as stop:
         from anatune.tuning.result import TuningInterrupted
 
@@ -352,20 +357,6 @@ def _warn_of_code(model: Path) -> None:
             f"note: {model} is read by torch.export.load, which runs code that it may hold: compile only files "
             "of people you trust; ONNX files hold none"
         )
-
-
-def _refuse_unmeasured(asked: CompileOptions, elsewhere: Elsewhere) -> None:
-    """Raise UsageError for an option about measuring where nothing is measured."""
-    if asked.trials:
-        return
-    for name, value, does in (
-        ("--cluster", elsewhere.cluster, "says who measures"),
-        ("--tracker", elsewhere.tracker, "says who measures"),
-        ("--stop-at", asked.stop_at, "ends measuring"),
-        ("--patience", asked.patience, "ends measuring"),
-    ):
-        if value is not None:
-            raise UsageError(f"{name} {does}, and without --trials nothing is measured; say how many")
 
 
 def _shapes(words: list[str] | None) -> list[tuple[int, ...]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anatune.codegen.compat import TvmObject, array_of
+from anatune.codegen.compat import array_of
 from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import AnatuneError, BuildError, DivisionError, RunError, WorkloadError
@@ -38,6 +38,7 @@ from anatune.network.relax.frontends import Imported
 from anatune.network.relax.kernels import ModelKernel
 from anatune.network.relax.machine import Machine
 from anatune.network.relax.writing import written
+from anatune.untyped import tvm
 
 __all__ = ["TOLERANCE", "Suspects", "checked", "compared", "error_of", "tolerance_of"]
 
@@ -293,8 +294,8 @@ class Suspects:
     ----------
     graph : Graph
         What was built; its constants may have been forgotten.
-    kernels : mapping of int to ModelKernel
-        ``id`` of each node that anatune has a kernel for -> its kernel.
+    kernels : mapping of Node to ModelKernel
+        Each node that anatune has a kernel for -> its kernel.
     planned : sequence of PlannedKernel
     target, threads
         As built.
@@ -305,9 +306,9 @@ class Suspects:
     """
 
     graph: Graph
-    kernels: Mapping[int, ModelKernel]
+    kernels: Mapping[Node, ModelKernel]
     planned: Sequence[PlannedKernel]
-    target: TvmObject
+    target: tvm.target.Target
     threads: int
     original: Callable[[], Graph]
     prepare: Callable[[Graph], Graph]
@@ -327,15 +328,14 @@ class Suspects:
             found = self._results(whole, self.kernels, inputs)
         except AnatuneError as error:
             return f"which operator differs is not known ({error})"
-        known = {id(value): array for value, array in zip(self.graph.inputs, inputs, strict=True)}
-        known.update((id(node), array) for node, array in zip(nodes, found, strict=False))
+        known = dict[Value, Array](zip((*self.graph.inputs, *nodes), (*inputs, *found), strict=False))
         unknown: dict[str, int] = {}
         for number, node in enumerate(nodes, 1):
             want = _expected(node, known)
             if want is None:
                 unknown[node.op] = unknown.get(node.op, 0) + 1
-            elif _differs(known[id(node)], want):
-                far, where = error_of(known[id(node)], want), f"operator {number} of {len(nodes)}"
+            elif _differs(known[node], want):
+                far, where = error_of(known[node], want), f"operator {number} of {len(nodes)}"
                 return f"the first operator that differs is {self._words(node)} ({where}), by {far:.3g} from float64"
         names = ", ".join(f"{name} ({count})" for name, count in unknown.items())
         right = f"each operator alone is right on its operands (not judged: {names or 'none'})"
@@ -356,7 +356,7 @@ class Suspects:
             return "a pass of anatune's over the graph changes what it computes"
         return f"TVM's own import and code differ as well, by {worst:.3g}, without anything of anatune's"
 
-    def _results(self, graph: Graph, kernels: Mapping[int, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
+    def _results(self, graph: Graph, kernels: Mapping[Node, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
         """Return the outputs of a graph, built and run; errors as `compiling.session.compile`."""
         model = written(graph, kernels)
         library = built(model, self.target, self.threads)
@@ -376,8 +376,8 @@ class Suspects:
         for one in self.planned:
             if any(node is other for other in one.nodes):
                 return f"{one.name}, {workload_to_text(one.workload)}, by the schedule {one.schedule.describe()}"
-        if id(node) in self.kernels:
-            return f"{self.kernels[id(node)].name}, {node.op} of {node.type}"
+        if node in self.kernels:
+            return f"{self.kernels[node].name}, {node.op} of {node.type}"
         return f"{node.op} of {node.type}, TVM's own"
 
 
@@ -403,13 +403,13 @@ def _differs(own: Array, want: Array) -> bool:
     return not error_of(own, want) <= tolerance_of(own)
 
 
-def _expected(node: Node, known: Mapping[int, Array]) -> Array | None:
+def _expected(node: Node, known: Mapping[Value, Array]) -> Array | None:
     """Return what a node makes of its operands; None: that is not known here."""
 
     def array_for(value: Value) -> Array:
-        return value.array if isinstance(value, Constant) else known[id(value)]
+        return value.array if isinstance(value, Constant) else known[value]
 
-    if any(not isinstance(one, Constant) and id(one) not in known for one in values_in(node.arguments)):
+    if any(not isinstance(one, Constant) and one not in known for one in values_in(node.arguments)):
         return None
     if node.op not in PRODUCTS:
         return value_of(node, known)

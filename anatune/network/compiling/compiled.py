@@ -11,17 +11,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from anatune.arguments import checked_integer, checked_path, plain_array, shown
-from anatune.codegen.compat import TvmObject, array_of
+from anatune.codegen.compat import array_of
 from anatune.codegen.pool import set_threads
 from anatune.errors import RecordError, RunError
 from anatune.files import reason, remove_with, scratch_folder
 from anatune.measure.cpu.blocks import Block, tensor_of
-from anatune.measure.cpu.tiles import allow_tiles
+from anatune.measure.cpu.features import allow_tiles
 from anatune.measure.run.correctness import array_dtype
 from anatune.network.compiling import folder
 from anatune.network.compiling.memory import Memory, mapped_file, new_memory, views
@@ -32,10 +32,12 @@ from anatune.network.graph.torch.arrays import array_of_torch
 from anatune.network.relax.machine import Frame, Machine
 from anatune.printable import printable
 from anatune.threads import LockedProperty, in_turn, new_lock
+from anatune.untyped import tvm
 
 __all__ = ["CompiledModel", "draw_inputs", "draw_state"]
 
 _WIDTH = 120
+_Tensors: TypeAlias = "list[tvm.runtime.Tensor]"
 _COPIED = ("float32", "float64", "int32", "int64")
 _COPIED_ELEMENTS = 1 << 14
 """Inputs that a call copies: checking and wrapping one takes as long as copying some ten thousand elements."""
@@ -150,7 +152,7 @@ class CompiledModel:
         with self._lock:
             return self._call(inputs)
 
-    def _call(self, inputs: Sequence[object]) -> TvmObject:
+    def _call(self, inputs: Sequence[object]) -> object:
         frame = self._machine.take()
         try:
             tensors = given = self._copied(inputs, frame)
@@ -172,8 +174,8 @@ class CompiledModel:
         return self._returned(outputs, array_of, inputs)
 
     def _returned(
-        self, outputs: Sequence[TvmObject], array_for: Callable[[TvmObject], Array], inputs: Sequence[object]
-    ) -> TvmObject:
+        self, outputs: Sequence[object], array_for: Callable[[tvm.runtime.Tensor], Array], inputs: Sequence[object]
+    ) -> object:
         """Return outputs as a call does: tensors of PyTorch's where the first input is one."""
         torch = sys.modules.get("torch")
         if torch is not None and inputs and isinstance(inputs[0], torch.Tensor):
@@ -294,7 +296,7 @@ class CompiledModel:
         """Return what a folder holds of it."""
         return folder.Saved(self.summary, self._library, self.code, self.memory)
 
-    def _places(self) -> list[tuple[Array, TvmObject]]:
+    def _places(self) -> list[tuple[Array, tvm.runtime.Tensor]]:
         """Return memory for the inputs, and TVM's tensors of it; []: some are large, or have not one size."""
         own = self.summary
         if own.ranges or own.state or any(one.dtype not in _COPIED for one in own.inputs):
@@ -304,7 +306,7 @@ class CompiledModel:
             return []
         return [(block.array, block.tensor) for block in itertools.starmap(Block, kinds)]
 
-    def _copied(self, inputs: Sequence[object], frame: Frame) -> list[TvmObject]:
+    def _copied(self, inputs: Sequence[object], frame: Frame) -> _Tensors:
         """Return small inputs as tensors of the frame's own; []: they have to be looked at closely."""
         if (places := frame.inputs) is None:
             places = frame.inputs = self._places()
@@ -328,7 +330,7 @@ class CompiledModel:
             _check(array, one, known)
         return arrays, known
 
-    def _given(self, inputs: Sequence[object], state: State) -> tuple[list[TvmObject], list[TvmObject], dict[str, int]]:
+    def _given(self, inputs: Sequence[object], state: State) -> tuple[_Tensors, _Tensors, dict[str, int]]:
         """Return the inputs of a call as tensors, all that the library takes in it, and the sizes that vary."""
         arrays, known = self._arrays(inputs)
         tensors = list(map(tensor_of, arrays))
@@ -337,7 +339,7 @@ class CompiledModel:
         return tensors, [*before, *tensors, *behind], known
 
     @in_turn
-    def _on_copy(self, inputs: Sequence[object]) -> list[TvmObject]:
+    def _on_copy(self, inputs: Sequence[object]) -> _Tensors:
         """Return all that the library takes in a call that leaves the state as it is."""
         return self._given(inputs, self._state.copy())[1]
 

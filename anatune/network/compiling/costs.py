@@ -103,7 +103,8 @@ def estimate_model(
     each = [_each(one) for one in earlier] or [(_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S)]
     size = products + _ALWAYS
     plan_s, build_s, check_s = (size * statistics.median(values) for values in zip(*each, strict=True))
-    tune_s, trials, limit_s = 0.0, request.trials, request.time_limit_s
+    measuring = request.measuring
+    tune_s, trials, limit_s = 0.0, measuring.trials, measuring.time_limit_s
     if trials:
         measured = [one.tune_s / one.trials for one in earlier if one.trials]
         trial_s = (
@@ -117,7 +118,7 @@ def estimate_model(
         build_s *= 2  # with the plan's kernels and with the measured ones
     total_s = compile_s + calibrate_s + plan_s + build_s + tune_s + (check_s if is_checked else 0.0)
     factor = error_factor([(one.total_s, one.estimated_s) for one in earlier])
-    is_known = not request.is_elsewhere or not trials
+    is_known = not measuring.is_elsewhere or not trials
     return ModelEstimate(
         products,
         trials,
@@ -129,7 +130,7 @@ def estimate_model(
         total_s / factor if is_known else None,
         total_s * factor if is_known else None,
         ("machine" if earlier else "first") if is_known else "elsewhere",
-        bool(trials) and request.may_end_early,
+        bool(trials) and measuring.may_end_early,
         compile_s,
         calibrate_s,
     )
@@ -183,26 +184,26 @@ class ModelCosts:
 
         `calibrates`: see `estimate_model`.
         """
-        request = self._request
+        tell = self._request.listeners.on_estimate
         self._told = told = estimate_model(
             sum(operator_of(node).own in PRODUCTS for node in graph.nodes()),
             self._hardware,
             self._threads,
-            request,
+            self._request,
             is_checked=self._is_checked,
             earlier=self._history.of(self._key),
             compile_s=sum(first_compilation_s(code) for code in {template.folder for template in self._templates}),
             calibrates=calibrates,
         )
-        if request.on_estimate is not None:
-            request.on_estimate(told)
+        if tell is not None:
+            tell(told)
         return told
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Time a part of `STAGES`, and tell whoever wants to hear that it begins."""
-        if self._request.on_stage is not None:
-            self._request.on_stage(STAGES[name])
+        if self._request.listeners.on_stage is not None:
+            self._request.listeners.on_stage(STAGES[name])
         began = self._clock()
         yield
         self._spent[name] += self._clock() - began

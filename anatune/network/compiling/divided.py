@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import msgspec
 
@@ -26,7 +27,7 @@ from anatune.network.graph.summary import Division, ModelSummary, PartSummary, T
 from anatune.network.relax.frontends import Imported, imported
 from anatune.network.relax.machine import check_gpu
 from anatune.threads import new_lock
-from anatune.untyped import OnnxObject
+from anatune.untyped import onnx
 
 __all__ = ["DividedModel", "NothingCompiledError", "divided_model", "load", "run_whole"]
 
@@ -39,7 +40,7 @@ class NothingCompiledError(WorkloadError):
     """No node of a model can be compiled: onnxruntime itself has to run it."""
 
 
-def run_whole(model: OnnxObject, reads: Sequence[str], threads: int | None) -> Callable[..., list[object]]:
+def run_whole(model: onnx.ModelProto, reads: Sequence[str], threads: int | None) -> Callable[..., list[object]]:
     """Return what runs a whole model (onnx.ModelProto) by onnxruntime: takes the inputs `reads`, returns all outputs.
 
     Raises
@@ -77,7 +78,7 @@ class _OnnxPart:
     def __reduce__(self) -> tuple[object, ...]:
         return _OnnxPart, (self.model, self._reads, self._words, self._threads)
 
-    def types(self) -> list[OnnxObject]:
+    def types(self) -> list[onnx.ValueInfoProto]:
         """Return what onnxruntime says of its outputs (onnx.ValueInfoProto); () may be a shape that is not known."""
         onnx, found = import_module("onnx"), []
         for one in self._session.get_outputs():
@@ -99,13 +100,13 @@ class DividedModel(CompiledModel):
         self.division, self._engines, self._lock = division, engines, new_lock()
         self.summary = _merged(division, [one.summary for one in engines if isinstance(one, CompiledModel)])
 
-    def __call__(self, *inputs: object) -> OnnxObject:
+    def __call__(self, *inputs: object) -> Any:
         """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
         return self._returned(self._run(self._arrays(inputs)[0]), lambda one: one, inputs)
 
     def _run(
         self, arrays: Sequence[Array], seen: Callable[[int, Engine, list[object]], None] | None = None
-    ) -> list[OnnxObject]:
+    ) -> list[object]:
         """Return all outputs; `seen` is called with each part's place, engine and inputs before it runs."""
         values: dict[str, object] = {one.name: array for one, array in zip(self.summary.inputs, arrays, strict=True)}
         for place, (part, engine) in enumerate(zip(self.division.parts, self._engines, strict=True)):
@@ -230,11 +231,10 @@ def divided_model(source: Imported, request: Request, threads: int, compile_part
     count = sum(not part.left for part in parts)
     if count < len(parts):
         _runtime()
-    asked = msgspec.structs.replace(
-        request,
-        trials=-(-request.trials // max(count, 1)),
-        time_limit_s=None if request.time_limit_s is None else request.time_limit_s / max(count, 1),
-    )
+    limit_s, share = request.measuring.time_limit_s, max(count, 1)
+    trials, limit_s = -(-request.trials // share), None if limit_s is None else limit_s / share
+    measuring = msgspec.structs.replace(request.measuring, trials=trials, time_limit_s=limit_s)
+    asked = msgspec.structs.replace(request, measuring=measuring)
     engines, told = [], []
     for part in parts:
         engine, left = _engine(part, asked, threads, compile_part)
@@ -266,7 +266,7 @@ def _words_of(left: Sequence[tuple[str, str]]) -> str:
     return f"{left[0][0]}{f' and {len(left) - 1} more nodes' if left[1:] else ''}"
 
 
-def _types(model: OnnxObject, threads: int) -> list[OnnxObject]:
+def _types(model: onnx.ModelProto, threads: int) -> list[onnx.ValueInfoProto]:
     """Return the outputs of a model of one node with their types: by the standard, or else by onnxruntime."""
     try:
         found = list(import_module("onnx.shape_inference").infer_shapes(model, data_prop=True).graph.output)
@@ -278,12 +278,12 @@ def _types(model: OnnxObject, threads: int) -> list[OnnxObject]:
     return _OnnxPart(model.SerializeToString(), (), f"{node.op_type} ({place_of(node)})", threads).types()
 
 
-def _inputs(model: OnnxObject, shapes: Mapping[str, Sequence[int]]) -> tuple[TensorSummary, ...]:
+def _inputs(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> tuple[TensorSummary, ...]:
     kinds = {value.name: onnx_dtype(value) for value in model.graph.input if value.name in shapes}
     return tuple(TensorSummary(name, kinds[name], tuple(shape)) for name, shape in shapes.items())
 
 
-def _outputs(model: OnnxObject, inputs: Sequence[TensorSummary], parts: Sequence[Part]) -> tuple[TensorSummary, ...]:
+def _outputs(model: onnx.ModelProto, inputs: tuple[TensorSummary, ...], parts: list[Part]) -> tuple[TensorSummary, ...]:
     """Return the outputs of a model: onnxruntime's may have no sizes that are known, or be no tensors of numbers."""
     known = {one.name: one for one in inputs}
     for value in (value for part in parts for value in part.model.graph.output):
@@ -324,7 +324,7 @@ def _merged(division: Division, compiled: Sequence[ModelSummary]) -> ModelSummar
     checks = [one.check for one in compiled if one.check is not None]
     first, is_alone = compiled[0], len(compiled) == 1
 
-    def named(field: str) -> tuple[OnnxObject, ...]:
+    def named(field: str) -> tuple[TensorSummary, ...]:
         return tuple(
             msgspec.structs.replace(one, name=_in_part(place, one.name))
             for place, summary in zip(places, compiled, strict=True)

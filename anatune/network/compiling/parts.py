@@ -129,27 +129,27 @@ def attention_summary(attention: PlannedAttention) -> KernelSummary:
     )
 
 
-def operators_of(graph: Graph, known: Container[int], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
+def operators_of(graph: Graph, known: Container[Node], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
     """Return what anatune has no kernels for, the most frequent first; reshapes only name memory anew.
 
     Parameters
     ----------
-    known : container of int
-        ``id`` of the nodes that have kernels.
+    known : container of Node
+        The nodes that have kernels.
     hardware : CpuSpec or GpuSpec
         Times are predicted for it, of a CPU for its cores.
     """
     names = [
-        (node.op, node) for node in graph.nodes() if id(node) not in known and node.op not in (ITEM, LEADING, "reshape")
+        (node.op, node) for node in graph.nodes() if node not in known and node.op not in (ITEM, LEADING, "reshape")
     ]
     return tuple(sorted(_summed(names, hardware), key=lambda operator: -operator.count))
 
 
-def rows_of(graph: Graph, kernels: Mapping[int, ModelKernel], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
-    """Return those of a model's kernels that are not planned, in the model's order; `kernels` by ``id`` of nodes."""
+def rows_of(graph: Graph, kernels: Mapping[Node, ModelKernel], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
+    """Return those of a model's kernels that are not planned, in the model's order."""
     planned = (*PRODUCTS, ATTENTION)
-    own = [node for node in graph.nodes() if id(node) in kernels and node.op not in planned]
-    return _summed([(kernels[id(node)].name, node) for node in own], hardware)
+    own = [node for node in graph.nodes() if node in kernels and node.op not in planned]
+    return _summed([(kernels[node].name, node) for node in own], hardware)
 
 
 def _summed(named: Sequence[tuple[str, Node]], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
@@ -170,8 +170,8 @@ def _bytes(node: Node) -> int:
         return 2 * written
     if node.op == PUT:
         return 2 * _size(tensor_type(node.arguments[1]))
-    read = {id(value): value.type for value in values_in(node.arguments)}
-    return written + sum(_size(kind) for kind in read.values() if isinstance(kind, TensorType))
+    read = set(values_in(node.arguments))
+    return written + sum(_size(value.type) for value in read if isinstance(value.type, TensorType))
 
 
 def _size(kind: TensorType) -> int:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from anatune import api
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.prediction import Prediction
@@ -21,6 +20,7 @@ from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.core.workload.ranges import ranged
 from anatune.errors import SpaceError
+from anatune.model.rank import Constraints, rank
 from anatune.network.compiling.plan_cache import PlanCache
 from anatune.network.graph.nodes import Constant, Graph, Node
 from anatune.network.graph.operators import PRODUCTS, SCALED_MATMUL
@@ -168,7 +168,7 @@ class SumPlanner:
         count, name = (_RANGED, f"{template.name} {most}") if most else (_TRANSFORMS, template.name)
 
         def search() -> list[Schedule]:
-            return list(api.plan(workload, self.hardware, count, accuracy=self.accuracy).schedules)
+            return rank(workload, self.hardware, count, Constraints(accuracy=self.accuracy)).schedules
 
         def time_s(one: Schedule) -> float:
             return self.predicted(one, known).time_s
@@ -199,7 +199,7 @@ class SumPlanner:
         found: list[Schedule] = []
 
         def planned(template: str) -> list[Schedule]:
-            return list(api.plan(workload, hardware, _TRANSFORMS, template=template, accuracy=accuracy).schedules)
+            return rank(workload, hardware, _TRANSFORMS, Constraints(template=template, accuracy=accuracy)).schedules
 
         for joined in joined_templates(workload, hardware, accuracy)[1:]:
             found += self._found(workload, known, joined.name, partial(planned, joined.name))
@@ -327,8 +327,8 @@ def in_parallel(
 
 def weight_bytes(nodes: Iterable[Node]) -> float:
     """Return the bytes of the constants that products read: what a run brings from memory or the last cache."""
-    read = {id(value): value for node in nodes if node.op in PRODUCTS for value in node.arguments[: _operands(node)]}
-    return float(sum(value.array.nbytes for value in read.values() if isinstance(value, Constant)))
+    read = {value for node in nodes if node.op in PRODUCTS for value in node.arguments[: _operands(node)]}
+    return float(sum(value.array.nbytes for value in read if isinstance(value, Constant)))
 
 
 def _operands(node: Node) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,29 +12,30 @@ import msgspec
 
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
-from anatune.errors import SpaceError, WorkloadError
+from anatune.core.show import duration
+from anatune.errors import BuildError, SpaceError, WorkloadError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.network.compiling.compiled import CompiledModel, draw_inputs
 from anatune.network.compiling.memory import check_model
 from anatune.network.compiling.model_cache import ModelCache
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.request import Listeners, MeasuringOptions, ModelSource, Quantising, Request
 from anatune.network.compiling.targets import is_all_triton, target_of
 from anatune.network.graph.nodes import Array
-from anatune.network.graph.summary import Check, TensorSummary
+from anatune.network.graph.summary import Check, TensorSummary, TuningSummary
 from anatune.report import units
 from anatune.threads import one_by_one
 
 if TYPE_CHECKING:
-    from anatune.network.compiling.targets.base import ModelTarget
+    from anatune.network.compiling.costs import ModelCosts
+    from anatune.network.compiling.targets.base import ModelBuild, ModelTarget, PlannedModel
     from anatune.network.relax.frontends import Imported
     from anatune.network.relax.ranges import Sizes
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
 
-__all__ = ["compile", "example_arrays"]
+__all__ = ["Decisions", "build", "compile", "compile_imported", "compile_source", "example_arrays", "plan", "tune"]
 
 
-@one_by_one
 def compile(
     model: object,
     example_inputs: object = None,
@@ -161,47 +163,158 @@ def compile(
     MissingDependencyError
         TVM, or the library of the model, is not installed.
     """
-    request = Request(
-        threads=threads, accuracy=accuracy, precision=precision, trials=trials,
-        time_limit_s=time_limit_s, records=records, resume=resume,
-        check=check, progress=progress, tuning_progress=tuning_progress, cluster=cluster, tls=tls, tracker=tracker,
-        key=key, reuse=reuse, stop_at=stop_at, patience=patience, on_estimate=on_estimate, on_stage=on_stage,
-        fallback=fallback, percentile=percentile,
+    measuring = MeasuringOptions(
+        trials=trials, time_limit_s=time_limit_s, records=records, resume=resume, cluster=cluster, tls=tls,
+        tracker=tracker, key=key, reuse=reuse, stop_at=stop_at, patience=patience,
     )  # fmt: skip
-    device = hardware(hw)
-    if precision != "int8" and (calibrate is not None or percentile is not None):
-        raise SpaceError("compile: calibrate and percentile are for precision int8; name it, or leave them out")
-    if precision == "int8":
-        from anatune.network.relax.frontends import imported
+    request = Request(
+        threads=threads, accuracy=accuracy, precision=precision, check=check, fallback=fallback, measuring=measuring,
+        quantising=Quantising(calibrate, percentile),
+        listeners=Listeners(progress, tuning_progress, on_estimate, on_stage),
+    )  # fmt: skip
+    return compile_source(ModelSource(model, example_inputs, sizes, dynamic_shapes, state), hardware(hw), request)
 
-        source = imported(model, example_inputs, sizes, dynamic_shapes, state)
-        return _quantised(source, device, request, calibrate)
-    if fallback is not None:
+
+@one_by_one
+def compile_source(given: ModelSource, device: HardwareSpec, request: Request) -> CompiledModel:
+    """Return a model compiled for a device, or as an equal call compiled it before; errors as `compile`."""
+    if request.precision == "int8":
+        return _quantised(given.read(), device, request)
+    if request.fallback is not None:
         from anatune.network.compiling.targets.cpu import cpu_named
 
         device = cpu_named(device)
-    cache = ModelCache(model, example_inputs, device, request, [sizes, state, dynamic_shapes])
+    others = [given.sizes, given.state, given.dynamic_shapes]
+    cache = ModelCache(given.model, given.example_inputs, device, request, others)
     compiled = cache.read()
     if compiled is None:
         from anatune.network.compiling.targets.planned import check_sizes
-        from anatune.network.relax.frontends import imported  # late, as all that a model that is there does not need
 
-        _check_packages(model, device, request)
+        _check_packages(given.model, device, request)
         target = target_of(device, request)
-        source = imported(model, example_inputs, sizes, dynamic_shapes, state)
+        source = given.read()
         if source.is_described:
             raise WorkloadError(
                 f"compile: weights of {source.name} are on the meta device, which keeps shapes alone; load them, or "
                 "predict what it would be by anatune.compare"
             )
         check_sizes(source, target)
-        divided = _divided(source, device, target) if fallback is not None else None
-        compiled = _compiled(source, target) if divided is None else divided
+        divided = _divided(source, device, target) if request.fallback is not None else None
+        compiled = compile_imported(source, target) if divided is None else divided
         cache.write(compiled)
     return compiled
 
 
-def _quantised(source: Imported, device: HardwareSpec, request: Request, data: object) -> CompiledModel:
+def compile_imported(source: Imported, target: ModelTarget) -> CompiledModel:
+    """Return an imported model compiled by a target, or by the one that takes what it has no code for."""
+    try:
+        return _compile_by(source, target)
+    except (BuildError, SpaceError):
+        if target.otherwise is None:
+            raise
+    return _compile_by(source, target.otherwise)
+
+
+def _compile_by(source: Imported, target: ModelTarget) -> CompiledModel:
+    """Return an imported model compiled by a target, stage by stage; errors as `compile`."""
+    from anatune.network.compiling.costs import ModelCosts
+
+    if target.widens:
+        source = source.widened()
+    is_checked = target.is_checked(source)
+    costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)
+    decisions = tune(plan(source, target, costs), target, costs)
+    model = build(decisions, target, costs)
+    if is_checked:
+        with costs.part("check"):
+            checked = target.check(model, source)
+        model.compiled.summary = msgspec.structs.replace(model.compiled.summary, **checked._asdict())
+    costs.keep(0 if decisions.tuning is None else decisions.tuning.new_trials)
+    return model.compiled
+
+
+@dataclass(frozen=True, repr=False)
+class Decisions:
+    """All that is decided of a model before it is built. Immutable; prints its kernels.
+
+    Attributes
+    ----------
+    name : str
+        Of the model.
+    planned : PlannedModel
+        Behind all passes, with the analytical model's first choices of kernels.
+    measured : PlannedModel, optional
+        The same with the best measured kernels; None: nothing is measured.
+    tuning : TuningSummary, optional
+        What measuring came to.
+    """
+
+    name: str
+    planned: PlannedModel
+    measured: PlannedModel | None = None
+    tuning: TuningSummary | None = None
+
+    @property
+    def changed(self) -> PlannedModel | None:
+        """The model with its measured kernels; None where they are those that were planned."""
+        schedules = [kernel.schedule for kernel in self.planned.kernels]
+        best = self.measured
+        return None if best is None or [kernel.schedule for kernel in best.kernels] == schedules else best
+
+    def __repr__(self) -> str:
+        best = self.measured or self.planned
+        lines = [
+            f"  {len(kernel.nodes)} x {kernel.workload.describe()}, {duration(kernel.prediction.time_s)} each: "
+            f"{kernel.schedule.describe()}"
+            for kernel in best.kernels
+        ]
+        return "\n".join([f"{self.name}: products predicted to take {duration(best.time_s)} a run", *lines])
+
+
+def plan(source: Imported, target: ModelTarget, costs: ModelCosts) -> Decisions:
+    """Read a model's graph and plan it: passes, layouts and first choices of kernels; errors as `compile`."""
+    from anatune.network.compiling.sizes.varying import environments
+    from anatune.network.compiling.targets.planned import planned_model
+
+    graph = source.graph(environments(source.ranges, source.state)[0])
+    if target.hardware.kind == "cpu":
+        check_model(graph, source.name, checked=target.is_checked(source))
+    costs.tell(graph)
+    with costs.part("plan"):
+        return Decisions(source.name, planned_model(target, graph, source))
+
+
+def tune(decisions: Decisions, target: ModelTarget, costs: ModelCosts) -> Decisions:
+    """Return decisions with the best measured kernels, the same where none are measured; errors as `compile`."""
+    if not target.measures:
+        return decisions
+    with costs.part("tune"):
+        kernels, tuning = target.tuned(decisions.planned)
+    return replace(decisions, measured=decisions.planned._replace(kernels=kernels), tuning=tuning)
+
+
+def build(decisions: Decisions, target: ModelTarget, costs: ModelCosts) -> ModelBuild:
+    """Return a model as machine code; of planned and measured kernels those that run faster. Errors as `compile`."""
+    changed, judged = decisions.changed, None
+    with costs.part("build"):
+        built = target.build(decisions.planned, forget=changed is None)
+    if target.measures:
+        from anatune.network.compiling.tuning import faster, latency  # late, as all that only tuning needs
+
+        if changed is None:
+            judged = latency(built.compiled)
+        else:
+            with costs.part("build"):
+                other = target.build(changed, forget=True)
+            with costs.part("tune"):
+                judged = faster(other.compiled, built.compiled)
+            built = other if judged.is_tuned else built
+    compiled = built.compiled
+    compiled.summary = msgspec.structs.replace(compiled.summary, latency=judged, tuning=decisions.tuning)
+    return built
+
+
+def _quantised(source: Imported, device: HardwareSpec, request: Request) -> CompiledModel:
     """Return a float32 model as one of 8-bit integers; errors as `compile`."""
     from anatune.network.compiling.costs import ModelCosts
     from anatune.network.compiling.precision.quantising import output_error, quantised
@@ -224,10 +337,14 @@ def _quantised(source: Imported, device: HardwareSpec, request: Request, data: o
     target = target_of(device, request)
     costs = ModelCosts(device, target.threads, request, is_checked=False)
     costs.tell(source.graph(environments(source.ranges, source.state)[0]), calibrates=True)
-    plain = msgspec.structs.replace(request, trials=0, records=None, resume=False, progress=None)
+    listeners = msgspec.structs.replace(request.listeners, progress=None)
+    plain = msgspec.structs.replace(request, measuring=MeasuringOptions(), listeners=listeners)
+    data, percentile = request.quantising.calibrate, request.quantising.percentile
     with costs.part("calibrate"):
-        made = quantised(source.widened(), lambda: target_of(device, plain), data, request.percentile)
-    compiled = _compiled(made.source, target_of(device, msgspec.structs.replace(request, on_estimate=None, check=None)))
+        made = quantised(source.widened(), lambda: target_of(device, plain), data, percentile)
+    listeners = msgspec.structs.replace(request.listeners, on_estimate=None)
+    unchecked = msgspec.structs.replace(request, listeners=listeners, check=None)
+    compiled = compile_imported(made.source, target_of(device, unchecked))
     check = None
     if request.check is not False:
         with costs.part("check"):
@@ -243,7 +360,7 @@ def _divided(source: Imported, device: HardwareSpec, target: ModelTarget) -> Com
     from anatune.network.compiling.divided import divided_model
 
     def compile_part(part: Imported, asked: Request) -> CompiledModel:
-        return _compiled(part, target_of(device, asked))
+        return compile_imported(part, target_of(device, asked))
 
     return divided_model(source, target.request, target.threads, compile_part)
 
@@ -262,52 +379,6 @@ def _check_packages(model: object, device: HardwareSpec, request: Request) -> No
         template = "triton" if is_all_triton(device, request) else "cuda"
         checks.append(partial(toolchain_of(template).check_target, device))
     check_all(*checks)
-
-
-def _compiled(source: Imported, target: ModelTarget) -> CompiledModel:
-    """Return an imported model compiled for a device; errors as `compile`."""
-    from anatune.network.compiling.costs import ModelCosts
-    from anatune.network.compiling.sizes.varying import environments
-    from anatune.network.compiling.targets.planned import planned_model
-
-    if target.widens:
-        source = source.widened()
-    is_checked = target.is_checked(source)
-    costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)
-    graph = source.graph(environments(source.ranges, source.state)[0])
-    target = target.suited(graph)
-    if target.hardware.kind == "cpu":
-        check_model(graph, source.name, checked=is_checked)
-    costs.tell(graph)
-    with costs.part("plan"):
-        planned = planned_model(target, graph, source)
-    del graph  # its constants are not those of what is planned
-    best, judged, tuning = planned, None, None
-    if target.measures:
-        from anatune.network.compiling.tuning import faster, latency  # late, as all that only tuning needs
-
-        with costs.part("tune"):
-            kernels, tuning = target.tuned(planned)
-        best = planned._replace(kernels=kernels)
-    is_changed = [kernel.schedule for kernel in best.kernels] != [kernel.schedule for kernel in planned.kernels]
-    with costs.part("build"):
-        build = target.build(planned, forget=not is_changed)
-    if is_changed:
-        with costs.part("build"):
-            other = target.build(best, forget=True)
-        with costs.part("tune"):
-            judged = faster(other.compiled, build.compiled)
-        build = other if judged.is_tuned else build
-    elif target.measures:
-        judged = latency(build.compiled)
-    compiled = build.compiled
-    compiled.summary = msgspec.structs.replace(compiled.summary, latency=judged, tuning=tuning)
-    if is_checked:
-        with costs.part("check"):
-            checked = target.check(build, source)
-        compiled.summary = msgspec.structs.replace(compiled.summary, **checked._asdict())
-    costs.keep(0 if tuning is None else tuning.new_trials)
-    return compiled
 
 
 def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[Array]:

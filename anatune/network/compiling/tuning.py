@@ -40,7 +40,7 @@ from anatune.records.store import RecordStore
 from anatune.templates import joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.tuning.ending import Ending, equalise_speed, rank_trials
-from anatune.tuning.places.choose import place_of
+from anatune.tuning.places.local import place_of
 from anatune.tuning.places.place import Place
 from anatune.tuning.result import ModelProgress, TuningProgress
 from anatune.tuning.reuse import recorded_leaders, same_device
@@ -143,7 +143,7 @@ def tuned(
     try:
         records = request.records if scratch is None else scratch / "tuning.sqlite"
         host = None if stand_ins is None else stand_ins.host
-        with contextlib.closing(place_of(TuningSettings(**request.elsewhere), host)) as place:
+        with contextlib.closing(place_of(TuningSettings(**request.measuring.elsewhere), host)) as place:
             tuning = _Tuning(planned, hardware, threads, request, stand_ins, records, place)
             ended = tuning.run()
             return Tuned(tuning.chosen(), tuning.summary(ended))
@@ -167,10 +167,11 @@ class _Tuning:
     ) -> None:
         self._place = place
         self._planned, self._hardware, self._threads = planned, hardware, threads
-        self._request, self._stand_ins, self._records = request, stand_ins, records
+        self._request, self._measuring = request, request.measuring
+        self._stand_ins, self._records = stand_ins, records
         self._weights = weight_bytes(node for one in planned for node in one.nodes)
         # Boards run one kernel over and over, with its weights where the run before left them.
-        self._cold = level_of(self._weights, hardware) if request.tracker is None else None
+        self._cold = level_of(self._weights, hardware) if request.measuring.tracker is None else None
         self._tasks = _tasks_of(planned, hardware.with_threads(threads), request.accuracy, self._cold)
         others = [one for one in planned if not _is_tunable(one)]
         self._others_s = sum(len(other.nodes) * other.prediction.time_s for other in others)
@@ -184,13 +185,13 @@ class _Tuning:
         for task in self._tasks.values():
             trials = self._session(task, 1, None).recorded()
             self._take(task, trials)
-            ending = Ending(task.bound.time_s, self._request.stop_at, self._request.patience)
+            ending = Ending(task.bound.time_s, self._measuring.stop_at, self._measuring.patience)
             for number, trial in enumerate(trials, start=1):
                 ending.add(trial.measurement, number)
             task.ended = ending.reason or ""
         self._known = self._done()
-        part = max(_LEAST_PART, min(PART, self._request.trials // max(1, len(self._tasks))))
-        while (left := self._request.trials - self._done()) > 0:
+        part = max(_LEAST_PART, min(PART, self._measuring.trials // max(1, len(self._tasks))))
+        while (left := self._measuring.trials - self._done()) > 0:
             if self._left_s() <= 0:
                 return "time_limit"
             open_tasks = [task for task in self._tasks.values() if not task.ended]
@@ -223,7 +224,7 @@ class _Tuning:
     def chosen(self) -> list[PlannedKernel]:
         """Return the kernels with the best schedules of the record file, the plan's where nothing ran."""
         best: dict[Workload, Schedule] = {}
-        if self._records is not None and (self._done() or (self._request.reuse and not is_missing(self._records))):
+        if self._records is not None and (self._done() or (self._measuring.reuse and not is_missing(self._records))):
             with RecordStore(self._records) as store:
                 for workload in self._tasks:
                     found = self._best(store, workload)
@@ -251,7 +252,7 @@ class _Tuning:
         ran = [one for one in found if one is not None and one.trial.measurement.time_s is not None]
         if ran:
             return min(ran, key=lambda one: one.trial.measurement.time_s or 0.0)
-        if not self._request.reuse:
+        if not self._measuring.reuse:
             return None
         leaders = recorded_leaders(store, workload, self._hardware, self._threads, 1, accuracy=self._request.accuracy)
         return leaders[0] if leaders else None
@@ -266,7 +267,7 @@ class _Tuning:
     def _session(self, task: _Task, trials: int, limit_s: float | None) -> TuningSession:
         settings = TuningSettings(
             trials=trials, records=self._records, resume=True, threads=self._threads, accuracy=self._request.accuracy,
-            cold=self._cold, reuse=self._request.reuse, **self._request.elsewhere, **self._request.rules,
+            cold=self._cold, reuse=self._measuring.reuse, **self._measuring.elsewhere, **self._measuring.rules,
             time_limit_s=None if limit_s is None or limit_s == float("inf") else limit_s,
         )  # fmt: skip
         return TuningSession(task.workload, self._hardware, settings, self._teller(task), self._stand_ins, self._place)
@@ -278,9 +279,9 @@ class _Tuning:
 
     def _teller(self, task: _Task) -> Callable[[TuningProgress], None] | None:
         """Return what tells the model's progress when a session tells its own."""
-        if self._request.tuning_progress is None:
+        if self._request.listeners.tuning_progress is None:
             return None
-        report = self._request.tuning_progress
+        report = self._request.listeners.tuning_progress
 
         def tell(progress: TuningProgress) -> None:
             if progress.stage == "start":  # of one part of one kernel
@@ -290,9 +291,9 @@ class _Tuning:
                 if progress.best is not None:
                     task.measured_s = progress.best_s
             done, elapsed_s = self._done(), self._clock() - self._began
-            measured, total = done - self._known, max(self._request.trials, done)
+            measured, total = done - self._known, max(self._measuring.trials, done)
             left_s = elapsed_s / measured * (total - done) if measured else None
-            if left_s is not None and self._request.time_limit_s is not None:
+            if left_s is not None and self._measuring.time_limit_s is not None:
                 left_s = min(left_s, max(self._left_s(), 0.0))
             tasks = self._tasks.values()
             predicted_s = self._others_s + sum(one.calls * one.predicted_s for one in tasks)
@@ -326,7 +327,7 @@ class _Tuning:
         return sum(task.num_trials for task in self._tasks.values())
 
     def _left_s(self) -> float:
-        limit_s = self._request.time_limit_s
+        limit_s = self._measuring.time_limit_s
         return float("inf") if limit_s is None else limit_s - (self._clock() - self._began)
 
 

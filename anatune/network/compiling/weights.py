@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from anatune.codegen.compat import TvmObject
 from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, tensor_of
 from anatune.network.compiling.memory import Memory, give_back, new_memory, views
 from anatune.network.graph.summary import WeightPlace
 from anatune.network.relax.objects import objects_of
 from anatune.network.relax.packing import packed_by
 from anatune.network.relax.writing import Weight
+from anatune.untyped import tvm
 
 __all__ = ["pack_weights"]
 
@@ -20,7 +20,7 @@ _TRIM_BYTES = 1 << 24
 
 
 def pack_weights(
-    weights: Sequence[Weight], target: TvmObject, *, forget: bool = False
+    weights: Sequence[Weight], target: tvm.target.Target, *, forget: bool = False
 ) -> tuple[Memory, tuple[WeightPlace, ...]]:
     """Return weights as the built model takes them, packed as their kernels ask for, and where each lies.
 
@@ -43,7 +43,7 @@ def pack_weights(
     packers = {one.packer.name: one.packer for one in weights if one.packer and one.packer.copies is None}
     library = objects_of({name: packer.function for name, packer in packers.items()}, target).loaded()
     freed = 0
-    readers = Counter(id(weight.constant) for weight in weights)
+    readers = Counter(weight.constant for weight in weights)
     for weight, array in zip(weights, views(memory, places), strict=True):
         if weight.packer and weight.packer.copies is not None:
             packed_by(weight.packer.copies, weight.constant.array, array)
@@ -51,8 +51,8 @@ def pack_weights(
             library[weight.packer.name](tensor_of(weight.constant.array), tensor_of(array))
         else:
             array[...] = weight.constant.array
-        readers[id(weight.constant)] -= 1
-        if forget and not readers[id(weight.constant)]:
+        readers[weight.constant] -= 1
+        if forget and not readers[weight.constant]:
             freed += weight.constant.array.nbytes
             weight.constant.forget()
         if freed >= _TRIM_BYTES:

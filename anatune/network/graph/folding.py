@@ -139,18 +139,18 @@ def _known(argument: Argument, *, is_half: bool = False) -> object:
     return None
 
 
-def value_of(node: Node, operands: Mapping[int, Array]) -> Array | None:
+def value_of(node: Node, operands: Mapping[Value, Array]) -> Array | None:
     """Return a node's result, floating-point numbers in float64; None: what its operator computes is not known here.
 
     Parameters
     ----------
-    operands : mapping of int to ndarray
-        By ``id`` of each value that the node reads and that is no constant.
+    operands : mapping of Value to ndarray
+        Each value that the node reads and that is no constant.
     """
 
     def in_float64(argument: Argument) -> Argument:
         if isinstance(argument, Value):
-            array = argument.array if isinstance(argument, Constant) else operands[id(argument)]
+            array = argument.array if isinstance(argument, Constant) else operands[argument]
             return Constant(array.astype(np.float64) if "float" in array.dtype.name else array)
         is_number = isinstance(argument, Scalar) and "float" in argument.dtype
         return argument._replace(dtype="float64") if is_number else argument

@@ -2,7 +2,7 @@
 
 Operators are named as TVM's Relax names them, without ``relax.``; those that anatune has kernels for begin with
 ``anatune.`` (`network.graph.operators`). Values are compared by identity and never changed: a pass builds a new graph
-with `rewritten`.
+with `rewritten`. Tables of what is known of values have the values themselves as keys, which keeps these alive.
 
 Notation
 --------
@@ -225,7 +225,7 @@ class Graph:
     def nodes(self) -> list[Node]:
         """Return the nodes that the outputs need, each behind its arguments."""
         found: list[Node] = []
-        seen: set[int] = set()
+        seen: set[Value] = set()
         stack: list[tuple[Value, bool]] = [(value, False) for value in reversed(self.outputs)]
         while stack:
             value, is_complete = stack.pop()
@@ -233,8 +233,8 @@ class Graph:
                 continue
             if is_complete:
                 found.append(value)
-            elif id(value) not in seen:
-                seen.add(id(value))
+            elif value not in seen:
+                seen.add(value)
                 stack.append((value, True))
                 stack += [(one, False) for one in reversed(list(values_in(value.arguments)))]
         return found
@@ -242,13 +242,26 @@ class Graph:
     def constants(self) -> list[Constant]:
         """Return the constants that nodes and outputs read, each once."""
         read = [one for node in self.nodes() for one in values_in(node.arguments)]
-        return list({id(one): one for one in (*read, *self.outputs) if isinstance(one, Constant)}.values())
+        return list(dict.fromkeys(one for one in (*read, *self.outputs) if isinstance(one, Constant)))
 
-    def uses(self) -> Counter[int]:
-        """Return how often each value is read, outputs included, by its ``id``."""
-        found = Counter(id(value) for value in self.outputs)
+    def users(self) -> dict[Value, list[Node]]:
+        """Return the nodes that read each value, in order; a node that reads it twice is there twice."""
+        users: dict[Value, list[Node]] = {}
         for node in self.nodes():
-            found.update(id(value) for value in values_in(node.arguments))
+            for value in values_in(node.arguments):
+                users.setdefault(value, []).append(node)
+        return users
+
+    def only_readers(self) -> dict[Value, Node]:
+        """Return the node that reads a value where nothing else does: it is read once, and is no output."""
+        uses = self.uses()
+        return {value: node for node in self.nodes() for value in values_in(node.arguments) if uses[value] == 1}
+
+    def uses(self) -> Counter[Value]:
+        """Return how often each value is read, outputs included."""
+        found = Counter(self.outputs)
+        for node in self.nodes():
+            found.update(values_in(node.arguments))
         return found
 
 
@@ -257,19 +270,23 @@ def rewritten(graph: Graph, replace: Callable[[Node], Value]) -> Graph:
     return rewritten_beside(graph, lambda node, _: replace(node))
 
 
-def rewritten_beside(graph: Graph, replace: Callable[[Node, Node], Value]) -> Graph:
+def rewritten_beside(
+    graph: Graph, replace: Callable[[Node, Node], Value], new: dict[Value, Value] | None = None
+) -> Graph:
     """Return a graph in which each node is what `replace` makes of it.
 
     Parameters
     ----------
     replace : callable
         Takes a node with its arguments of the new graph, and the node of the old one.
+    new : dict of Value to Value, optional
+        Values of the old graph -> what stands for each in the new one: inputs that change; nodes are put there, too.
     """
-    made: dict[int, Value] = {}
+    table = {} if new is None else new
 
-    def new(argument: Argument) -> Argument:
-        return made.get(id(argument), argument)
+    def operand(argument: Argument) -> Argument:
+        return table.get(argument, argument)
 
     for node in graph.nodes():
-        made[id(node)] = replace(node.of(mapped(node.arguments, new)), node)
-    return Graph(graph.inputs, mapped(graph.outputs, new), is_tuple=graph.is_tuple)
+        table[node] = replace(node.of(mapped(node.arguments, operand)), node)
+    return Graph(graph.inputs, mapped(graph.outputs, operand), is_tuple=graph.is_tuple)

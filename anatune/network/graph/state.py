@@ -22,7 +22,7 @@ from anatune.network.graph.nodes import (
     Scalar,
     TensorType,
     Value,
-    mapped,
+    rewritten_beside,
     tensor_type,
 )
 from anatune.network.graph.operators import OPERATORS, PUT
@@ -173,9 +173,9 @@ def with_state(graph: Graph, pairs: Sequence[StatePair], name: str) -> Graph:
         What grows is no concatenation of what was held and of what is new.
     """
     uses = graph.uses()
-    inputs, outputs = list(graph.inputs), list(graph.outputs)
-    made: dict[int, Value] = {}
-    changed: dict[int, StatePair] = {}
+    inputs = list(graph.inputs)
+    made: dict[Value, Value] = {}
+    changed: dict[Value, StatePair] = {}
     for pair in pairs:
         past, new = graph.inputs[pair.input], graph.outputs[pair.output]
         if pair.axis >= 0:
@@ -187,15 +187,16 @@ def with_state(graph: Graph, pairs: Sequence[StatePair], name: str) -> Graph:
             kind = tensor_type(past)
             most = (*kind.shape[: pair.axis], pair.most, *kind.shape[pair.axis + 1 :])
             inputs[pair.input] = held = Input(past.name, TensorType(most, kind.dtype))
-            made[id(past)] = _first(held, pair.axis, kind)
-            changed[id(new)] = pair
+            made[past] = _first(held, pair.axis, kind)
+            changed[new] = pair
         elif (put := _put_into(new, past, uses)) is not None:
-            changed[id(put)] = pair
-    for node in graph.nodes():
-        own = node.of(mapped(node.arguments, lambda value: made.get(id(value), value)))
-        own_pair = changed.get(id(node))
-        made[id(node)] = own if own_pair is None else _put(own, inputs[own_pair.input], own_pair, graph)
-    outputs = [made.get(id(value), value) for value in outputs]
+            changed[put] = pair
+
+    def replace(own: Node, old: Node) -> Value:
+        pair = changed.get(old)
+        return own if pair is None else _put(own, inputs[pair.input], pair, graph)
+
+    outputs = list(rewritten_beside(graph, replace, made).outputs)
     for pair in pairs:
         part = outputs[pair.output]
         if pair.axis >= 0:
@@ -220,15 +221,15 @@ def _is_appended(new: Value, past: Value, axis: int) -> bool:
     return first is past and all(one is not past for one in others)
 
 
-def _put_into(new: Value, past: Value, uses: Mapping[int, int]) -> Value | None:
+def _put_into(new: Value, past: Value, uses: Mapping[Value, int]) -> Value | None:
     """Return the node that replaces rows of a tensor, or of its pages as rows, which nothing else reads; or None."""
     put: Value = new
     while isinstance(put, Node) and put.op == "reshape":
         put = put.arguments[0]
     held: Value | None = put.arguments[0] if isinstance(put, Node) and _places(put) is not None else None
-    while isinstance(held, Node) and held.op == "reshape" and uses[id(held)] == 1:
+    while isinstance(held, Node) and held.op == "reshape" and uses[held] == 1:
         held = held.arguments[0]
-    return put if held is past and uses[id(past)] == 1 else None
+    return put if held is past and uses[past] == 1 else None
 
 
 def _places(new: Value) -> Value | None:

@@ -66,8 +66,8 @@ class Reading(NamedTuple):
 
 def together(
     readings: Sequence[Reading], name: str, ranges: Mapping[str, tuple[int, int]] | None = None
-) -> tuple[Graph, dict[int, Node]]:
-    """Return the graph of all sizes, and ``id`` of each node of the first reading -> its node there.
+) -> tuple[Graph, dict[Node, Node]]:
+    """Return the graph of all sizes, and each node of the first reading -> its node there.
 
     It is the graph of the first reading, with expressions where readings differ.
 
@@ -88,7 +88,7 @@ def together(
         Several expressions fit.
     """
     joined = _Joined(readings, name, ranges or {})
-    return joined.graph, {ids[0]: value for ids, value in joined.values.items() if isinstance(value, Node)}
+    return joined.graph, joined.nodes
 
 
 class MoreReadingsError(Exception):
@@ -108,19 +108,20 @@ class _Joined:
 
     def __init__(self, readings: Sequence[Reading], name: str, ranges: Mapping[str, tuple[int, int]]) -> None:
         self.fit = _Fit([reading.sizes for reading in readings], ranges)
-        self.constants: dict[tuple[int, ...], Value] = {}
+        self.constants: dict[tuple[Value, ...], Value] = {}
         graphs = [reading.graph for reading in readings]
-        self.values: dict[tuple[int, ...], Value] = {}
+        self.values: dict[tuple[Value, ...], Value] = {}
+        self.nodes: dict[Node, Node] = {}
         inputs = []
         for given in zip(*(graph.inputs for graph in graphs), strict=True):
             kind = self.type(given)
             assert isinstance(kind, TensorType)
             inputs.append(Input(given[0].name, kind))
-            self.values[_ids(given)] = inputs[-1]
+            self.values[given] = inputs[-1]
         lists = [graph.nodes() for graph in graphs]
         for nodes in zip(*lists, strict=False):
             try:
-                self.values[_ids(nodes)] = self.node(nodes)
+                self.values[nodes] = self.nodes[nodes[0]] = self.node(nodes)
             except _DiffersError as error:
                 raise self.refusal(name, readings, f"{nodes[0].op} ({nodes[0]}) {error}") from error
         if len({len(nodes) for nodes in lists}) > 1:
@@ -190,9 +191,9 @@ class _Joined:
         if isinstance(first, Constant):
             return self.constant(given)
         if isinstance(first, Value):
-            if _ids(given) not in self.values:
+            if tuple(given) not in self.values:
                 raise _DiffersError("reads other values")
-            return self.values[_ids(given)]
+            return self.values[tuple(given)]
         if isinstance(first, Shape):
             return Shape(self.sizes(given))
         if isinstance(first, Scalar):
@@ -232,7 +233,7 @@ class _Joined:
 
     def constant(self, given: Sequence[Constant]) -> Value:
         """Return a constant of all readings: of one size, or the leading part of the largest."""
-        key = _ids(given)
+        key = tuple(given)
         if key not in self.constants:
             largest = given[-1].array
             starts = next(filter(partial(self.is_part, given, largest), self.starts(given, largest)), None)
@@ -335,10 +336,6 @@ def _part(value: Constant, shape: tuple[int, ...], starts: Sequence[int]) -> Val
     rows = (axes, [starts[axis] for axis in axes], ends, [1] * len(axes))
     numbers = (tuple(Scalar(number, "int64") for number in row) for row in rows)
     return made("strided_slice", (value, *numbers), kind, assume_inbound=True)
-
-
-def _ids(values: Sequence[object]) -> tuple[int, ...]:
-    return tuple(map(id, values))
 
 
 def _equal(one: Array, other: Array) -> bool:

@@ -188,8 +188,8 @@ def _without_weights(name: str, kind: str, program: tuple[str, str]) -> ModelKer
     return ModelKernel(name, kernel_function(*program, name, kind), {})
 
 
-def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[int, ModelKernel]:
-    """Return ``id`` of each node of `_OPERATORS` -> its kernel, which equal nodes share."""
+def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[Node, ModelKernel]:
+    """Return each node of `_OPERATORS` -> its kernel, which equal nodes share."""
     made: dict[str, dict[Hashable, ModelKernel]] = {}
     kernels = {}
     for node in graph.nodes():
@@ -206,7 +206,7 @@ def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[int
         if kernel not in known:
             name = f"anatune_{operator.word}_{len(known)}_{kernel.kind}"
             known[kernel] = _without_weights(name, kernel.kind, program(kernel, name, threads, hardware))
-        kernels[id(node)] = known[kernel]
+        kernels[node] = known[kernel]
     return kernels
 
 

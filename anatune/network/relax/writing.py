@@ -90,7 +90,7 @@ class WrittenModel(NamedTuple):
 
 def written(
     graph: Graph,
-    kernels: Mapping[int, ModelKernel],
+    kernels: Mapping[Node, ModelKernel],
     known: Known | None = None,
     ranges: Ranges | None = None,
     state: Sequence[StatePair] = (),
@@ -100,8 +100,8 @@ def written(
     Parameters
     ----------
     graph : Graph
-    kernels : mapping of int to ModelKernel
-        ``id`` of each node that anatune has a kernel for -> its kernel; equal nodes share one.
+    kernels : mapping of Node to ModelKernel
+        Each node that anatune has a kernel for -> its kernel; equal nodes share one.
     known : callable, optional
         Makes the tensors that become constants of the module; None: weights are one more argument, a tuple.
     ranges : mapping of str to (int, int), optional
@@ -155,7 +155,7 @@ class _Writer:
     def __init__(
         self,
         graph: Graph,
-        kernels: Mapping[int, ModelKernel],
+        kernels: Mapping[Node, ModelKernel],
         known: Known | None,
         ranges: Ranges,
         initial: Sequence[Constant],
@@ -168,7 +168,7 @@ class _Writer:
         self.relax = relax
         self.kernels = kernels
         self.weights: list[Weight] = []
-        self.places: dict[tuple[int, str], int] = {}
+        self.places: dict[tuple[Value, str], int] = {}
         nodes = graph.nodes()
         for node in nodes:
             for value, packer in self.known(node):
@@ -184,8 +184,8 @@ class _Writer:
         filled = [relax.Var("filled", relax.ShapeType(values=untold))] if untold else []
         kinds = [self.type_of(TensorType(weight.shape, weight.dtype)) for weight in self.weights]
         self.tuple = relax.Var("weights", self.tvm.ir.TupleType(kinds))
-        self.values: dict[int, TvmObject] = {
-            id(value): variable for value, variable in zip(graph.inputs, inputs, strict=True)
+        self.values: dict[Value, TvmObject] = {
+            value: variable for value, variable in zip(graph.inputs, inputs, strict=True)
         }
         functions: dict[str, TvmObject] = {}
         self.constants = None if known is None else [relax.const(one) for one in known(self.weights)]
@@ -194,18 +194,18 @@ class _Writer:
         with builder.function("main", parameters, attrs=attributes):
             with builder.dataflow():
                 for node in nodes:
-                    if id(node) in kernels:
-                        own = kernels[id(node)]
+                    if node in kernels:
+                        own = kernels[node]
                         if own.name not in functions:
                             functions[own.name] = builder.add_func(own.function, own.name)
                         call = self.kernel_call(node, functions[own.name], own.workspace)
                         if own.workspace is not None:
                             call = relax.TupleGetItem(builder.emit(call), 0)
-                        self.values[id(node)] = builder.emit(call)
+                        self.values[node] = builder.emit(call)
                         continue
                     _check_attributes(node)
                     try:
-                        self.values[id(node)] = builder.emit(self.operator_call(node, builder))
+                        self.values[node] = builder.emit(self.operator_call(node, builder))
                     except TVM_ERRORS as error:
                         raise BuildError(
                             f"TVM cannot compile the operator {node.op} of {node.type}: {last_line(error)}"
@@ -217,15 +217,15 @@ class _Writer:
 
     def known(self, node: Node) -> list[tuple[Constant, Packer | None]]:
         """Return the constants of a node that are weights, and what packs each."""
-        if node.op in PRODUCTS and id(node) in self.kernels:
-            packers = self.kernels[id(node)].packers
+        if node.op in PRODUCTS and node in self.kernels:
+            packers = self.kernels[node].packers
             tensors = [access.tensor for access in workload_of(node).operands]
             return [
                 (value, packers.get(tensor))
                 for tensor, value in zip(tensors, node.arguments, strict=True)
                 if isinstance(value, Constant)
             ]
-        if id(node) in self.kernels:
+        if node in self.kernels:
             return [(value, None) for value in node.arguments if isinstance(value, Constant)]
         found: list[tuple[Constant, Packer | None]] = []
         stack: list[Argument] = list(node.arguments)
@@ -240,7 +240,7 @@ class _Writer:
 
     def place(self, value: Constant, packer: Packer | None) -> int:
         """Return which weight a constant is, in the form that a kernel takes: each form of it is there once."""
-        key = (id(value), packer.name if packer else "")
+        key = (value, packer.name if packer else "")
         if key not in self.places:
             self.places[key] = len(self.weights)
             shape, dtype = tensor_type(value)
@@ -278,11 +278,11 @@ class _Writer:
         """
         places = [self.place(*one) for one in self.known(node)]
         operands = [
-            self.weight(places.pop(0)) if isinstance(value, Constant) else self.values[id(value)]
+            self.weight(places.pop(0)) if isinstance(value, Constant) else self.values[value]
             for value in node.arguments
             if isinstance(value, Value)
         ]
-        operands += [self.symbols[symbol] for symbol in self.kernels[id(node)].symbols]
+        operands += [self.symbols[symbol] for symbol in self.kernels[node].symbols]
         results = self.type_of(node.type)
         if node.op == PUT:
             return self.relax.op.call_tir_inplace(function, self.relax.Tuple(operands), [0], results)
@@ -293,7 +293,7 @@ class _Writer:
     def operator_call(self, node: Node, builder: TvmObject) -> TvmObject:
         """Return the call of an operator of TVM's, or of what the importer wrote out."""
         if node.op == ITEM:
-            return self.relax.TupleGetItem(self.values[id(node.arguments[0])], node.attributes["index"])
+            return self.relax.TupleGetItem(self.values[node.arguments[0]], node.attributes["index"])
         if node.op == LEADING:
             shape, dtype = tensor_type(node)
             source = self.argument(node.arguments[0])
@@ -385,14 +385,14 @@ class _Writer:
         """Return an argument as an expression of Relax's."""
         relax = self.relax
         if isinstance(argument, Constant):
-            place = self.places.get((id(argument), ""))
+            place = self.places.get((argument, ""))
             if place is None and (own := _repeated(argument)) is not None:
                 return relax.op.broadcast_to(relax.const(own), self.argument(Shape(tensor_type(argument).shape)))
             if place is None:
                 return relax.const(argument.array, argument.array.dtype.name)
             return self.weight(place)
         if isinstance(argument, Value):
-            return self.values[id(argument)]
+            return self.values[argument]
         if isinstance(argument, Shape):
             return relax.ShapeExpr(self.sizes(argument))
         if isinstance(argument, Scalar) and isinstance(argument.value, Size):

@@ -20,9 +20,6 @@ from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.cpu.space import ORDER_LEVELS
 from anatune.templates.cpu.times.columns import CpuCol
 
-__all__ = ["Features", "Similarity", "features_of"]
-
-
 _PARTS = (
     CpuCol.FMA_S, CpuCol.LOAD_S, CpuCol.LATENCY_S, CpuCol.ISSUE_S, CpuCol.OVERHEAD_S, CpuCol.PACKING_S, CpuCol.L2_S,
     CpuCol.L3_S, CpuCol.DRAM_S,

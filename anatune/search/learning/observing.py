@@ -24,8 +24,6 @@ from anatune.search.points import Floats, Integers, legal_point
 from anatune.search.strategy import SpaceStrategy
 from anatune.templates.base.model import Model
 
-__all__ = ["Candidates", "ObservingStrategy"]
-
 FeaturesT = TypeVar("FeaturesT", bound=NamedTuple)
 
 _WIDTH = 64

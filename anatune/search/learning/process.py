@@ -16,9 +16,6 @@ from scipy.spatial.distance import cdist
 
 from anatune.search.points import Floats
 
-__all__ = ["Process", "fit_process"]
-
-
 _JITTER = 1e-6
 """Variance of the noise over that of the values. Source: the library of [BO24]: 1e-6."""
 _LENGTHS = (0.1, 0.3, 1.0)

@@ -9,8 +9,6 @@ import numpy as np
 
 from anatune.search.points import Booleans, Floats, Integers
 
-__all__ = ["LeafCovariance", "Leaved", "Scale", "Scaled", "SquaredExponential", "scale_of"]
-
 
 class Scaled(NamedTuple):
     """Scaled features: distances of 1 reduce what points have in common to exp(-1/2)."""

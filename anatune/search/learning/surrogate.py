@@ -17,8 +17,6 @@ from anatune.search.points import Floats, Integers
 from anatune.search.stepwise import Answer
 from anatune.templates.gpu.model import FEATURES
 
-__all__ = ["Surrogate", "TreeFeatures"]
-
 TreeFeatures = Literal["analytical", "program", "all"]
 """What the trees see of a point, see `Surrogate`."""
 

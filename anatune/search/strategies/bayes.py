@@ -12,14 +12,11 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import ndtr
 
-from anatune.search.heredity import first_population
+from anatune.search.knobs import first_population
 from anatune.search.learning.process import Process, fit_process
 from anatune.search.learning.surrogate import Surrogate
 from anatune.search.points import Floats, Integers, distinct
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
-
-__all__ = ["BayesStrategy", "Bounds"]
-
 
 _POOL = 2048
 """Random candidates that the acquisition function chooses from; drawn anew whenever the memory was emptied."""

@@ -14,8 +14,6 @@ from scipy.special import stdtr
 from anatune.search.points import Integers
 from anatune.search.stepwise import MISSING, Answer, StepwiseStrategy, Walk
 
-__all__ = ["DropletStrategy", "is_faster"]
-
 Moving = Generator[Integers, list[Answer], Integers | None]
 
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from anatune.search.heredity import first_population, mutate, roulette, single_point_crossover
+from anatune.search.knobs import first_population, mutate, roulette, single_point_crossover
 from anatune.search.points import Floats, Integers
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
-
-__all__ = ["EvolutionStrategy", "weighted_neighbours"]
-
 
 _TRIES = 20
 """Times that children are made again where too few of them are legal and new."""

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from anatune.search.heredity import first_population, mutate, roulette, single_point_crossover
+from anatune.search.knobs import first_population, mutate, roulette, single_point_crossover
 from anatune.search.learning.surrogate import Surrogate, TreeFeatures
 from anatune.search.points import Floats, Integers, distinct
 from anatune.search.stepwise import StepwiseStrategy, Walk
-
-__all__ = ["AnalyticalGeneticStrategy", "GeneticStrategy"]
 
 
 class GeneticStrategy(StepwiseStrategy):
@@ -23,7 +21,7 @@ class GeneticStrategy(StepwiseStrategy):
 
     Deviates: LightGBM on the factors and choices instead of XGBoost on 164 features of the generated code; a mutation
     steps one knob, or draws one gene anew; parents that are not mutated are crossed at one place. On GPUs it keeps to
-    the limits of the code of [ICS24] (`search.limits`), so that the two searches are compared on one space.
+    the limits of the code of [ICS24] (`search.knobs`), so that the two searches are compared on one space.
     """
 
     has_limits = True

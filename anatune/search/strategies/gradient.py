@@ -15,8 +15,6 @@ from anatune.search.learning.surrogate import Surrogate, TreeFeatures
 from anatune.search.points import Integers, distinct
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
-__all__ = ["GradientStrategy"]
-
 Moving = Generator[Integers, list[Answer], Integers | None]
 
 
@@ -24,7 +22,7 @@ class GradientStrategy(StepwiseStrategy):
     """Dynamic gradient descent.
 
     As published: 64 random programs, trees on the seven analytical features, descents from random points, within the
-    limits of `search.limits`. A step looks at the neighbours of one hop, of two where none of these is better, then of
+    limits of `search.knobs`. A step looks at the neighbours of one hop, of two where none of these is better, then of
     three; after it the trees learn what it measured. From the model's ranking: no random programs; descents from the
     ranking's points and the best measured ones, as the artifact descends; trees on log(measured / predicted).
 

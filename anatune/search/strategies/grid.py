@@ -10,8 +10,6 @@ import numpy as np
 from anatune.search.points import Integers, Seen
 from anatune.search.strategy import SequenceStrategy
 
-__all__ = ["GridStrategy"]
-
 _CHUNK = 256
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 _MOST_BARREN = 1 << 20

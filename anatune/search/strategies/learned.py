@@ -20,8 +20,6 @@ from anatune.search.strategies.ranked import ModelStrategy
 from anatune.templates import template_named
 from anatune.templates.base.model import Model
 
-__all__ = ["LearnedStrategy", "model_strategy"]
-
 
 class LearnedStrategy(ObservingStrategy[Leaved]):
     """Asks for the best points of the ranking, corrected after every trial; deterministic for a seed.

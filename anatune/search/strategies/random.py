@@ -9,8 +9,6 @@ import numpy as np
 from anatune.search.points import Integers, Seen
 from anatune.search.strategy import SequenceStrategy
 
-__all__ = ["RandomStrategy"]
-
 _CHUNK = 256
 _LISTED = 100_000
 """Spaces up to this size are shuffled; points of larger ones are drawn."""

@@ -21,9 +21,6 @@ from anatune.search.neighbours import Moves, first_pool
 from anatune.search.points import Floats, Integers
 from anatune.templates.cpu.model.model import CpuModel
 
-__all__ = ["REFIT_AFTER", "ModelStrategy"]
-
-
 REFIT_AFTER = 4
 """Trials of a session after which trees are refitted. Source: bench.experiments.learn_cpu."""
 _KERNEL = Similarity()

@@ -13,9 +13,6 @@ import numpy as np
 from anatune.search.points import Floats, Integers, Seen, occurrence
 from anatune.search.strategy import SequenceStrategy
 
-__all__ = ["StructuredStrategy"]
-
-
 _CHUNK = 2048
 _BARREN = 12
 """Draws of a chunk without a new program after which the space counts as used up."""

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.factor import count_factorisations, factorisations
+from anatune.templates.base.values import check_names, covering_factors
 
 __all__ = ["MOST_POINTS", "LegalityCheck", "Part", "Space", "choice", "listed", "tilings"]
 
@@ -130,6 +132,8 @@ class Space(ABC):
     template: str
     levels: dict[str, tuple[str, ...]]
     choices: dict[str, tuple[int, ...]]
+    axis_word: str = "index"
+    """What messages call an axis."""
     listed: Integers | None = None
     """All points, where the space is a list of them."""
 
@@ -299,6 +303,33 @@ class Space(ABC):
             tiles[axis] = tuple(values[at : at + width])
             at += width
         return tiles
+
+    def _covering(
+        self,
+        tiles: Mapping[str, Sequence[int]],
+        example: str,
+        extents: Mapping[str, int],
+        lanes: Mapping[str, int] = MappingProxyType({}),
+    ) -> dict[str, tuple[int, ...]]:
+        """Return the factors of a schedule of tiles that need not divide the extents; what is left out is 1.
+
+        Parameters
+        ----------
+        example : str
+            Tiles as a caller writes them.
+        extents : mapping of str to int
+            Axis -> what its tiles cover, of those that have tiles.
+        lanes : mapping of str to int
+            Axis -> its last factor, where that is not chosen.
+        """
+        if not isinstance(tiles, Mapping):
+            raise SpaceError(f"schedule: tiles is a mapping, such as {example}")
+        check_names("tiles", tiles, self.axes, self.axis_word)
+        ones = {axis: (1,) * len(self.levels[axis]) for axis in extents}
+        return {
+            axis: covering_factors(axis, tiles.get(axis, ones[axis]), self.levels[axis], extent, lanes.get(axis))
+            for axis, extent in extents.items()
+        }
 
     def _check_own(self, schedule: object) -> None:
         """Raise SpaceError if something is no schedule of this space's template and workload."""

@@ -11,6 +11,7 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
+from anatune.errors import SpaceError
 from anatune.named import resolve
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class TemplateOf(ABC, Generic[Device]):
         Folder of ``anatune/templates`` whose compiled code its model runs.
     model_name : str
         Its analytical model as ``module:class`` within its folder; unused where `model_class` chooses.
+    factors : mapping of str to tuple of str
+        Axis -> names of its factors, where these are the same for all workloads; else it has its own `levels`.
     toolchain : str
         What makes machine code of its programs: the folder of ``anatune/codegen``.
     tensor_cores : bool
@@ -60,7 +63,7 @@ class TemplateOf(ABC, Generic[Device]):
         Whether its generated kernels have the limits of `core.generation`.
     is_whole : bool
         Whether its model evaluates every point at once: it is ranked first, and others are left out whose every point
-        is slower (`model.joint.rank_templates`).
+        is slower (`model.rank.rank_templates`).
     has_kernels : bool
         Whether it has the bodies that are more than a statement (`core.workload.kernels`).
     learner : {"learned", "ranked"}
@@ -80,6 +83,7 @@ class TemplateOf(ABC, Generic[Device]):
     kind: ClassVar[str]
     folder: ClassVar[str]
     model_name: ClassVar[str]
+    factors: ClassVar[Mapping[str, tuple[str, ...]]]
     toolchain: ClassVar[str] = "cpu"
     tensor_cores: ClassVar[bool] = False
     widens: ClassVar[str | None] = None
@@ -101,9 +105,9 @@ class TemplateOf(ABC, Generic[Device]):
     def check(self, schedule: Schedule) -> None:
         """Raise SpaceError for what is no schedule of the template; its fields are of the right types already."""
 
-    @abstractmethod
     def levels(self, workload: Workload) -> dict[str, tuple[str, ...]]:
         """Return axis -> names of its factors, outer to inner."""
+        return dict(self.factors)
 
     def model_class(self, workload: Workload) -> type[AnalyticalModel]:
         """Return the class of a workload's model: ``(workload, hardware)``, and ``accuracy`` if it has several."""
@@ -122,11 +126,19 @@ class TemplateOf(ABC, Generic[Device]):
     def streaming_s(self, hardware: Device, num_bytes: int, flop: int = 0) -> float:
         """Return the seconds of a call that reads and writes tensors once, whatever computes it."""
 
+    def supports(self, workload: Workload, hardware: Device) -> object:
+        """Raise SpaceError for a workload or a device that it does not take."""
+        return None
+
     def takes(self, workload: Workload, hardware: Device) -> bool:
         """Return whether it applies to a workload on a device of its kind.
 
         A default that does not leaves the answer to those that join it; where none of them applies, its error is told.
         """
+        try:
+            self.supports(workload, hardware)
+        except SpaceError:
+            return False
         return True
 
     def joins_default(self, workload: Workload, hardware: Device, accuracy: str) -> bool:

@@ -10,9 +10,9 @@ from anatune.core.schedule import Schedule
 from anatune.templates.cpu.dot import dot_note, half_sums_apply, tiles_apply
 from anatune.templates.cpu.rules import (
     check_cpu,
+    check_formats,
     check_half_sums,
     check_tiled,
-    computes,
     half_sums_accuracy,
     half_sums_error,
     levels_of,
@@ -35,7 +35,7 @@ class NestTemplate(CpuTemplate):
     learner = "ranked"
     feature_version = 2
     check = staticmethod(check_cpu)
-    takes = staticmethod(computes)
+    supports = staticmethod(check_formats)
     levels = staticmethod(levels_of)
 
     def family(self, workload: RangedWorkload, hardware: CpuSpec) -> ProgramFamily:

@@ -34,7 +34,6 @@ __all__ = [
     "check_formats",
     "check_half_sums",
     "check_tiled",
-    "computes",
     "cpu_of",
     "half_sums_accuracy",
     "half_sums_error",
@@ -48,11 +47,6 @@ SPATIAL_LEVELS = ("outer", "l3", "l2", "l1", "register")
 ORDER_LEVELS = ("outer", "l3", "l2", "l1")
 REDUCTION_LEVELS = ("l3", "l2", "l1", "unroll")
 WINDOW_LEVELS = ("l2", "l1", "unroll")
-
-
-def computes(workload: Workload, hardware: CpuSpec) -> bool:
-    """Whether the template "cpu" has code for the number formats of a workload."""
-    return not workload.needs_matrix_units and not workload.is_kernel
 
 
 def check_formats(workload: Workload, hardware: CpuSpec) -> None:
@@ -69,7 +63,7 @@ def check_formats(workload: Workload, hardware: CpuSpec) -> None:
             f"{hardware.name} is a CPU, where scaled_matmul of float32xint8 and float32xint4 has (AVX2 or AVX-512, k a "
             "multiple of 16); take a GPU's --hw"
         )
-    if not computes(workload, hardware):
+    if workload.needs_matrix_units:
         raise SpaceError(
             f"{workload.operator}: {workload.formats} is for matrix units of GPUs, expected on {hardware.name} "
             "float32, float16, bfloat16, int8 or uint8xint8, the last two scaled to float32 or requantized; change the "

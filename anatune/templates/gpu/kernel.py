@@ -6,8 +6,8 @@ atomically is zeroed) or after it (parts of sums are added up), and memory of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -26,6 +26,7 @@ __all__ = [
     "Launch",
     "LaunchSize",
     "Launches",
+    "tensors_of",
 ]
 
 STATIC_SHARED_BYTES = 49152
@@ -71,11 +72,24 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def at(self, extent: int) -> Launch:
         """Return the launch for one extent."""
-        return msgspec.structs.replace(
-            self,
-            parameters=tuple(parameter.at(extent) for parameter in self.parameters),
-            grid=self.grid if self.growth is None else self.growth.grid(extent),
-        )
+        parameters = tuple(parameter.at(extent) for parameter in self.parameters)
+        grid = self.grid if self.growth is None else self.growth.grid(extent)
+        return msgspec.structs.replace(self, parameters=parameters, grid=grid)
+
+
+class HasParameters(Protocol):
+    """A launch of any kind."""
+
+    @property
+    def parameters(self) -> tuple[Buffer, ...]:
+        """Pointers in the order in which the function takes them."""
+
+
+def tensors_of(launches: Iterable[HasParameters], workspace: Buffer | None) -> dict[str, Buffer]:
+    """Return the user's tensors by name: what any of some launches takes, without the workspace."""
+    own = "" if workspace is None else workspace.tensor
+    taken = (parameter for launch in launches for parameter in launch.parameters)
+    return {parameter.tensor: parameter for parameter in taken if parameter.tensor != own}
 
 
 class Launches:
@@ -158,13 +172,7 @@ class Launches:
     @property
     def tensors(self) -> dict[str, Buffer]:
         """The user's tensors by name: what any of the kernels takes, without the workspace."""
-        own = "" if self.workspace is None else self.workspace.tensor
-        return {
-            parameter.tensor: parameter
-            for launch in self.launches
-            for parameter in launch.parameters
-            if parameter.tensor != own
-        }
+        return tensors_of(self.launches, self.workspace)
 
 
 class CudaKernel(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar
 
@@ -14,17 +14,13 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.templates.base.composition import Lane
-from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Rule, Scores, Shown
+from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Scores, Shown
 from anatune.templates.base.ranking import WholeModel
 from anatune.templates.gpu.io_bound import gpu_io_bounds
 from anatune.templates.gpu.pack import pack_gpu
 from anatune.templates.gpu.times.columns import Gpu, Limiter
-from anatune.templates.gpu.times.waves import MAX_GRID
 
-__all__ = [
-    "FEATURES", "GRID_RULE", "MEMORY_LANES", "OWN_PARTS", "REGISTER_BYTES", "SPLIT_RULE", "BaseGpuModel", "KernelModel",
-    "block_rules", "rows_of",
-]  # fmt: skip
+__all__ = ["FEATURES", "MEMORY_LANES", "OWN_PARTS", "REGISTER_BYTES", "BaseGpuModel"]
 
 FEATURES = (
     "OI_Global_Mem",
@@ -49,13 +45,7 @@ OWN_PARTS = ("combine_s",)
 """Parts of the time of split points: the second kernel, or zeroing and atomic additions, with its launch."""
 MEMORY_LANES = (Lane(("l2_s",)), Lane(("dram_s",)))
 """Transfers that pass beside everything else."""
-GRID_RULE = Rule("grid_blocks", "blocks of the grid", MAX_GRID)
-SPLIT_RULE = Rule("split_parts", "parts without steps, rounds without leftovers", 0.0)
 REGISTER_BYTES = 4
-_KERNEL_ROWS = (
-    "THREADS", "WARPS", "BLOCKS", "REGISTERS", "SHARED_BYTES", "RESIDENT", "LIMITER", "HELD", "WAVES", "DRAM_BYTES",
-    "L2_BYTES", "ACCUMULATORS",
-)  # fmt: skip
 _LIMITERS = {int(limiter): limiter.name.lower() for limiter in Limiter}
 _LEVELS = {"dram": "dram_bytes", "l2": "l2_bytes", "shared": "shared_traffic_bytes"}
 """Memory level -> column of the bytes that cross it."""
@@ -182,66 +172,3 @@ class BaseGpuModel(WholeModel):
             ],
         ]
         return self.predictions(points, np.array(table, dtype=np.float64))
-
-
-def rows_of(parts: Sequence[str]) -> dict[str, int]:
-    """Return the rows of a `KernelModel`: the parts of the time in their order, then what its blocks are and move."""
-    names = (*(part.upper() for part in parts), *_KERNEL_ROWS, "COUNT")
-    return {name: row for row, name in enumerate(names)}
-
-
-class KernelModel(BaseGpuModel):
-    """A model of kernels whose operands stay where they were brought, computed for whole batches; see `rows_of`."""
-
-    resources = ("registers_per_thread", *BLOCK_RESOURCES, *TRAFFIC)
-
-    @property
-    def _sharing_threads(self) -> int:
-        return 0  # matrix units read operands where they lie: in shared memory, in registers of several warps
-
-    def _write(
-        self,
-        columns: Floats,
-        parts: Iterable[Floats],
-        needs: tuple[Floats | NDArray[np.int64], ...],
-        blocks: Floats | NDArray[np.int64],
-        waves: Floats,
-        moved: tuple[Floats, Floats],
-    ) -> None:
-        """Fill `columns`, unless it is empty.
-
-        `needs`: threads, registers of a thread, shared bytes, resident blocks, limiter, accumulators of a thread;
-        `moved`: bytes from DRAM and from L2.
-        """
-        if not len(columns):
-            return
-        threads, registers, shared_bytes, resident, limiter, accumulators = needs
-        held = np.minimum(resident, np.ceil(blocks / self.hardware.compute.num_sms))
-        columns[:] = [
-            *parts, threads, threads // self.hardware.compute.warp_size, blocks, registers, shared_bytes, resident,
-            limiter, held, waves, *moved, accumulators,
-        ]  # fmt: skip
-
-    def _own_columns(self, out: Floats) -> Columns:
-        """Return the features of [ICS24] Sec. 4.1."""
-        flop, accumulators = float(self.workload.flop), out[self.rows["ACCUMULATORS"]]
-        l2_bytes = np.maximum(out[self.rows["L2_BYTES"]], 1.0)
-        threads = out[self.rows["BLOCKS"]] * out[self.rows["THREADS"]]
-        return {
-            "OI_Global_Mem": flop / l2_bytes,
-            "OI_Shared_Mem": flop / l2_bytes,  # what is staged is what came from L2
-            "Reg_Reuse_Factor": flop / np.maximum(threads * accumulators, 1.0),
-            "ILP": accumulators / 4.0,
-        }
-
-
-def block_rules(hardware: GpuSpec, shared: str, registers: str = "") -> tuple[Rule, ...]:
-    """Return the rules about threads, shared memory and, if it says what they hold, registers of a block."""
-    rules = (
-        Rule("threads_per_block", "threads of a block", float(hardware.compute.max_threads_per_block)),
-        Rule("shared_bytes_per_block", shared, float(hardware.shared_memory.per_block_bytes)),
-    )
-    if not registers:
-        return rules
-    most = min(hardware.registers.per_thread, hardware.compiler.registers_per_thread)
-    return (*rules, Rule("registers_per_thread", registers, float(most)))

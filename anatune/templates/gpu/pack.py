@@ -9,7 +9,7 @@ import numpy as np
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
 from anatune.templates.gpu.times.columns import Chunk, Gpu, Nest, new_chunk
-from anatune.templates.gpu.times.occupancy import fill_register_tables
+from anatune.templates.gpu.times.occupancy import register_limit, resident_blocks
 
 __all__ = ["address_instructions", "pack_chunk", "pack_gpu", "pack_nest", "rows_are_loose"]
 
@@ -25,7 +25,6 @@ def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
     compute, registers, shared = spec.compute, spec.registers, spec.shared_memory
     rate = spec.arithmetic_rate(dtype)
     clock = float(compute.clock_hz)
-    most_warps = -(-compute.max_threads_per_block // compute.warp_size)
     gpu = Gpu(
         num_sms=compute.num_sms,
         warp_size=compute.warp_size,
@@ -57,11 +56,17 @@ def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
         dram_bytes_cycle=float(spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction) / clock,
         dram_latency=float(spec.dram.latency_cycles),
         launch_s=float(spec.launch.overhead_s),
-        register_cap=np.zeros(most_warps + 1, dtype=np.int64),
-        resident_by_registers=np.zeros((most_warps + 1, registers.per_thread + 1), dtype=np.int64),
+        register_cap=np.zeros(0, dtype=np.int64),
+        resident_by_registers=np.zeros((0, 0), dtype=np.int64),
     )
-    fill_register_tables(gpu)
-    return gpu
+    most_warps = -(-compute.max_threads_per_block // compute.warp_size)
+    warps, counts = np.arange(1, most_warps + 1), np.arange(gpu.registers_thread + 1)
+    threads = np.minimum(warps * gpu.warp_size, gpu.max_threads_block)
+    resident, _ = resident_blocks(threads[:, None], counts, np.zeros_like(counts), gpu)
+    return gpu._replace(
+        register_cap=np.append(0, register_limit(warps, gpu)),
+        resident_by_registers=np.vstack([np.zeros_like(counts), resident]),
+    )
 
 
 def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0, splits: bool = False) -> Nest:

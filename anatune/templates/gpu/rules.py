@@ -7,8 +7,13 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.number_formats import PLAIN_DTYPES
 from anatune.errors import SpaceError
+from anatune.templates.base.model import Rule
+from anatune.templates.gpu.times.waves import MAX_GRID
 
-__all__ = ["check_formats", "computes", "gpu_of"]
+__all__ = ["GRID_RULE", "SPLIT_RULE", "block_rules", "check_formats", "computes", "gpu_of"]
+
+GRID_RULE = Rule("grid_blocks", "blocks of the grid", MAX_GRID)
+SPLIT_RULE = Rule("split_parts", "parts without steps, rounds without leftovers", 0.0)
 
 
 def gpu_of(schedule: Schedule) -> GpuSpec:
@@ -48,3 +53,15 @@ def check_formats(workload: Workload) -> None:
         f"operands and result ({', '.join(PLAIN_DTYPES)}: summed in int32) without factors; change the dtype, "
         f"take {elsewhere}, or leave out --template if one is named"
     )
+
+
+def block_rules(hardware: GpuSpec, shared: str, registers: str = "") -> tuple[Rule, ...]:
+    """Return the rules about threads, shared memory and, if it says what they hold, registers of a block."""
+    rules = (
+        Rule("threads_per_block", "threads of a block", float(hardware.compute.max_threads_per_block)),
+        Rule("shared_bytes_per_block", shared, float(hardware.shared_memory.per_block_bytes)),
+    )
+    if not registers:
+        return rules
+    most = min(hardware.registers.per_thread, hardware.compiler.registers_per_thread)
+    return (*rules, Rule("registers_per_thread", registers, float(most)))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from anatune.core.hardware.spec import GpuSpec
-from anatune.core.workload.nest import Workload
-from anatune.errors import SpaceError
 from anatune.templates.base.template import TemplateOf
 from anatune.templates.gpu.streaming import streaming_s
 
@@ -34,18 +32,6 @@ class GpuTemplate(TemplateOf[GpuSpec]):
     writer_name: ClassVar[str]
     """What writes its kernels as ``module:class`` within the folder: ``(schedule, ranged).program()``."""
     streaming_s = staticmethod(streaming_s)
-
-    def supports(self, workload: Workload, hardware: GpuSpec) -> object:
-        """Raise SpaceError for a workload or a device that it does not take."""
-        return None
-
-    def takes(self, workload: Workload, hardware: GpuSpec) -> bool:
-        """Return whether it applies to a workload on a device."""
-        try:
-            self.supports(workload, hardware)
-        except SpaceError:
-            return False
-        return True
 
     def program(self, schedule: Schedule, ranged: Ranged | None = None) -> GpuProgram:
         """Return the kernel of a schedule; `ranged`: for a range of extents of which it is the largest one's."""

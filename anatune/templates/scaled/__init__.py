@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from anatune.core.workload.nest import Workload
 from anatune.templates.cpu.template import CpuTemplate
-from anatune.templates.scaled.rules import LEVELS, applies, check_scaled, digits_error, needed_accuracy
+from anatune.templates.scaled.rules import LEVELS, check_scaled, digits_error, needed_accuracy, product_of
 
 __all__ = ["SCALED"]
 
@@ -18,13 +17,10 @@ class ScaledTemplate(CpuTemplate):
     is_whole = True
     all_accuracy = "relaxed"
     check = staticmethod(check_scaled)
-    takes = staticmethod(applies)
+    supports = staticmethod(product_of)
+    factors = LEVELS
     accuracy_of = staticmethod(needed_accuracy)
     error_of = staticmethod(digits_error)
-
-    def levels(self, workload: Workload) -> dict[str, tuple[str, ...]]:
-        """Return axis -> names of its factors, outer to inner."""
-        return dict(LEVELS)
 
 
 SCALED = ScaledTemplate()

@@ -19,6 +19,7 @@ from anatune.core.workload.nest import Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Rule, Scores, Shown
 from anatune.templates.base.ranking import WholeModel
+from anatune.templates.base.rules import Limit, first_broken
 from anatune.templates.cpu.model.pack import pack_machine
 from anatune.templates.cpu.model.scoring import parallel_rule
 from anatune.templates.scaled.rules import FLOAT_PIECE, FLOAT_ROWS, FLOATS_FROM, OTHERS
@@ -59,10 +60,13 @@ class ScaledModel(WholeModel):
         super().__init__(workload, hardware)
         self.space = ScaledSpace(workload, hardware, self._is_legal, accuracy)
         self.machine = pack_machine(hardware)
-        self.rules = (
-            Rule("microkernel_registers", "vector registers of the microkernel", hardware.compute.num_vector_registers),
-            parallel_rule(hardware),
-        )
+        self.rules = first_broken(self._limits(np.zeros(0), np.zeros(0, dtype=bool)))[0]
+
+    def _limits(self, registers: Floats, alone: NDArray[np.bool_]) -> tuple[Limit, ...]:
+        """Return the table of rules; `alone`: which points distribute what nothing is left of for a second core."""
+        most = self.hardware.compute.num_vector_registers
+        held = Rule("microkernel_registers", "vector registers of the microkernel", most)
+        return Limit(held, registers), Limit(parallel_rule(self.hardware), registers, alone)
 
     @cached_property
     def streamed_bytes(self) -> float:
@@ -108,8 +112,7 @@ class ScaledModel(WholeModel):
         at_once = np.maximum(1.0, np.minimum(vector, (core.registers - OTHERS) // (row * digits)))
         own, unpack, registers = self._cycles(row, at_once, digits)
         registers = np.where(is_float, FLOAT_ROWS * np.minimum(vector, 2.0) + 3.0, registers)
-        rules = np.where(registers > core.registers, 1, 0)
-        rules = np.where((rules == 0) & (split > 0) & ((tiles < 2) | (core.num_cores < 2)), 2, rules).astype(np.int64)
+        _, rules, _ = first_broken(self._limits(registers, (split > 0) & ((tiles < 2) | (core.num_cores < 2))))
         share = np.where(split > 0, np.ceil(tiles / threads) / tiles, 1.0)
         kernels = np.ceil(product.rows / row) * tiles * vector / at_once
         seconds = share / core.clock_hz

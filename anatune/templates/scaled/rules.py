@@ -34,7 +34,6 @@ __all__ = [
     "LEVELS",
     "OTHERS",
     "ScaledProduct",
-    "applies",
     "check_scaled",
     "digits_error",
     "needed_accuracy",
@@ -179,15 +178,6 @@ def with_floats(schedule: Schedule, is_set: bool) -> Schedule:
     """Return a schedule that unpacks weights to float32 for many rows, or does not."""
     others = {name: value for name, value in schedule.options.items() if name != "floats"}
     return msgspec.structs.replace(schedule, options={**others, **({"floats": True} if is_set else {})})
-
-
-def applies(workload: Workload, hardware: CpuSpec) -> bool:
-    """Whether the workload is a product that the template can do."""
-    try:
-        product_of(workload, hardware)
-    except SpaceError:
-        return False
-    return True
 
 
 def check_scaled(schedule: Schedule) -> None:

@@ -32,9 +32,7 @@ from anatune.core.accuracy import RELAXED, checked_accuracy
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
-from anatune.errors import SpaceError
 from anatune.templates.base.space import LegalityCheck, Part, Space
-from anatune.templates.base.values import check_names, covering_factors
 from anatune.templates.scaled.rules import FLOATS_FROM, product_of
 
 __all__ = ["ScaledSpace"]
@@ -65,7 +63,7 @@ class ScaledSpace(Space):
         As `product_of`; no such accuracy.
     """
 
-    template = "scaled"
+    template, axis_word = "scaled", "axis"
     hardware: CpuSpec
 
     def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck, accuracy: str = RELAXED) -> None:
@@ -138,17 +136,9 @@ class ScaledSpace(Space):
         SpaceError
             Unknown axis, wrong number of factors, no such number of digits.
         """
-        if not isinstance(tiles, Mapping):
-            raise SpaceError("schedule: tiles is a mapping, such as {'i': (8, 4), 'j': (2,)}")
-        check_names("tiles", tiles, self.axes, "axis")
-        product, complete = self.product, dict[str, tuple[int, ...]]()
-        for axis, extent in self.extents.items():
-            levels = self.levels[axis]
-            if axis == "k":
-                complete[axis] = (product.runs, product.run)
-                continue
-            factors = tiles.get(axis, (1,) * len(levels))
-            complete[axis] = covering_factors(axis, factors, levels, extent, product.lanes if axis == "j" else None)
+        product, extents = self.product, {axis: self.extents[axis] for axis in "ij"}
+        complete = self._covering(tiles, "{'i': (8, 4), 'j': (2,)}", extents, {"j": product.lanes})
+        complete["k"] = (product.runs, product.run)
         options: dict[str, OptionValue] = {"digits": int(digits or product.exact), "parallel": bool(parallel)}
         if floats:
             options["floats"] = True

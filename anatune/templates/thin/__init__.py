@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anatune.templates.gpu.template import GpuTemplate
-from anatune.templates.thin.rules import check_supported, check_thin, levels_of
+from anatune.templates.thin.rules import LEVELS, check_supported, check_thin
 
 __all__ = ["THIN"]
 
@@ -16,7 +16,7 @@ class ThinTemplate(GpuTemplate):
     writer_name = "program.program:ThinWriter"
     joins = True
     check = staticmethod(check_thin)
-    levels = staticmethod(levels_of)
+    factors = LEVELS
     supports = staticmethod(check_supported)
 
 

@@ -12,11 +12,13 @@ from anatune.core.workload.implicit_gemm import pattern_of
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Rule
-from anatune.templates.gpu.model import BLOCK_RESOURCES, GRID_RULE, MEMORY_LANES, TRAFFIC, BaseGpuModel, block_rules
+from anatune.templates.base.rules import in_order
+from anatune.templates.gpu.model import BLOCK_RESOURCES, MEMORY_LANES, TRAFFIC, BaseGpuModel
 from anatune.templates.gpu.pack import address_instructions, rows_are_loose
+from anatune.templates.gpu.rules import GRID_RULE, block_rules
 from anatune.templates.thin.rules import DOTS_SINCE, check_supported
 from anatune.templates.thin.space import ThinSpace
-from anatune.templates.thin.times.block import MOST_PRODUCTS
+from anatune.templates.thin.times.block import MOST_PRODUCTS, ThinRule
 from anatune.templates.thin.times.columns import Stream, ThinCol
 from anatune.templates.thin.times.time import run_streams
 
@@ -52,7 +54,8 @@ class ThinModel(BaseGpuModel):
         super().__init__(workload, hardware)
         self.space = ThinSpace(workload, hardware, self._is_legal)
         self._stream = _pack_stream(self.space)
-        self.rules = (
+        self.rules = in_order(
+            ThinRule,
             *block_rules(hardware, "bytes of sums that meet", "sums and loads in flight of a thread"),
             Rule("products_per_step", "unrolled products of a thread and step", float(MOST_PRODUCTS)),
             Rule("split", "parts of a sum that would have no step", 0.0),

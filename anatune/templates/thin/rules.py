@@ -20,7 +20,6 @@ __all__ = [
     "MOST_ROWS",
     "check_supported",
     "check_thin",
-    "levels_of",
     "vectors_of",
 ]
 
@@ -39,11 +38,6 @@ LEAST_DEPTH = 32
 """Iterations of the sum, from which on threads can share it: a warp."""
 LEAST_STREAM = 2**14
 """Elements of the big operand: less is there before a launch has ended, whatever the kernel."""
-
-
-def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
-    """Return fused index -> names of its factors, outer to inner."""
-    return dict(LEVELS)
 
 
 def check_supported(workload: Workload, hardware: GpuSpec) -> None:

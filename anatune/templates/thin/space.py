@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
-from anatune.errors import SpaceError
 from anatune.templates.base.space import LegalityCheck, Part, Space
-from anatune.templates.base.values import check_names, checked_count, covering_factors
+from anatune.templates.base.values import checked_count
 from anatune.templates.gpu.split import split_of
 from anatune.templates.thin.nest import thin_nest
 from anatune.templates.thin.rules import LEVELS, check_supported, check_thin, vectors_of
@@ -112,13 +111,7 @@ class ThinSpace(Space):
         SpaceError
             Unknown index, wrong number of factors, threads that are no power of two, vectors that are not aligned.
         """
-        if not isinstance(tiles, Mapping):
-            raise SpaceError("schedule: tiles is a mapping, such as tiles={'n': (1, 4, 1), 'k': (128, 2, 4)}")
-        check_names("tiles", tiles, self.axes, "index")
-        complete = {
-            axis: covering_factors(axis, tiles.get(axis, (1,) * len(levels)), levels, self.extents[axis])
-            for axis, levels in self.levels.items()
-        }
+        complete = self._covering(tiles, "tiles={'n': (1, 4, 1), 'k': (128, 2, 4)}", self.extents)
         options: dict[str, OptionValue] = {} if split == 1 else {"split": checked_count("split", split, 1)}
         schedule = Schedule(self.workload, self.hardware, self.template, complete, options=options)
         check_thin(schedule)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import msgspec
@@ -12,19 +15,19 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
-from anatune.templates.base.model import Floats, Points, Rule
-from anatune.templates.gpu.model import MEMORY_LANES, KernelModel, rows_of
+from anatune.templates.base.model import Columns, Floats, Points, Rule
+from anatune.templates.gpu.model import BLOCK_RESOURCES, MEMORY_LANES, TRAFFIC, BaseGpuModel
 from anatune.templates.triton.constants import CONSTANTS
-from anatune.templates.triton.instructions import instructions_of, operand_type
+from anatune.templates.triton.instructions import Unit, instructions_of, operand_type
 from anatune.templates.triton.problem import MatmulProblem
-from anatune.templates.triton.resources import multiply_adds_per_cycle, rules
+from anatune.templates.triton.resources import multiply_adds_per_cycle, resources
 from anatune.templates.triton.rules import multiplied_dtype
 from anatune.templates.triton.space import TileSpace, TritonSpace
 from anatune.templates.triton.tiles import Tiles, stage_preference
 from anatune.templates.triton.times import PARTS as TILE_PARTS
 from anatune.templates.triton.times import TileScores, score_tiles
 
-__all__ = ["WARM_CONSTANTS", "TritonModel", "problem_of"]
+__all__ = ["WARM_CONSTANTS", "TileModel", "TritonModel", "problem_of", "rows_of"]
 
 PARTS = ("mma_s", *TILE_PARTS[1:])
 """Those of `times.score_tiles`, "compute_s" as other templates on matrix units call it."""
@@ -33,9 +36,73 @@ WARM_CONSTANTS = msgspec.structs.replace(CONSTANTS, cold_s=0.0)
 """Times are compared with those of other templates, which do not count what a launch after others costs either."""
 
 _OWN_RULE = Rule("persistent", "programs that walk tiles in parts of sums, or without descriptors (no pipeline)", 0.0)
+_BLOCK_ROWS = (
+    "THREADS", "WARPS", "BLOCKS", "REGISTERS", "SHARED_BYTES", "RESIDENT", "LIMITER", "HELD", "WAVES", "DRAM_BYTES",
+    "L2_BYTES", "ACCUMULATORS",
+)  # fmt: skip
 
 
-class TritonModel(KernelModel):
+def rows_of(parts: Sequence[str]) -> dict[str, int]:
+    """Return the rows of a `TileModel`: the parts of the time in their order, then what its blocks are and move."""
+    names = (*(part.upper() for part in parts), *_BLOCK_ROWS, "COUNT")
+    return {name: row for row, name in enumerate(names)}
+
+
+class TileModel(BaseGpuModel):
+    """A model of kernels of tiles, computed for whole batches; see `rows_of`.
+
+    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+    """
+
+    resources = ("registers_per_thread", *BLOCK_RESOURCES, *TRAFFIC)
+    space: TileSpace
+
+    @abstractmethod
+    def _scores(self, points: Points, known: Floats | None) -> TileScores:
+        """Return what the model says of points; `known`: (3, num_points), what a compiler said of them."""
+
+    @property
+    def _sharing_threads(self) -> int:
+        return 0  # matrix units read operands where they lie: in shared memory, in registers of several warps
+
+    def _fill(
+        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+    ) -> None:
+        scores = self._scores(points, known if known.size else None)
+        need, compute = scores.resources, self.hardware.compute
+        rules[:], times[:] = need.rule, scores.time_s
+        if not len(columns):
+            return
+        # of experts: as many blocks as have rows
+        blocks = np.rint(scores.waves * compute.num_sms * need.resident)
+        held = np.minimum(need.resident, np.ceil(blocks / compute.num_sms))
+        columns[:] = [
+            *(scores.parts[name] for name in self.parts),
+            need.threads, need.threads // compute.warp_size, blocks, need.registers, need.shared_bytes, need.resident,
+            need.limiter, held, scores.waves, scores.moved.dram, scores.moved.l2, need.accumulators,
+        ]  # fmt: skip
+
+    def _own_columns(self, out: Floats) -> Columns:
+        """Return the features of [ICS24] Sec. 4.1."""
+        flop, accumulators = float(self.workload.flop), out[self.rows["ACCUMULATORS"]]
+        l2_bytes = np.maximum(out[self.rows["L2_BYTES"]], 1.0)
+        threads = out[self.rows["BLOCKS"]] * out[self.rows["THREADS"]]
+        return {
+            "OI_Global_Mem": flop / l2_bytes,
+            "OI_Shared_Mem": flop / l2_bytes,  # what is staged is what came from L2
+            "Reg_Reuse_Factor": flop / np.maximum(threads * accumulators, 1.0),
+            "ILP": accumulators / 4.0,
+        }
+
+    def _products_s(self, dtype: str, units: Iterable[Unit]) -> float:
+        """Return the seconds of all products by the fastest of some units, and of the launch."""
+        compute = self.hardware.compute
+        rate = max(multiply_adds_per_cycle(self.hardware, dtype, unit) for unit in units)
+        math_s = self.workload.flop / 2.0 / rate / compute.num_sms / compute.clock_hz
+        return math_s + self.hardware.launch.overhead_s
+
+
+class TritonModel(TileModel):
     """Predicts the time of Triton's kernels of `workload` on `hardware`, and ranks them exactly.
 
     Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
@@ -59,7 +126,7 @@ class TritonModel(KernelModel):
     def __init__(self, workload: Workload, hardware: GpuSpec, accuracy: str = STANDARD) -> None:
         super().__init__(workload, hardware)
         self._set_up(accuracy)
-        self.rules = (*rules(hardware, self.problem.dtype), _OWN_RULE)
+        self.rules = (*resources(self.problem, Tiles.of([]), hardware).rules, _OWN_RULE)
 
     def _set_up(self, accuracy: str) -> None:
         """Make the space and the product behind the workload."""
@@ -70,34 +137,23 @@ class TritonModel(KernelModel):
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
         return Tiles(**self.space.columns_of(points, Tiles.__dataclass_fields__))
 
-    def _scores(self, tiles: Tiles, known: Floats | None) -> TileScores:
+    def _scores(self, points: Points, known: Floats | None) -> TileScores:
+        tiles = self.tiles(points)
+        scores = self._scores_of(tiles, known)
+        need = scores.resources
+        unfit = (tiles.persistent == 1) & ((tiles.split_k > 1) | (tiles.descriptors == 0))
+        need.rule[(need.rule == 0) & unfit] = len(self.rules)
+        return replace(scores, parts={"mma_s": scores.parts["compute_s"], **scores.parts})
+
+    def _scores_of(self, tiles: Tiles, known: Floats | None) -> TileScores:
         """Return what the model says of tiles; `known`: what a compiler said of them."""
         return score_tiles(self.problem, tiles, self.hardware, known=known, constants=WARM_CONSTANTS)
-
-    def _fill(
-        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
-    ) -> None:
-        tiles = self.tiles(points)
-        scores = self._scores(tiles, known if known.size else None)
-        need = scores.resources
-        rules[:] = need.rule
-        unfit = (tiles.persistent == 1) & ((tiles.split_k > 1) | (tiles.descriptors == 0))
-        rules[(need.rule == 0) & unfit] = len(self.rules)
-        times[:] = scores.time_s
-        # of experts: as many blocks as have rows
-        blocks = np.rint(scores.waves * self.hardware.compute.num_sms * need.resident)
-        needs = need.threads, need.registers, need.shared_bytes, need.resident, need.limiter, need.accumulators
-        parts = (scores.parts[name] for name in TILE_PARTS)
-        self._write(columns, parts, needs, blocks, scores.waves, (scores.moved.dram, scores.moved.l2))
 
     @cached_property
     def floor_s(self) -> float:
         """Seconds that no schedule can beat here: all matrix units busy, and the launch."""
-        compute = self.hardware.compute
         known = instructions_of(self.hardware.arch, self.problem.dtype) or ()
-        rate = max(multiply_adds_per_cycle(self.hardware, self.problem.dtype, kind.unit) for kind in known)
-        math_s = self.workload.flop / 2.0 / rate / compute.num_sms / compute.clock_hz
-        return math_s + self.hardware.launch.overhead_s
+        return self._products_s(self.problem.dtype, [kind.unit for kind in known])
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
         """Return the keys of points of equal time, least important first: three stages, then four, more, two, one."""

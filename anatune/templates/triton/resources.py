@@ -15,8 +15,8 @@ to gfx950.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,11 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import SpecError
 from anatune.templates.base.model import Rule
-from anatune.templates.gpu.times.columns import Limiter
+from anatune.templates.base.rules import Limit, first_broken
+from anatune.templates.gpu.pack import pack_gpu
+from anatune.templates.gpu.rules import GRID_RULE, block_rules
+from anatune.templates.gpu.times.columns import Gpu
+from anatune.templates.gpu.times.occupancy import register_limit, resident_blocks
 from anatune.templates.triton import cdna
 from anatune.templates.triton.instructions import (
     TENSOR_COLUMNS,
@@ -46,15 +50,15 @@ __all__ = [
     "Resources",
     "Tiles",
     "Unit",
-    "first_broken",
+    "depth_rule",
     "is_wide",
     "least_depth",
     "most_registers",
     "multiply_adds_per_cycle",
     "register_cap",
+    "registers_rule",
     "residency",
     "resources",
-    "rules",
     "wide_units",
 ]
 
@@ -81,6 +85,13 @@ _MFMA_FLOAT32 = 128.0
 """Multiply-adds of unrounded float32 a cycle and CU. Source: AMD data sheets of MI210, MI300X and MI355X."""
 
 
+_SIZES_RULE = Rule("power_of_two", "a block size, which has to be a power of two", 0.0)
+_COLUMNS_RULE = Rule("tensor_memory", "columns of tensor memory that the sums of a block take", float(TENSOR_COLUMNS))
+_SPECIAL_RULE = Rule(
+    "warp_specialize", "warps of their own elsewhere than in persistent programs of several tcgen05 tiles", 0.0
+)
+
+
 @dataclass(frozen=True)
 class Resources:
     """What blocks need and what an SM holds, (num_tiles,) each."""
@@ -88,20 +99,22 @@ class Resources:
     unit: Ints
     """Of `Unit`."""
     threads: Ints
-    accumulators: Ints
+    accumulators: Ints | Floats
     """Results of a thread, at least 1."""
     registers: Ints
     """Of a thread, as far as the hardware allows."""
     spilled: Floats
     """Registers that a thread would like beyond that."""
     shared_bytes: Ints
-    blocks: Ints
+    blocks: Ints | Floats
     resident: Ints
     """Blocks that an SM holds at once, at least 1."""
     limiter: Ints
     """Of `Limiter`: what does not let an SM hold more."""
+    rules: tuple[Rule, ...]
+    """What limits tiles on the device, in the order in which it is tested."""
     rule: Ints
-    """0 where legal, else 1 + index of the first broken rule of `rules`."""
+    """0 where legal, else 1 + index of the first broken one of `rules`."""
     needed: Floats
     """What the first broken rule asks for, 0 where legal."""
 
@@ -143,22 +156,6 @@ def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: Unit) -> float:
     return rate * (spec.tensor_cores.mma_sync_fraction if unit == Unit.MMA else 1.0)
 
 
-def rules(spec: GpuSpec, dtype: str) -> tuple[Rule, ...]:
-    """Return what limits tiles on a device, in the order in which they are tested."""
-    return (
-        Rule("power_of_two", "a block size, which has to be a power of two", 0.0),
-        Rule("dot_depth", "block_k of a product on matrix units, at least", float(least_depth(spec, dtype))),
-        Rule("threads_per_block", "threads of a block", float(spec.compute.max_threads_per_block)),
-        Rule("shared_bytes_per_block", "bytes of the stages", float(spec.shared_memory.per_block_bytes)),
-        Rule("registers_per_thread", "accumulators and addresses of a thread", float(most_registers(spec))),
-        Rule("grid_blocks", "blocks of the grid", float(GRID)),
-        Rule("tensor_memory", "columns of tensor memory that the sums of a block take", float(TENSOR_COLUMNS)),
-        Rule(
-            "warp_specialize", "warps of their own elsewhere than in persistent programs of several tcgen05 tiles", 0.0
-        ),
-    )
-
-
 def resources(
     problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats | None = None, beside: Beside | None = None
 ) -> Resources:
@@ -195,38 +192,39 @@ def resources(
     columns = np.where(unit == Unit.TCGEN05, tiles.block_n * -(-tiles.block_m // 128) * (1 + tiles.persistent), 0)
     columns = columns if beside is None else columns + beside.columns
     sizes = np.stack([tiles.block_m, tiles.block_n, tiles.block_k])
-    limits = [
-        ((sizes & (sizes - 1) != 0).any(axis=0), np.where(sizes & (sizes - 1) != 0, sizes, GRID).min(axis=0)),
-        (tiles.block_k < found[0].least_depth, tiles.block_k),
-        (threads > spec.compute.max_threads_per_block, threads),
-        (shared > spec.shared_memory.per_block_bytes, shared),
-        (least > cap, least),
-        (blocks > GRID, blocks),
-        (columns > TENSOR_COLUMNS, columns),
-        (_stays_whole(tiles, unit, blocks, spec), tiles.warp_specialize),
-    ]
-    rule, needed = first_broken(limits)
+    odd, shallowest = sizes & (sizes - 1) != 0, found[0].least_depth
+    threads_rule, shared_rule = block_rules(spec, "bytes of the stages")
+    table = (
+        Limit(_SIZES_RULE, np.where(odd, sizes, GRID).min(axis=0), odd.any(axis=0)),
+        Limit(depth_rule("block_k", shallowest), tiles.block_k, tiles.block_k < shallowest),
+        Limit(threads_rule, threads),
+        Limit(shared_rule, shared),
+        Limit(registers_rule("accumulators and addresses of a thread", spec), least, least > cap),
+        Limit(GRID_RULE, blocks),
+        Limit(_COLUMNS_RULE, columns),
+        Limit(_SPECIAL_RULE, tiles.warp_specialize, _stays_whole(tiles, unit, blocks, spec)),
+    )
     resident, limiter = residency(spec, threads, registers, shared)
     if beside is not None:  # tensor memory is given in powers of two
         resident = np.minimum(
             resident, TENSOR_COLUMNS // 2 ** np.ceil(np.log2(np.maximum(columns, 1))).astype(np.int64)
         )
-    resident = np.maximum(1, resident)
+        resident = np.maximum(1, resident)
     spilled = np.maximum(0.0, np.where((unit == Unit.TCGEN05) & (tiles.promote == 0), 0.0, wanted - cap))
     spilled = spilled if known is None else known[2]
-    return Resources(unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, rule, needed)
+    return Resources(
+        unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, *first_broken(table)
+    )
 
 
-def first_broken(limits: Sequence[tuple[NDArray[np.bool_], NDArray[np.generic]]]) -> tuple[Ints, Floats]:
-    """Return the number of the first broken limit of each tile, 0 where there is none, and what it asks for.
+def depth_rule(block: str, least: int) -> Rule:
+    """Return that a step of a product has to be as deep as its instructions are."""
+    return Rule("dot_depth", f"{block} of a product on matrix units, at least", float(least))
 
-    `limits`: which tiles break it, and what they need, (num_tiles,) each, in the order of the rules.
-    """
-    rule, needed = np.zeros(len(limits[0][0]), dtype=np.int64), np.zeros(len(limits[0][0]))
-    for code, (broken, need) in reversed(list(enumerate(limits, 1))):
-        rule[broken] = code
-        needed[broken] = need[broken]
-    return rule, needed
+
+def registers_rule(held: str, spec: GpuSpec) -> Rule:
+    """Return that what threads hold has to fit their registers."""
+    return Rule("registers_per_thread", held, float(most_registers(spec)))
 
 
 def _stays_whole(tiles: Tiles, unit: Ints, blocks: Ints, spec: GpuSpec) -> NDArray[np.bool_]:
@@ -243,30 +241,16 @@ def least_depth(spec: GpuSpec, dtype: str) -> int:
     return 1 if found is None else found[0].least_depth
 
 
-def residency(spec: GpuSpec, threads: Ints, registers: Ints, shared_bytes: Ints) -> tuple[Ints, Ints]:
-    """Return the blocks that an SM holds at once, 0 where a block cannot run, and of `Limiter` why it holds no more.
+@lru_cache(maxsize=64)
+def _sm(spec: GpuSpec, most: int) -> Gpu:
+    """Return the numbers of a device whose threads have at most so many registers, for `gpu.times.occupancy`."""
+    return pack_gpu(spec, "float32")._replace(registers_thread=most)
 
-    As `gpu.times.occupancy`, on arrays.
-    """
-    compute, file, shared = spec.compute, spec.registers, spec.shared_memory
-    warps = -(-threads // compute.warp_size)
-    of_warp = -(-registers * compute.warp_size // file.allocation_unit) * file.allocation_unit
-    partitions = max(file.num_sub_partitions, 4)
-    rounded = -(-warps // partitions) * partitions
-    by_registers = file.per_sm // file.num_sub_partitions // np.maximum(of_warp, 1) * file.num_sub_partitions // warps
-    need = -(-(shared_bytes + shared.reserved_per_block_bytes) // shared.granularity_bytes) * shared.granularity_bytes
-    by_shared = shared.per_sm_bytes // np.maximum(need, 1)
-    kinds = (Limiter.THREADS, Limiter.REGISTERS, Limiter.SHARED, Limiter.BLOCKS)
-    most = np.full_like(warps, compute.max_blocks_per_sm)
-    limits = np.stack([compute.max_warps_per_sm // warps, by_registers, by_shared, most])
-    runs = (
-        (threads <= compute.max_threads_per_block)
-        & (registers <= most_registers(spec))
-        & (of_warp * rounded <= file.per_block)
-        & (shared_bytes <= shared.per_block_bytes)
-    )
-    limiter = np.array(kinds, dtype=np.int64)[limits.argmin(axis=0)]
-    return np.where(runs, limits.min(axis=0), 0).astype(np.int64), limiter
+
+def residency(spec: GpuSpec, threads: Ints, registers: Ints, shared_bytes: Ints) -> tuple[Ints, Ints]:
+    """Return the blocks that an SM holds at once, at least 1, and of `Limiter` why it holds no more."""
+    resident, limiter = resident_blocks(threads, registers, shared_bytes, _sm(spec, most_registers(spec)))
+    return np.maximum(1, resident), limiter
 
 
 _LANES = Instruction(Unit.FMA, "float32", 1, 1, emulated=False)
@@ -317,16 +301,12 @@ def most_registers(spec: GpuSpec) -> int:
     return file.per_thread
 
 
-def register_cap(num_warps: Ints, spec: GpuSpec) -> Floats:
+def register_cap(num_warps: Ints, spec: GpuSpec) -> Ints:
     """Return the most registers that a thread can have in a block of so many warps."""
-    partitions = max(spec.registers.num_sub_partitions, 4)
-    rounded = -(-num_warps // partitions) * partitions
-    unit, warp = spec.registers.allocation_unit, spec.compute.warp_size
-    by_file = spec.registers.per_block // rounded // unit * unit / warp
     most = most_registers(spec)
     # Triton tells AMD's compiler how large its groups are, which then takes all that they can have
     most = most if most > spec.registers.per_thread else min(most, spec.compiler.registers_per_thread)
-    return np.minimum(by_file, float(most))
+    return register_limit(num_warps, _sm(spec, most))
 
 
 def _wanted_registers(problem: MatmulProblem, tiles: Tiles, unit: Ints, exact: Floats) -> Floats:

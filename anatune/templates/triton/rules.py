@@ -33,7 +33,6 @@ __all__ = [
     "check_tiles",
     "check_triton",
     "is_amd",
-    "levels_of",
     "loses_sums",
     "loses_sums_of",
     "multiplied_dtype",
@@ -65,11 +64,6 @@ compiler."""
 LEAST_TILE = 16
 _MFMA_ROWS = (0, 16, 32)
 """Values of "matrix_instr_nonkdim": rows and columns of the results of AMD's instructions."""
-
-
-def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
-    """Return fused index -> names of its factors, outer to inner."""
-    return dict(LEVELS)
 
 
 def is_amd(hardware: GpuSpec) -> bool:

@@ -18,9 +18,8 @@ from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
-from anatune.errors import SpaceError
 from anatune.templates.base.space import LegalityCheck, Part, Space, listed
-from anatune.templates.base.values import check_names, checked_count, covering_factors
+from anatune.templates.base.values import check_names, checked_count
 from anatune.templates.triton.rules import (
     LEAST_TILE,
     LEVELS,
@@ -145,14 +144,10 @@ class TileSpace(Space):
         SpaceError
             Unknown index or option, a value out of range.
         """
-        if not isinstance(tiles, Mapping):
-            raise SpaceError(f"schedule: tiles is a mapping, such as tiles={self.example}")
-        check_names("tiles", tiles, self.axes, "index")
-        complete = {}
-        for axis in self.axes:
-            size = tiles.get(axis, self._default_tile(axis))
-            factors = size if isinstance(size, Sequence) else (size,)
-            complete[axis] = covering_factors(axis, factors, ("tile",), self.extents[axis])
+        if isinstance(tiles, Mapping):
+            sizes = {**{axis: self._default_tile(axis) for axis in self.axes}, **tiles}
+            tiles = {axis: size if isinstance(size, Sequence) else (size,) for axis, size in sizes.items()}
+        complete = self._covering(tiles, f"tiles={self.example}", self.extents)  # type: ignore[arg-type]
         self._check_options(options)
         values: dict[str, OptionValue] = {
             name: checked_count(name, options.get(name, self.defaults.get(name, 0)), *self.limits[name])

@@ -1,13 +1,17 @@
-"""Batches of block tiles: what a tile compiler is told of a product's kernel."""
+"""Batches of block tiles: what a tile compiler is told of a kernel."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OPTION_FIELDS", "TILE_FIELDS", "Tiles", "stage_preference"]
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["OPTION_FIELDS", "TILE_FIELDS", "TileBatch", "Tiles", "none_said", "stage_preference"]
 
 Ints = NDArray[np.int64]
 
@@ -17,40 +21,53 @@ OPTION_FIELDS = ("descriptors", "persistent", "promote", "warp_specialize")
 of k after which sums leave the matrix units, warps that only copy or only start products."""
 
 
+def none_said() -> Ints:
+    """Return what stands for an option that is left out, until the number of tiles is known."""
+    return np.zeros(0, dtype=np.int64)
+
+
 @dataclass(frozen=True)
-class Tiles:
-    """A batch of tiles: (num_tiles,) int64 each, >= 1; those of `OPTION_FIELDS` >= 0, zeros if left out."""
+class TileBatch:
+    """A batch of tiles: (num_tiles,) int64 each, >= 1; those of `options` >= 0, zeros if left out."""
 
     block_m: Ints
     block_n: Ints
+    options: ClassVar[tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        for name in self.options:
+            if len(getattr(self, name)) == 0:
+                object.__setattr__(self, name, np.zeros_like(self.block_m))
+
+    @classmethod
+    def of(cls, rows: object) -> Self:
+        """Return the tiles of rows (num_tiles, num_fields), in the order of the fields; options may be left out."""
+        table = np.asarray(rows, dtype=np.int64)
+        width = len(fields(cls)) - len(cls.options) if table.ndim < 2 else table.shape[1]
+        return cls(*np.ascontiguousarray(table.reshape(-1, width).T))
+
+    def take(self, places: Ints) -> Self:
+        """Return the tiles at these places."""
+        return type(self)(**{name: column[places] for name, column in vars(self).items()})
+
+    def __len__(self) -> int:
+        return len(self.block_m)
+
+
+@dataclass(frozen=True)
+class Tiles(TileBatch):
+    """Tiles of products; rows are `TILE_FIELDS`, perhaps `OPTION_FIELDS` behind them."""
+
     block_k: Ints
     num_warps: Ints
     num_stages: Ints
     split_k: Ints
     group_m: Ints
-    descriptors: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    persistent: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    promote: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    warp_specialize: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-
-    def __post_init__(self) -> None:
-        for name in OPTION_FIELDS:
-            if len(getattr(self, name)) == 0:
-                object.__setattr__(self, name, np.zeros_like(self.block_m))
-
-    @classmethod
-    def of(cls, rows: object) -> Tiles:
-        """Return the tiles of rows (num_tiles, 7), `TILE_FIELDS`, or more, `OPTION_FIELDS` behind them."""
-        table = np.asarray(rows, dtype=np.int64)
-        width = len(TILE_FIELDS) if table.ndim < 2 else table.shape[1]
-        return cls(*np.ascontiguousarray(table.reshape(-1, width).T))
-
-    def take(self, places: Ints) -> Tiles:
-        """Return the tiles at these places."""
-        return Tiles(**{name: getattr(self, name)[places] for name in (*TILE_FIELDS, *OPTION_FIELDS)})
-
-    def __len__(self) -> int:
-        return len(self.block_m)
+    descriptors: Ints = field(default_factory=none_said)
+    persistent: Ints = field(default_factory=none_said)
+    promote: Ints = field(default_factory=none_said)
+    warp_specialize: Ints = field(default_factory=none_said)
+    options: ClassVar[tuple[str, ...]] = OPTION_FIELDS
 
 
 def stage_preference(num_stages: Ints) -> Ints:

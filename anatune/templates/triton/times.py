@@ -5,13 +5,13 @@ NumPy on whole batches, for every unit that a tile compiler may choose.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
+from anatune.templates.gpu.times.waves import in_waves, norm
 from anatune.templates.triton.constants import CONSTANTS, Constants
 from anatune.templates.triton.instructions import Unit, has_descriptors, instruction_of
 from anatune.templates.triton.memory import PART_BYTES, Grid, Traffic, adding_s
@@ -20,7 +20,7 @@ from anatune.templates.triton.resources import WARP, Resources, is_wide, resourc
 from anatune.templates.triton.tiles import Tiles, stage_preference
 from anatune.templates.triton.work import PRODUCT, Walk, Work
 
-__all__ = ["PARTS", "TileScores", "in_waves", "norm", "score_tiles", "sustained_flop_per_s", "tile_order"]
+__all__ = ["PARTS", "TileScores", "kernel_s", "score_tiles", "sustained_flop_per_s", "tile_order"]
 
 Floats = NDArray[np.float64]
 
@@ -108,7 +108,8 @@ def score_tiles(
         cycles: Floats = np.where(tiles.warp_specialize == 1, beside, stages + at_once * stores) + fill
         return cycles
 
-    wave, cycles = in_waves(grid.blocks, grid.resident, num_sms, block_cycles, fill * _hidden(tiles, grid), constants)
+    hidden = fill * _hidden(tiles, grid)
+    wave, cycles = in_waves(grid.blocks, grid.resident, num_sms, block_cycles, hidden, constants.tail_overlap)
     cycles = cycles + walk.idle_cycles(tiles, grid, spec, constants)
     cycles = cycles + tiles.warp_specialize * stores  # behind the last tile there is no other one
     l2_s = moved.l2 / _tiles_bytes_per_s(tiles, grid, spec, constants)
@@ -116,11 +117,9 @@ def score_tiles(
     power_s = np.full(len(tiles), _power_s(problem, spec))
     # the result is set to zero, or the parts of sums are added up, by a launch of its own
     launch_s = spec.launch.overhead_s * (1.0 + split) + (0.0 if warm else constants.cold_s)
-    time_s = norm(constants.overlap_l2, cycles / clock, l2_s)
-    time_s = norm(constants.overlap_memory, time_s, dram_s)
     latency = constants.queue * spec.l2.latency_cycles + constants.block_cycles
     split_s = np.zeros(len(tiles)) if problem.atomic else adding_s(problem, tiles, spec, latency)
-    time_s = norm(constants.overlap_power, time_s, power_s) + launch_s + split_s
+    time_s = kernel_s(cycles / clock, l2_s, dram_s, power_s, constants) + launch_s + split_s
     total = grid.blocks * grid.steps / num_sms / clock
     waves = grid.blocks / (num_sms * grid.resident)
     parts = {
@@ -136,6 +135,12 @@ def score_tiles(
         "launch_s": launch_s,
     }
     return TileScores(time_s, need, parts, waves, moved)
+
+
+def kernel_s(sms_s: Floats, l2_s: Floats, dram_s: Floats, power_s: Floats, constants: Constants) -> Floats:
+    """Return the seconds of a kernel without its launch: its SMs, L2, DRAM and the power limit beside each other."""
+    time_s = norm(constants.overlap_memory, norm(constants.overlap_l2, sms_s, l2_s), dram_s)
+    return norm(constants.overlap_power, time_s, power_s)
 
 
 def _with_results(work: Work, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec) -> Work:
@@ -262,38 +267,6 @@ def _hidden(tiles: Tiles, grid: Grid) -> Floats:
     return share
 
 
-def in_waves(
-    blocks: Floats,
-    resident: Floats,
-    num_sms: float,
-    block_cycles: Callable[[Floats], Floats],
-    hidden: Floats | float,
-    constants: Constants,
-) -> tuple[Floats, Floats]:
-    """Return the cycles of a whole wave, and of all blocks; the last wave overlaps the one before it in part.
-
-    Parameters
-    ----------
-    blocks, resident : (num_tiles,)
-        All of them, and those that an SM holds at once.
-    block_cycles : callable
-        Blocks that an SM has at once -> its cycles until all of them end.
-    hidden
-        Cycles of a wave that those before it hide.
-    """
-    per_wave = num_sms * resident
-    whole = np.floor(blocks / per_wave)
-    wave = block_cycles(resident)
-    left = blocks - whole * per_wave
-    tail = block_cycles(np.ceil(left / num_sms))
-    # SMs drift apart with every block that one of them runs
-    overlap = constants.tail_overlap + (1.0 - constants.tail_overlap) / np.maximum(np.floor(blocks / num_sms), 1.0)
-    tail = np.where(whole > 0, np.maximum(tail * overlap, wave * left / per_wave), tail)
-    tail = np.where(left > 0, tail, 0.0)
-    wave = wave - np.where(whole > 1, hidden, 0.0)
-    return wave, whole * wave + tail
-
-
 def tile_order(scores: TileScores, problem: MatmulProblem, tiles: Tiles) -> NDArray[np.int64]:
     """Return the places of the legal tiles, best first.
 
@@ -322,10 +295,3 @@ def _plain_order(logarithms: Floats, problem: MatmulProblem, tiles: Tiles) -> ND
     row = np.abs(np.log2(tiles.block_k * problem.element_bytes / 128.0))
     order: NDArray[np.int64] = np.lexsort((row, stages, steps))
     return order
-
-
-def norm(exponent: Floats | float, *values: Floats) -> Floats:
-    """Return (a^p + b^p + ...)^(1/p) with the exponent p."""
-    largest = np.maximum(np.maximum.reduce(values), 1e-30)
-    total: Floats = largest * sum((value / largest) ** exponent for value in values) ** (1.0 / exponent)
-    return total

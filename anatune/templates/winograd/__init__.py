@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anatune.core.schedule import Schedule
 from anatune.templates.cpu.template import CpuTemplate
-from anatune.templates.winograd.rules import applies, check_winograd, levels_of, needed_accuracy
+from anatune.templates.winograd.rules import LEVELS, check_winograd, convolution_on, needed_accuracy
 
 __all__ = ["WINOGRAD"]
 
@@ -18,8 +18,8 @@ class WinogradTemplate(CpuTemplate):
     all_accuracy = "relaxed"
     is_plain_sum = False
     check = staticmethod(check_winograd)
-    levels = staticmethod(levels_of)
-    takes = staticmethod(applies)
+    factors = LEVELS
+    supports = staticmethod(convolution_on)
     accuracy_of = staticmethod(needed_accuracy)
 
     def error_of(self, schedule: Schedule) -> float:

@@ -13,13 +13,14 @@ from anatune.core.workload.nest import Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Rule, Scores, Shown
 from anatune.templates.base.ranking import WholeModel
+from anatune.templates.base.rules import in_order
 from anatune.templates.cpu.model.pack import pack_machine
 from anatune.templates.cpu.model.scoring import microkernel_rules, parallel_rule
 from anatune.templates.winograd.pack import pack_tiling, product_group
 from anatune.templates.winograd.rules import OUTPUT_TILES
 from anatune.templates.winograd.space import WinogradSpace
 from anatune.templates.winograd.times.columns import WinogradCol, WinogradPoint
-from anatune.templates.winograd.times.time import run_points
+from anatune.templates.winograd.times.time import WinogradRule, run_points
 
 __all__ = ["WinogradModel"]
 
@@ -58,7 +59,8 @@ class WinogradModel(WholeModel):
         convolution = self.space.convolution
         self.machine = pack_machine(hardware, product_group(workload, convolution))
         self._tiling = pack_tiling(workload, convolution, self.machine.core, self.space.lanes)
-        self.rules = (
+        self.rules = in_order(
+            WinogradRule,
             *microkernel_rules(hardware.compute.num_vector_registers, self.machine.core.multiply_add_limit),
             Rule("block_size", "tiles and channels of a block beyond those there are", 0),
             parallel_rule(hardware),

@@ -18,11 +18,9 @@ __all__ = [
     "LEVELS",
     "OUTPUT_TILES",
     "SPLITS",
-    "applies",
     "check_winograd",
     "convolution_on",
     "covered",
-    "levels_of",
     "output_tiles",
 ]
 
@@ -40,20 +38,6 @@ SPLITS = ("tiles", "channels")
 """What a parallel loop distributes: blocks of tiles, or chunks of output channels."""
 ACCURACY = {2: STANDARD, 4: RELAXED}
 """Output tile -> what its arithmetic needs."""
-
-
-def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
-    """Return index -> names of its factors, outer to inner."""
-    return dict(LEVELS)
-
-
-def applies(workload: Workload, hardware: CpuSpec) -> bool:
-    """Whether the workload is a convolution that the template can do."""
-    try:
-        convolution_on(workload, hardware)
-    except SpaceError:
-        return False
-    return True
 
 
 def convolution_on(workload: Workload, hardware: CpuSpec) -> Convolution3x3:

@@ -41,7 +41,6 @@ from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.space import LegalityCheck, Part, Space
-from anatune.templates.base.values import check_names, covering_factors
 from anatune.templates.cpu.microkernels import simd_lanes
 from anatune.templates.winograd.convolution3x3 import convolution3x3
 from anatune.templates.winograd.minimal_filtering import filtering
@@ -173,18 +172,12 @@ class WinogradSpace(Space):
         SpaceError
             Unknown index, wrong number of factors, no such output tile or split.
         """
-        if not isinstance(tiles, Mapping):
-            raise SpaceError("schedule: tiles is a mapping, such as {'p': (2, 14), 'f': (2, 2), 'c': (4,)}")
-        check_names("tiles", tiles, self.axes, "index")
         if output_tile not in (sizes := output_tiles(self.convolution)):
             raise SpaceError(f"output_tile is {output_tile!r:.40}, expected one of {sizes}")
         if split is not None and split not in SPLITS:
             raise SpaceError(f"split is {split!r:.40}, expected one of {', '.join(SPLITS)}, or none")
-        complete: dict[str, tuple[int, ...]] = {}
-        for axis, extent in covered(self.convolution, int(output_tile)).items():
-            levels = self.levels[axis]
-            factors = tiles.get(axis, (1,) * len(levels))
-            complete[axis] = covering_factors(axis, factors, levels, extent, self.lanes if axis == "f" else None)
+        example, extents = "{'p': (2, 14), 'f': (2, 2), 'c': (4,)}", covered(self.convolution, int(output_tile))
+        complete = self._covering(tiles, example, extents, {"f": self.lanes})
         options: dict[str, OptionValue] = {"output_tile": int(output_tile), "parallel": split is not None}
         if split is not None:
             options["split"] = split

@@ -1,4 +1,4 @@
-"""The present machine: its CPU, or its GPUs."""
+"""The present machine, its CPU or its GPUs, and which place a session's settings name."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from anatune.core.workload.nest import Workload
 from anatune.measure.cuda.detect import device_counter
 from anatune.measure.energy import EnergyCounter, cpu_counter
 from anatune.measure.run.memory import check_runs_here
+from anatune.named import load
 from anatune.tuning.machine import check_cpu, check_gpu, choose_threads
 from anatune.tuning.manifest import Manifest
 from anatune.tuning.places.place import DeviceChoice, Place
-
-__all__ = ["LocalPlace", "energy_counters"]
+from anatune.tuning.settings import TuningSettings
 
 
 def energy_counters(device: DeviceChoice) -> tuple[EnergyCounter, ...]:
@@ -70,3 +70,25 @@ class LocalPlace(Place):
             "compiler": compiler,
             "flags": list(flags),
         }
+
+
+def place_of(settings: TuningSettings, host: HardwareSpec | None = None) -> Place:
+    """Return the place that measures; what places elsewhere need is imported where they are used only.
+
+    Parameters
+    ----------
+    host : CpuSpec or GpuSpec, optional
+        The present machine, or its GPU; detected by default.
+
+    Raises
+    ------
+    DeviceError
+        It cannot be reached.
+    MissingDependencyError
+        A package that reaching it needs is not installed.
+    """
+    for name in ("cluster", "tracker"):
+        if getattr(settings, name) is not None:
+            place: Place = load("places", name, f"--{name}")(settings, host)
+            return place
+    return LocalPlace(host)

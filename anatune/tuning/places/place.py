@@ -14,8 +14,6 @@ from anatune.measure.named_hardware import hardware as named_hardware
 from anatune.measure.place import MakeMeasurer
 from anatune.tuning.manifest import Manifest
 
-__all__ = ["DeviceChoice", "Place"]
-
 
 class DeviceChoice(TypedDict, total=False):
     """Which of several GPUs, through what, as `tune` takes them; empty on CPUs."""

@@ -62,13 +62,15 @@ OPTIONAL = (
     *("export", "fleets", "helion", "inductor", "kernel_tuner", "metaschedule", "models", "optuna", "pages", "rtx4090"),
     *("serving", "triton"),
 )
-"""Pages of optional packages, which are in the slow tier; README and tutorial show each of the most used ones."""
+"""Pages of optional packages; README and tutorial show each of the most used ones."""
+LONG = ("budget", "gpus", "index", "json", "records", "tuning")
+"""Pages that tune or compile for long; README and tutorial plan, tune, prune and export in the fast tier."""
 
 
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.slow if page.stem in OPTIONAL else ())
+        pytest.param(page, marks=pytest.mark.slow if page.stem in (*OPTIONAL, *LONG) else ())
         for page in pages("sh", "console", "python")
     ],
     ids=documents.name,

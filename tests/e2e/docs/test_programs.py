@@ -21,7 +21,7 @@ ADAPTERS = (
     "scaled",
 )
 
-QUICK = ("docs/howto/optuna.md", "docs/howto/pruning.md")
+QUICK = ("docs/howto/pruning.md",)
 """Pages whose programs are in the fast tier."""
 
 

@@ -21,7 +21,7 @@ from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.core.hardware.files import hardware
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RunError
-from anatune.fleet.cluster import tasks
+from anatune.fleet.cluster import fleet as tasks
 from anatune.fleet.cluster.builder import trouble_of
 from anatune.fleet.cluster.messages import Answer, Built, Packed, Running, Standing, unpack
 from tests.unit.fleet.cluster.pretended import HARDWARE, REFERENCE_S, describe

@@ -85,6 +85,7 @@ def test_one_slider_moves_at_a_time_and_the_theme_can_be_chosen(open_page, path)
     assert papers[0] == papers[1] != papers[2]
 
 
+@pytest.mark.slow
 def test_scripts_and_addresses_of_others_are_refused(browser, path):
     page = browser.new_page()
     came = []

@@ -35,7 +35,7 @@ def needs(package):
         (("prune", "--hw", "xeon_gold_6230r", *_HUGE[:-1], "--keep", "1%"), r"searching"),
         pytest.param(
             ("plan", "--hw", "a100", "matmul", "128x128x128", "--compile", "60"), r"compiling.* of ",
-            marks=needs("cuda"),
+            marks=[needs("cuda"), pytest.mark.slow],
         ),
     ],
     ids=["GPU", "CPU", "range", "prune", "compile"],

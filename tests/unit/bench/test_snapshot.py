@@ -13,6 +13,7 @@ def rows_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_tree_does_not_differ_from_itself(tmp_path, capsys):
     (tmp_path / "specs").mkdir()
     for name in ("nvidia_t4", "amd_ryzen_7950x"):

@@ -10,12 +10,12 @@ def test_floors_of_a_large_product():
     assert floors.fma_s == pytest.approx(2 * 4096**3 / 35581.44e9)
     assert floors.fma_reachable_s == pytest.approx(floors.fma_s / hardware.compute.reachable_fraction)
     assert floors.dram_s == pytest.approx(3 * 4096**2 * 4 / 936e9)
-    assert floors.dram_reachable_s == pytest.approx(floors.dram_s / hardware.dram.reachable_fraction)
-    assert floors.ridge == "fma"
+    assert floors.fma_s > floors.dram_s
 
 
 def test_floors_of_a_copy():
-    assert roofline(anatune.elementwise((1024, 1024)), anatune.hardware("xeon_gold_6230r")).ridge == "dram"
+    floors = roofline(anatune.elementwise((1024, 1024)), anatune.hardware("xeon_gold_6230r"))
+    assert floors.dram_s > floors.fma_s
 
 
 def test_peak_follows_the_dtype():

@@ -2,8 +2,7 @@
 
 import msgspec
 
-from anatune.servers.shipped import Shipped
-from anatune.servers.written import reason_against
+from anatune.servers.written import Shipped, reason_against
 from tests.unit.servers.written import USUAL, choices
 
 

@@ -1,5 +1,7 @@
 """When a session ends early: near enough to the bound, or nothing better for a while."""
 
+import dataclasses
+
 import pytest
 
 import anatune
@@ -94,7 +96,8 @@ def test_other_ends():
     now = iter(range(1000))
     assert session(50, clock=lambda: float(next(now)), time_limit_s=10.0, ahead=1).run().ended == "time_limit"
     tiny = session(64, strategy="grid")
-    tiny._target = tiny._target._replace(workload=anatune.matmul(2, 1, 2))
+    target = tiny._setup.target._replace(workload=anatune.matmul(2, 1, 2))
+    tiny._setup = dataclasses.replace(tiny._setup, target=target)
     assert tiny.run().ended == "space"
 
 

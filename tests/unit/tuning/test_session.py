@@ -1,5 +1,6 @@
 """Tuning sessions on a measurer that computes its times."""
 
+import dataclasses
 import json
 import os
 import re
@@ -201,9 +202,19 @@ def test_resume_keeps_the_seed_and_the_spec_of_the_session(path):
     )
     again = session(6, records=path, resume=True, seed=1, strategy="random")
     detected = msgspec.structs.replace(HOST, compute=compute)  # anew, at another clock
-    again._target = again._target._replace(hardware=detected)
+    again._setup = dataclasses.replace(again._setup, target=again._setup.target._replace(hardware=detected))
     result = again.run()
     assert (result.num_resumed, result.seed, result.session, result.hardware) == (4, 5, first.session, HOST)
+
+
+def test_what_a_session_is_asked_for_does_not_change(path):
+    tuning = session(3, records=path)
+    asked = tuning._setup
+    result = tuning.run()
+    assert tuning._setup is asked
+    assert (asked.trials, asked.seed, asked.strategy) == (len(result.trials), result.seed, result.strategy)
+    with pytest.raises(AttributeError):
+        asked.seed = 1
 
 
 def test_nothing_to_resume_begins_a_session(path):

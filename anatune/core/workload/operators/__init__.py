@@ -65,32 +65,12 @@ __all__ = [
 ]
 
 CONSTRUCTORS: dict[str, Callable[..., Workload]] = {
-    "matmul": matmul,
-    "batch_matmul": batch_matmul,
-    "conv1d": conv1d,
-    "conv2d": conv2d,
-    "conv3d": conv3d,
-    "depthwise_conv2d": depthwise_conv2d,
-    "max_pool1d": max_pool1d,
-    "max_pool2d": max_pool2d,
-    "max_pool3d": max_pool3d,
-    "avg_pool1d": avg_pool1d,
-    "avg_pool2d": avg_pool2d,
-    "avg_pool3d": avg_pool3d,
-    "reduction": reduction,
-    "elementwise": elementwise,
-    "einsum": einsum,
-    "softmax": softmax,
-    "layer_norm": layer_norm,
-    "rms_norm": rms_norm,
-    "add_rms_norm": add_rms_norm,
-    "silu_multiply": silu_multiply,
-    "rotary": rotary,
-    "quantise_tensor": quantise_tensor,
-    "quantise_rows": quantise_rows,
-    "quantise_groups": quantise_groups,
-    "attention": attention,
-    "scaled_matmul": scaled_matmul,
-    "grouped_matmul": grouped_matmul,
+    constructor.__name__: constructor
+    for constructor in (
+        *(matmul, batch_matmul, conv1d, conv2d, conv3d, depthwise_conv2d, max_pool1d, max_pool2d, max_pool3d),
+        *(avg_pool1d, avg_pool2d, avg_pool3d, reduction, elementwise, einsum, softmax, layer_norm, rms_norm),
+        *(add_rms_norm, silu_multiply, rotary, quantise_tensor, quantise_rows, quantise_groups, attention),
+        *(scaled_matmul, grouped_matmul),
+    )
 }
 """Operator -> constructor; ``CONSTRUCTORS[w.operator](**w.attribute)`` builds a workload equal to ``w``."""

@@ -11,16 +11,6 @@ from anatune.core.workload.nest import Attribute
 from anatune.core.workload.number_formats import PLAIN_DTYPES, dtype_hint
 from anatune.errors import WorkloadError
 
-__all__ = [
-    "attributes_of",
-    "checked_choice",
-    "checked_dtype",
-    "checked_extent",
-    "checked_flag",
-    "checked_integer",
-    "checked_shape",
-]
-
 
 def checked_integer(operator: str, name: str, value: object, minimum: int, next_step: str) -> int:
     """Return `value` as a Python int, at least `minimum`; NumPy integers are converted.

@@ -19,8 +19,6 @@ from anatune.core.workload.number_formats import (
 from anatune.core.workload.operators._arguments import attributes_of, checked_choice, checked_integer
 from anatune.errors import WorkloadError
 
-__all__ = ["Dimension", "access_of", "checked_formats", "checked_steps", "epilogue_reads", "product"]
-
 Dimension = tuple[int, tuple[Term, ...], int]
 """Size, terms and offset of a tensor's dimension."""
 

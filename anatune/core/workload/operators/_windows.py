@@ -12,17 +12,6 @@ from anatune.core.workload.operators._product import Dimension
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word, order_named
 from anatune.errors import WorkloadError
 
-__all__ = [
-    "INPUT_NAMES",
-    "KERNEL_NAMES",
-    "Window",
-    "WindowSet",
-    "checked_order",
-    "checked_orders",
-    "checked_windows",
-    "ordered",
-]
-
 INPUT_NAMES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 KERNEL_NAMES = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
 """Number of window dimensions -> the constructors' arguments, slowest dimension first."""

@@ -12,8 +12,6 @@ from anatune.core.workload.operators._arguments import checked_choice, checked_e
 from anatune.core.workload.operators._product import Dimension, access_of
 from anatune.errors import WorkloadError
 
-__all__ = ["attention", "strided_attention"]
-
 _HALVES = ("float16", "bfloat16")
 _WORDS = (*_HALVES, *FLOAT8_DTYPES, *(f"{dtype}:{result}" for dtype in FLOAT8_DTYPES for result in _HALVES))
 

@@ -10,8 +10,6 @@ from anatune.core.workload.operators.convolution import conv2d, depthwise_conv2d
 from anatune.core.workload.operators.matmul import batch_matmul, matmul
 from anatune.errors import WorkloadError
 
-__all__ = ["named_workload"]
-
 
 def named_workload(nest: Workload) -> Workload:
     """Return the matrix product or two-dimensional convolution that a nest is; the nest itself where it is neither.

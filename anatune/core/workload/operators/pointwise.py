@@ -11,8 +11,6 @@ from anatune.core.workload.operators._arguments import checked_choice, checked_d
 from anatune.core.workload.operators._product import access_of
 from anatune.errors import WorkloadError
 
-__all__ = ["ELEMENTWISE_OPERATORS", "REDUCTION_KINDS", "elementwise", "reduction"]
-
 REDUCTION_KINDS: dict[str, str] = {"sum": "add", "max": "max", "mean": "average"}
 """Kind of reduction -> body of the nest."""
 

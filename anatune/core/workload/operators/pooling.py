@@ -11,8 +11,6 @@ from anatune.core.workload.operators._product import Dimension, access_of
 from anatune.core.workload.operators._windows import checked_order, checked_windows, ordered
 from anatune.errors import WorkloadError
 
-__all__ = ["avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "pool2d"]
-
 Steps = int | Sequence[int]
 Padding = int | Sequence[int] | str
 

@@ -9,18 +9,6 @@ from anatune.core.workload.operators._arguments import checked_choice, checked_e
 from anatune.core.workload.operators._product import Dimension, access_of
 from anatune.errors import WorkloadError
 
-__all__ = [
-    "add_rms_norm",
-    "layer_norm",
-    "quantise_groups",
-    "quantise_rows",
-    "quantise_tensor",
-    "rms_norm",
-    "rotary",
-    "silu_multiply",
-    "softmax",
-]
-
 _DTYPES = ("float32", "float16", "bfloat16")
 
 

@@ -14,8 +14,6 @@ from anatune.core.workload.operators._product import Dimension, access_of, check
 from anatune.core.workload.scaling import SCALED_FORMATS, SCALES, SIDE, ScaledFormat
 from anatune.errors import WorkloadError
 
-__all__ = ["checked_routing", "grouped_matmul", "scaled_matmul"]
-
 _RESULTS = ("float16", "bfloat16")
 _GROUPS = (32, 64, 128, 256)
 

@@ -52,8 +52,6 @@ from anatune.measure.cpu.calibration.tiles import (
 )
 from anatune.measure.cpu.detect import detect_cpu
 
-__all__ = ["Calibration", "calibrate", "finished"]
-
 Progress = Callable[[str, float], None]
 
 _ENOUGH = 25

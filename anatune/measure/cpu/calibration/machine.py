@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.codegen.compat import TvmObject, set_pool_threads
+from anatune.codegen.compat import set_pool_threads
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.codegen.cpu.machine_probes import (
     TILE_COUNTS,
@@ -39,10 +39,11 @@ from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.cpu.calibration.samples import Quantity, Reading
 from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth
 from anatune.measure.cpu.calibration.together import Together, measure_together
+from anatune.measure.cpu.features import allow_tiles
 from anatune.measure.cpu.kernel import Library
-from anatune.measure.cpu.tiles import allow_tiles
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.timing import Timed, timed
+from anatune.untyped import tvm
 
 __all__ = ["CALL_DEPTHS", "CALL_TILE", "FOOTPRINT", "Machine", "beside_pool", "one_core", "own_call", "pointer_chain"]
 
@@ -353,7 +354,7 @@ def _random_blocks(sizes: Sequence[int]) -> list[Block]:
     return blocks
 
 
-def _timed(function: Callable[..., object], tensors: Sequence[TvmObject]) -> Timed:
+def _timed(function: Callable[..., object], tensors: Sequence[tvm.runtime.Tensor]) -> Timed:
     return timed(lambda: function(*tensors))
 
 

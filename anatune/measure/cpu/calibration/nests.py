@@ -15,8 +15,6 @@ from anatune.measure.run.measurer import Measurer
 from anatune.measure.run.timing import TimingProtocol
 from anatune.templates.cpu.model.model import CpuModel
 
-__all__ = ["measure_nests"]
-
 _PROTOCOL = TimingProtocol(sample_s=0.004, budget_s=0.06, patience_s=0.5, least_samples=4, slower=4.0)
 """Shorter than in tuning: many nests of a few per cent rather than few of one. None is stopped for being slow: how slow
 it is shall be learned."""

@@ -12,8 +12,6 @@ from anatune.measure.cpu.calibration.machine import CALL_DEPTHS, CALL_TILE, FOOT
 from anatune.measure.cpu.calibration.samples import Samples
 from anatune.measure.cpu.calibration.together import Together
 
-__all__ = ["Numbers", "numbers_of"]
-
 
 @dataclass(frozen=True)
 class Numbers:

@@ -22,8 +22,6 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.measure.cpu.calibration.machine import one_core, own_call
 from anatune.measure.cpu.calibration.samples import Quantity, Reading, Samples, sample_quantities
 
-__all__ = ["Core", "measured_peak", "solved", "sure_units", "with_core"]
-
 _SECONDS = 1.0
 _SAMPLE_S = 0.1e-3
 _MOST_SAMPLES = 5000

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-__all__ = ["LEAST_QUIET", "Quantity", "Reading", "Samples", "sample_quantities", "snapped"]
-
 FMA_SLACK = 1.03
 """A quiet multiply-add probe takes at most this many times what the best tenth takes."""
 TILE_SLACK = 1.06

@@ -16,8 +16,6 @@ from anatune.measure.cpu.calibration.peak import Core, solved, sure_units, with_
 from anatune.measure.cpu.calibration.samples import snapped
 from anatune.measure.cpu.calibration.tiles import RegisterTile
 
-__all__ = ["calibrated_spec"]
-
 _POOL_SHARE = 0.9
 """Share of what cores reach each by itself that a parallel loop reaches on a quiet machine."""
 _CLEAR = 1.25

@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from anatune.measure.run.cores import physical_cores
 
-__all__ = ["Round", "Together", "judged", "measure_together", "steal_ticks"]
-
 Call = Callable[[], object]
 
 ALIKE = 0.93

@@ -11,8 +11,6 @@ from anatune.core.workload.operators.convolution import conv2d
 from anatune.core.workload.operators.matmul import matmul
 from anatune.templates.cpu.model.model import CpuModel
 
-__all__ = ["calibration_workloads", "diverse_schedules"]
-
 Integers = NDArray[np.int64]
 
 SLOWEST = 1.5

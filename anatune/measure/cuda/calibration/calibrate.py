@@ -41,8 +41,6 @@ from anatune.measure.cuda.calibration.probe_set import CHAINS, WARPS, sweep_name
 from anatune.measure.cuda.detect import gpu_detection
 from anatune.measure.cuda.driver import GpuDevice, open_device
 
-__all__ = ["GpuCalibration", "calibrate_gpu", "calibrated_gpu_spec"]
-
 Progress = Callable[[str, float], None]
 
 LARGE_SPREAD = 0.05

@@ -24,8 +24,6 @@ from anatune.measure.cuda.calibration.probe_set import Planned, probe_set
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, KernelFaultError
 from anatune.measure.run.correctness import Array
 
-__all__ = ["LAUNCH", "Compile", "GpuMachine", "Sample"]
-
 LAUNCH = "launch"
 """Name of the samples of empty kernels."""
 SAMPLE_S = 3e-3

@@ -9,8 +9,6 @@ import msgspec
 
 from anatune.measure.cuda.calibration.machine import LAUNCH, Sample
 
-__all__ = ["SUSTAINED", "GpuNumbers", "Median", "numbers_of"]
-
 SUSTAINED = "sustained"
 """Name of the clock after some tenths of a second of nothing but multiply-adds."""
 _LATENCY_WORK = {"fma": 32.0, "mma": 16.0 * 8 * 16}

@@ -13,8 +13,6 @@ from anatune.codegen.cuda.memory_probes import CHASE_UNROLL, LINE_BYTES
 from anatune.codegen.cuda.probes import GpuProbe
 from anatune.measure.run.correctness import Array
 
-__all__ = ["chain", "check_result", "probe_input"]
-
 _ONES = {"float16": 0x3C003C00, "bfloat16": 0x3F803F80, "tfloat32": 0x3F800000}
 """1.0 in every element of a 32-bit word."""
 _INT8_FACTORS = (3, -5, 7, 11)

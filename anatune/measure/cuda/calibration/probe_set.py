@@ -8,8 +8,6 @@ from anatune.codegen.cuda import memory_probes as gpu_memory_probes
 from anatune.codegen.cuda import probes as gpu_probes
 from anatune.codegen.cuda.probes import GpuProbe
 
-__all__ = ["CHAINS", "WARPS", "Planned", "matrix_name", "probe_set", "sweep_name"]
-
 CHAINS = (1, 2, 4, 8)
 """Independent multiply-adds of a thread."""
 WARPS = (4, 8, 16, 32)

@@ -11,8 +11,6 @@ from anatune.measure.cuda.drivers.hip_python import HipPython
 from anatune.measure.cuda.drivers.pycuda_backend import PyCuda
 from anatune.named import resolve
 
-__all__ = ["BACKENDS", "NO_GPU", "WITHOUT_GPU", "make_backend"]
-
 NO_GPU = "no GPU can be used here: "
 WITHOUT_GPU = "plan, inspect, verify and export work without a GPU"
 

@@ -13,8 +13,6 @@ import numpy as np
 from anatune.errors import DeviceError, MissingDependencyError, RunError
 from anatune.measure.cuda.drivers.driver_calls import Bytes, Handle, LostDeviceError, Size, failure
 
-__all__ = ["Bindings", "words_of"]
-
 _NON_BLOCKING = 1
 """Of a stream: it has nothing to do with the legacy default stream, so that it can be captured."""
 

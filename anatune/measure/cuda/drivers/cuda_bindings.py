@@ -9,8 +9,6 @@ from anatune.errors import DeviceError
 from anatune.measure.cuda.drivers.bindings import Bindings
 from anatune.measure.cuda.drivers.driver_calls import Handle, arch_of_capability
 
-__all__ = ["CudaBindings"]
-
 
 class CudaBindings(Bindings):
     """Driver calls through NVIDIA's cuda-bindings, 12.x or 13.x (``cuda.bindings.driver``)."""

@@ -14,18 +14,6 @@ from numpy.typing import NDArray
 
 from anatune.errors import DeviceError, RunError
 
-__all__ = [
-    "Backend",
-    "Bytes",
-    "Handle",
-    "KernelFaultError",
-    "LostDeviceError",
-    "Size",
-    "arch_of_capability",
-    "failure",
-    "name_of_text",
-]
-
 Bytes = NDArray[np.uint8]
 Size = tuple[int, int, int]
 Handle = Any

@@ -14,8 +14,6 @@ from anatune.errors import DeviceError, RunError
 from anatune.measure.cuda.drivers.bindings import Bindings, words_of
 from anatune.measure.cuda.drivers.driver_calls import Handle, Size
 
-__all__ = ["HipPython"]
-
 _MOST_THREADS = 1 << 32
 """A launch has fewer, in each dimension. Source: HIP's reference, ``hipModuleLaunchKernel``."""
 _ATTRIBUTES = {

@@ -11,8 +11,6 @@ import numpy as np
 from anatune.errors import DeviceError, MissingDependencyError, RunError
 from anatune.measure.cuda.drivers.driver_calls import Bytes, Handle, Size, arch_of_capability, failure, name_of_text
 
-__all__ = ["PyCuda"]
-
 
 class PyCuda:
     """Driver calls through pycuda, 2020.1 or later (``pycuda.driver``).

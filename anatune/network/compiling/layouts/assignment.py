@@ -14,6 +14,7 @@ import numpy as np
 
 from anatune.core.workload.orders import Order
 from anatune.errors import BuildError
+from anatune.network.graph.nodes import Value
 
 __all__ = ["Assignment", "Option", "Problem"]
 
@@ -21,7 +22,7 @@ _SCALE = 1e6
 """Costs are in microseconds for the solver, whose tolerances are absolute."""
 _TIME_LIMIT_S = 10.0
 
-Turning = Callable[[int, Order, Order], float]
+Turning = Callable[[Value, Order, Order], float]
 """(value, order it is written in, another order) -> seconds."""
 
 
@@ -33,13 +34,13 @@ class Option(NamedTuple):
     cost_s : float
     written : Order
         Order of the result.
-    reads : tuple of (int, Order)
+    reads : tuple of (Value, Order)
         Values that it reads, each with the order.
     """
 
     cost_s: float
     written: Order
-    reads: tuple[tuple[int, Order], ...] = ()
+    reads: tuple[tuple[Value, Order], ...] = ()
 
 
 class Assignment(NamedTuple):
@@ -47,13 +48,13 @@ class Assignment(NamedTuple):
 
     Attributes
     ----------
-    picked : dict of int to int
+    picked : dict of Value to int
         Node -> place of its option.
     cost_s, bound_s : float
         Of the options and of what is turned; no assignment costs less than the bound.
     """
 
-    picked: dict[int, int]
+    picked: dict[Value, int]
     cost_s: float
     bound_s: float
 
@@ -63,26 +64,26 @@ class Problem(NamedTuple):
 
     Attributes
     ----------
-    options : mapping of int to sequence of Option
-        By node; a node's number is that of the value that it computes.
-    needed : collection of (int, Order)
+    options : mapping of Value to sequence of Option
+        By node, which is the value that it computes.
+    needed : collection of (Value, Order)
         What has to be there in the end.
     turning_s : callable
     default : Order
         Order of values that no node computes.
     """
 
-    options: Mapping[int, Sequence[Option]]
-    needed: Collection[tuple[int, Order]]
+    options: Mapping[Value, Sequence[Option]]
+    needed: Collection[tuple[Value, Order]]
     turning_s: Turning
     default: Order
 
-    def cost_of(self, picked: Mapping[int, int]) -> tuple[float, set[tuple[int, Order, Order]]]:
+    def cost_of(self, picked: Mapping[Value, int]) -> tuple[float, list[tuple[Value, Order, Order]]]:
         """Return what taken options cost with all that has to be turned, and what that is: (value, from, to)."""
         taken = {node: self.options[node][place] for node, place in picked.items()}
-        reads = {read for option in taken.values() for read in option.reads} | set(self.needed)
+        reads = dict.fromkeys([*(read for option in taken.values() for read in option.reads), *self.needed])
         written = {value: taken[value].written if value in taken else self.default for value, _ in reads}
-        turned = {(value, written[value], order) for value, order in reads if written[value] != order}
+        turned = [(value, written[value], order) for value, order in reads if written[value] != order]
         costs_s = sum(option.cost_s for option in taken.values())
         return costs_s + sum(self.turning_s(*one) for one in turned), turned
 
@@ -113,7 +114,7 @@ class _Program:
     ----------
     costs : list of float
         Of each variable, s.
-    takes : dict of (int, int) to int
+    takes : dict of (Value, int) to int
         (Node, place of its option) -> the variable that says whether it is taken.
     rows : list of (dict, float, float)
         Terms of a sum by variable, and the least and the most that it may be.
@@ -122,10 +123,10 @@ class _Program:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self.costs: list[float] = []
-        self.takes: dict[tuple[int, int], int] = {}
+        self.takes: dict[tuple[Value, int], int] = {}
         self.rows: list[tuple[dict[int, float], float, float]] = []
-        self._writes: dict[tuple[int, Order], list[int]] = defaultdict(list)
-        self._turns: dict[tuple[int, Order], list[int]] = defaultdict(list)
+        self._writes: dict[tuple[Value, Order], list[int]] = defaultdict(list)
+        self._turns: dict[tuple[Value, Order], list[int]] = defaultdict(list)
         readers = self._take()
         self._turn((*readers, *problem.needed))
         for node, own in problem.options.items():
@@ -138,9 +139,9 @@ class _Program:
             brought, known = self._there(*read)
             self.rows.append((brought, -np.inf, known - 1.0))
 
-    def _take(self) -> Mapping[tuple[int, Order], Mapping[int, list[int]]]:
+    def _take(self) -> Mapping[tuple[Value, Order], Mapping[Value, list[int]]]:
         """Make a variable of each option; return which of them read a value in an order, by their nodes."""
-        readers: dict[tuple[int, Order], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        readers: dict[tuple[Value, Order], dict[Value, list[int]]] = defaultdict(lambda: defaultdict(list))
         for node, own in self._problem.options.items():
             for place, option in enumerate(own):
                 self.takes[node, place] = len(self.costs)
@@ -150,9 +151,9 @@ class _Program:
                 self.costs.append(option.cost_s)
         return readers
 
-    def _turn(self, reads: Iterable[tuple[int, Order]]) -> None:
+    def _turn(self, reads: Iterable[tuple[Value, Order]]) -> None:
         """Make a variable of each way to turn a value that is read in an order."""
-        origins: dict[int, list[Order]] = defaultdict(list)
+        origins: dict[Value, list[Order]] = defaultdict(list)
         for value, order in self._writes:
             origins[value].append(order)
         for value, order in dict.fromkeys(reads):
@@ -165,7 +166,7 @@ class _Program:
                     self.rows.append(({len(self.costs): 1.0, **written}, -np.inf, 0.0))
                 self.costs.append(self._problem.turning_s(value, origin, order))
 
-    def _there(self, value: int, order: Order) -> tuple[dict[int, float], float]:
+    def _there(self, value: Value, order: Order) -> tuple[dict[int, float], float]:
         """Return the variables that bring a value in an order, and what is there without them."""
         brought = dict.fromkeys((*self._writes.get((value, order), ()), *self._turns.get((value, order), ())), -1.0)
         is_given = value not in self._problem.options and order == self._problem.default

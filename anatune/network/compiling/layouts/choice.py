@@ -23,7 +23,7 @@ from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, l
 from anatune.network.compiling.layouts.assignment import Option, Problem
 from anatune.network.compiling.layouts.moving import across, same_loops
 from anatune.network.compiling.planning import Sum, SumPlanner, without_steps
-from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, tensor_type, values_in
+from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, tensor_type, values_in
 from anatune.network.graph.operators import CONVOLUTION
 from anatune.network.graph.passes.layouts import (
     AS_IT_IS,
@@ -84,12 +84,11 @@ def chosen_layouts(
     costs, last = _Costs(graph, planner), everywhere(graph)
     costs.plan(last, progress)
     orders = (CHANNELS_FIRST, CHANNELS_LAST, Order(block=planner.hardware.fp32_lanes))
-    forms = {id(node): costs.forms(node, last, orders) for node in nodes}
-    outputs = {(id(value), CHANNELS_FIRST) for value in graph.outputs}
+    forms: dict[Value, list[Form]] = {node: costs.forms(node, last, orders) for node in nodes}
+    outputs = [(value, CHANNELS_FIRST) for value in dict.fromkeys(graph.outputs)]
     for _ in range(_ROUNDS):
-        options = {
-            id(node): [costs.option(node, form, 0.0 if form == _LAST else _DOUBT) for form in forms[id(node)]]
-            for node in nodes
+        options: dict[Value, list[Option]] = {
+            node: [costs.option(node, form, 0.0 if form == _LAST else _DOUBT) for form in forms[node]] for node in nodes
         }
         problem = Problem(options, outputs, costs.turning_s, CHANNELS_FIRST)
         found = problem.assigned()
@@ -99,12 +98,12 @@ def chosen_layouts(
     costs.keep(choice)
     _, turned = problem.cost_of(found.picked)
     words = Counter(
-        layout_word(*choice[id(node)], len(node.attributes["strides"])) for node in nodes if node.op == CONVOLUTION
+        layout_word(*choice[node], len(node.attributes["strides"])) for node in nodes if node.op == CONVOLUTION
     )
     return choice, LayoutSummary(
         layouts=dict(words.most_common()),
         transposes=sum(costs.turning_s(*one) > 0.0 for one in turned),
-        predicted_s=sum(one.cost_s for one in (costs.option(node, choice[id(node)]) for node in nodes))
+        predicted_s=sum(one.cost_s for one in (costs.option(node, choice[node]) for node in nodes))
         + sum(costs.turning_s(*one) for one in turned),
         channels_last_s=costs.total_s(last, outputs),
         channels_first_s=costs.total_s({}, outputs),
@@ -123,8 +122,7 @@ class _Costs:
     def __init__(self, graph: Graph, planner: SumPlanner) -> None:
         self.planner = planner
         self.nodes = graph.nodes()
-        self.values = {id(value): value for node in self.nodes for value in (node, *values_in(node.arguments))}
-        self._sums: dict[tuple[int, Form], tuple[Workload, Sum]] = {}
+        self._sums: dict[tuple[Node, Form], tuple[Workload, Sum]] = {}
         self._moved: dict[Sum, Schedule | None] = {}
         self._times: dict[tuple[Workload, tuple[str, ...], bool], float | None] = {}
         self._turning: dict[tuple[TensorType, Order, Order], float] = {}
@@ -133,18 +131,18 @@ class _Costs:
 
     def sum_of(self, node: Node, form: Form) -> tuple[Workload, Sum]:
         """Return the workload of a convolution in a form, and its sum."""
-        if (id(node), form) not in self._sums:
+        if (node, form) not in self._sums:
             plain = workload_of(node)
             word = layout_word(*form, len(node.attributes["strides"]))
             workload = workload_named(plain.operator, **{**plain.attribute, "layout": word})
-            self._sums[id(node), form] = workload, (without_steps(workload), known_operands(node))
-        return self._sums[id(node), form]
+            self._sums[node, form] = workload, (without_steps(workload), known_operands(node))
+        return self._sums[node, form]
 
     def plan(self, choice: Choice, progress: Callable[[int, int], None] | None = None) -> bool:
         """Plan the convolutions in their chosen forms; return whether any was not known before."""
         before = len(self.planner.planned)
         counted = (node for node in self.nodes if _counts(node))
-        self.planner.plan((self.sum_of(node, choice.get(id(node), AS_IT_IS))[1] for node in counted), progress)
+        self.planner.plan((self.sum_of(node, choice.get(node, AS_IT_IS))[1] for node in counted), progress)
         return len(self.planner.planned) > before
 
     def moved(self, node: Node, form: Form) -> Schedule | None:
@@ -174,7 +172,7 @@ class _Costs:
         """Let the planner have the moved schedules of chosen sums that are not planned."""
         for node in self.nodes:
             if _counts(node):
-                form = choice.get(id(node), AS_IT_IS)
+                form = choice.get(node, AS_IT_IS)
                 schedule = None if self.sum_of(node, form)[1] in self.planner.planned else self.moved(node, form)
                 if schedule is not None:
                     self.planner.planned[self.sum_of(node, form)[1]] = schedule
@@ -183,7 +181,7 @@ class _Costs:
 
     def forms(self, node: Node, last: Choice, orders: Sequence[Order]) -> list[Form]:
         """Return the forms of a node that may be chosen."""
-        own = last.get(id(node), AS_IT_IS)
+        own = last.get(node, AS_IT_IS)
         if _counts(node) and tensor_type(node.arguments[0]).dtype in BYTE_DTYPES:
             return [own]  # sums of neighbouring channels are what there are instructions for
         if _counts(node):
@@ -197,8 +195,8 @@ class _Costs:
         """Whether a form may cost less than channels last; what may, and has no moved schedule, is planned."""
         last_s = self.kernel_s(node, _LAST)
         assert last_s is not None
-        around = [(id(value), order, CHANNELS_LAST) for value, order in ordered_operands(node, form)]
-        around.append((id(node), CHANNELS_LAST, form.written))
+        around = [(value, order, CHANNELS_LAST) for value, order in ordered_operands(node, form)]
+        around.append((node, CHANNELS_LAST, form.written))
         last_s += sum(self.turning_s(*one) for one in around)
         last = self.sum_of(node, _LAST)[1]
         is_plain = self.planner.planned[last].template == CPU.name  # else moved schedules may take less than `floor_s`
@@ -212,24 +210,26 @@ class _Costs:
         """Return a node in a form: its time, longer by a share `doubt`, what it writes and reads."""
         time_s = self.kernel_s(node, form) if _counts(node) else 0.0
         ordered = ordered_operands(node, form)
-        others = {id(value) for value in values_in(node.arguments)} - {id(value) for value, _ in ordered}
-        reads = [(id(value), order) for value, order in ordered] + [(key, CHANNELS_FIRST) for key in others]
-        kept = tuple((key, order) for key, order in reads if not isinstance(self.values[key], Constant))
+        has_order = dict(ordered)
+        reads = [*ordered, *((one, CHANNELS_FIRST) for one in values_in(node.arguments) if one not in has_order)]
+        kept = tuple(read for read in reads if not isinstance(read[0], Constant))
         return Option(math.inf if time_s is None else time_s * (1.0 + doubt), result_order(node, form), kept)
 
-    def total_s(self, choice: Choice, outputs: Collection[tuple[int, Order]]) -> float | None:
+    def total_s(self, choice: Choice, outputs: Collection[tuple[Value, Order]]) -> float | None:
         """Return the time of a choice, convolutions and what is turned between them; None: some have no time."""
-        options = {id(node): [self.option(node, choice.get(id(node), AS_IT_IS))] for node in self.nodes}
+        options: dict[Value, list[Option]] = {
+            node: [self.option(node, choice.get(node, AS_IT_IS))] for node in self.nodes
+        }
         found, _ = Problem(options, outputs, self.turning_s, CHANNELS_FIRST).cost_of(dict.fromkeys(options, 0))
         return found if math.isfinite(found) else None
 
     # -- values ------------------------------------------------------------------------------------------------
 
-    def turning_s(self, value: int, before: Order, after: Order) -> float:
+    def turning_s(self, value: Value, before: Order, after: Order) -> float:
         """Return the time in which a value is turned; constants are, before the run."""
-        if isinstance(self.values[value], Constant):
+        if isinstance(value, Constant):
             return 0.0
-        key = (tensor_type(self.values[value]), before, after)
+        key = (tensor_type(value), before, after)
         if key not in self._turning:
             self._turning[key] = turning_s(*key, self.planner.hardware)
         return self._turning[key]

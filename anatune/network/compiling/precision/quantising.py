@@ -89,22 +89,22 @@ def quantised(
     inner = [value for value in sites.tensors if not isinstance(value, Input)]
     ends: list[Value] = [layer.end for layer in sites.layers]
     run = _runner(graph, [*inner, *ends, *graph.outputs], make_target())
-    ranges = {id(value): [0.0, 0.0] for value in sites.tensors}
+    ranges = {value: [0.0, 0.0] for value in sites.tensors}
     wanted: list[list[Array]] = []
     calls: list[tuple[list[Array], list[Array]]] = []
     for number, part in enumerate(parts):
         found = run(part)
         given = [*zip(graph.inputs, part, strict=True), *zip(inner, found, strict=False)]
         for value, array in given:
-            if id(value) in ranges:
+            if value in ranges:
                 low, high = _ends(array, percentile)
-                own = ranges[id(value)]
-                ranges[id(value)] = [min(own[0], low), max(own[1], high)]
+                own = ranges[value]
+                ranges[value] = [min(own[0], low), max(own[1], high)]
         if number < _MOST_LOSSES:
             wanted.append(found[len(inner) : len(inner) + len(ends)])
             calls.append((part, found[len(inner) + len(ends) :]))
     made, new = with_conversions(graph, {key: scale_for(*ends_of) for key, ends_of in ranges.items()})
-    run = _runner(made, [new[id(value)] for value in ends], make_target())
+    run = _runner(made, [new[value] for value in ends], make_target())
     got = [run(part) for part in parts[:_MOST_LOSSES]]
     losses = tuple(
         LayerLoss(_name(layer, number), _decibels([one[number] for one in wanted], [one[number] for one in got]))

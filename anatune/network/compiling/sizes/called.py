@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from anatune.arguments import shown
-from anatune.codegen.compat import TvmObject, array_of, import_tvm
+from anatune.codegen.compat import array_of, import_tvm
 from anatune.errors import RunError
 from anatune.measure.cpu.blocks import tensor_of
 from anatune.measure.run.correctness import array_dtype
@@ -18,6 +18,7 @@ from anatune.network.compiling.memory import new_memory
 from anatune.network.graph.nodes import Array, is_unknown
 from anatune.network.graph.summary import ModelSummary, StateSummary, TensorSummary
 from anatune.network.graph.torch.arrays import any_array
+from anatune.untyped import tvm
 
 __all__ = ["State", "check_size", "fitting", "shape_at", "sizes_of"]
 
@@ -130,7 +131,7 @@ class State:
 
     def reset(self) -> None:
         """Make it what it was at first."""
-        self.tensors: list[TvmObject] = []
+        self.tensors: list[tvm.runtime.Tensor] = []
         self.sizes = {one.grows: 0 for one in self.summary.state if one.grows}
 
     def copy(self) -> State:
@@ -174,7 +175,7 @@ class State:
                 )
         return found
 
-    def arguments(self, known: Mapping[str, int]) -> tuple[list[TvmObject], list[TvmObject]]:
+    def arguments(self, known: Mapping[str, int]) -> tuple[list[tvm.runtime.ShapeTuple], list[tvm.runtime.Tensor]]:
         """Return what a library's ``main`` takes before and behind the inputs of a call of these sizes."""
         if not self.tensors:
             self.tensors = [tensor_of(self.first(one, known)) for one in self.summary.state]
@@ -183,7 +184,7 @@ class State:
         numbers = [import_tvm().runtime.ShapeTuple([known[name] for name in self.untold])] if self.untold else []
         return numbers, self.tensors
 
-    def take(self, tensors: Sequence[TvmObject], after: Mapping[str, int]) -> None:
+    def take(self, tensors: Sequence[tvm.runtime.Tensor], after: Mapping[str, int]) -> None:
         """Keep what a call returned, and how much is held then."""
         self.tensors = list(tensors)
         self.sizes |= after

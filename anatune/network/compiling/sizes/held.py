@@ -65,16 +65,16 @@ class _Counted:
     def __init__(self, sizes: Mapping[str, int], most: int, name: str) -> None:
         self.sizes, self.most, self.name = sizes, most, name
         self.count = Input(COUNT, TensorType((1,), "int32"))
-        self.made: dict[int, Value] = {}
+        self.made: dict[Value, Value] = {}
 
     def graph(self, graph: Graph, num_state: int) -> Graph:
         for value in graph.inputs:
-            self.made[id(value)] = Input(value.name, self.type(value, tensor_type(value)))
-        inputs = [self.made[id(value)] for value in graph.inputs]
+            self.made[value] = Input(value.name, self.type(value, tensor_type(value)))
+        inputs = [self.made[value] for value in graph.inputs]
         inputs.insert(len(inputs) - num_state, self.count)
         for node in graph.nodes():
-            self.made[id(node)] = self.node(node)
-        outputs = tuple(self.made.get(id(value), value) for value in graph.outputs)
+            self.made[node] = self.node(node)
+        outputs = tuple(self.made.get(value, value) for value in graph.outputs)
         return Graph(tuple(inputs), outputs, is_tuple=graph.is_tuple)  # type: ignore[arg-type]
 
     def refusal(self, value: object) -> WorkloadError:
@@ -105,7 +105,7 @@ class _Counted:
 
     def argument(self, value: Argument) -> Argument:
         if isinstance(value, Value):
-            return self.made.get(id(value), value)
+            return self.made.get(value, value)
         if isinstance(value, Scalar):
             return value._replace(value=self.number(value.value))
         if type(value) is tuple:

@@ -103,8 +103,8 @@ def read_together(
     name: str,
     ranges: Ranges,
     within: Sequence[Mapping[str, int]] = (),
-) -> tuple[Graph, dict[int, Node]]:
-    """Return the graph of all sizes, and ``id`` of each node of the first reading -> its node there.
+) -> tuple[Graph, dict[Node, Node]]:
+    """Return the graph of all sizes, and each node of the first reading -> its node there.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def read_together(
 
 
 def ranged_products(
-    kernels: Sequence[PlannedKernel], of: Mapping[int, Node], planner: SumPlanner, ranges: Ranges
+    kernels: Sequence[PlannedKernel], of: Mapping[Node, Node], planner: SumPlanner, ranges: Ranges
 ) -> Iterator[PlannedKernel]:
     """Yield the kernels of a model's products at its planned sizes as those of all sizes.
 
@@ -152,8 +152,8 @@ def ranged_products(
 
     Parameters
     ----------
-    of : mapping of int to Node
-        ``id`` of a node at the planned sizes -> the node of all sizes.
+    of : mapping of Node to Node
+        A node at the planned sizes -> the node of all sizes.
     ranges : mapping of str to (int, int)
         Of the symbols.
 
@@ -168,7 +168,7 @@ def ranged_products(
     for kernel in kernels:
         groups: dict[tuple[str, int, int] | None, list[Node]] = {}
         for node in kernel.nodes:
-            own = of[id(node)]
+            own = of[node]
             axis = _AXES.get(own.op, "n")
             extent = tensor_type(own.arguments[0]).shape[0]
             others = (
@@ -200,9 +200,9 @@ def ranged_products(
             yield _ranged(kernel, name, nodes, key, planner)
 
 
-def ranged_attention(planned: PlannedAttention, of: Mapping[int, Node]) -> PlannedAttention:
+def ranged_attention(planned: PlannedAttention, of: Mapping[Node, Node]) -> PlannedAttention:
     """Return an attention at the planned sizes as that of all sizes; `of` as `ranged_products`."""
-    nodes = tuple(of[id(node)] for node in planned.nodes)
+    nodes = tuple(of[node] for node in planned.nodes)
     return planned._replace(kernel=attention_at_run_time(planned.kernel, nodes[0]), nodes=nodes)
 
 

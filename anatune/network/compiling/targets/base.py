@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.codegen.compat import TvmObject
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import BuildError, RunError
 from anatune.files import scratch_folder
@@ -28,7 +27,7 @@ from anatune.network.compiling.planning import PlannedKernel
 from anatune.network.compiling.request import Request
 from anatune.network.compiling.sizes.varying import environments
 from anatune.network.compiling.weights import pack_weights
-from anatune.network.graph.nodes import Graph
+from anatune.network.graph.nodes import Graph, Node
 from anatune.network.graph.passes.precision import WIDE
 from anatune.network.graph.state import StatePair
 from anatune.network.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary
@@ -37,6 +36,7 @@ from anatune.network.relax.frontends import Imported
 from anatune.network.relax.kernels import ModelKernel
 from anatune.network.relax.ranges import Ranges
 from anatune.network.relax.writing import Weight
+from anatune.untyped import tvm
 from anatune.version import __version__
 
 __all__ = ["Checked", "Code", "ModelBuild", "ModelTarget", "PlannedModel", "emulated_error"]
@@ -94,24 +94,24 @@ class Code(NamedTuple):
     ----------
     planned : PlannedModel
         With the kernels that the compiler made of it.
-    kernels : mapping of int to ModelKernel
-        ``id`` of each node that anatune has a kernel for -> its kernel.
+    kernels : mapping of Node to ModelKernel
+        Each node that anatune has a kernel for -> its kernel.
     weights : tuple of Weight
     built : Built
     """
 
     planned: PlannedModel
-    kernels: Mapping[int, ModelKernel]
+    kernels: Mapping[Node, ModelKernel]
     weights: tuple[Weight, ...]
     built: Built
 
 
 class ModelBuild(NamedTuple):
-    """A model that runs, the plan that it was built from, and its kernels by ``id`` of their nodes."""
+    """A model that runs, the plan that it was built from, and its kernels by their nodes."""
 
     compiled: CompiledModel
     planned: PlannedModel
-    kernels: Mapping[int, ModelKernel]
+    kernels: Mapping[Node, ModelKernel]
 
 
 class Checked(NamedTuple):
@@ -147,7 +147,7 @@ class ModelTarget(ABC):
     widens = True
     keeps_state = True
 
-    def __init__(self, hardware: HardwareSpec, threads: int, request: Request, target: TvmObject) -> None:
+    def __init__(self, hardware: HardwareSpec, threads: int, request: Request, target: tvm.target.Target) -> None:
         self.hardware, self.cores, self.threads = hardware, hardware.with_threads(threads), threads
         self.request, self.target = request, target
 
@@ -155,9 +155,10 @@ class ModelTarget(ABC):
         """Return what a processor has to have for a model."""
         return self.features
 
-    def suited(self, graph: Graph) -> ModelTarget:
-        """Return the target that takes an imported model: this one, or another one of the same device."""
-        return self
+    @property
+    def otherwise(self) -> ModelTarget | None:
+        """The target of the same device that takes a model for which this one has no code; None: there is none."""
+        return None
 
     @abstractmethod
     def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
@@ -238,7 +239,7 @@ class ModelTarget(ABC):
             weights=places,
             weight_bytes=len(memory),
             kernels=(
-                *(kernel_summary(kernel, kernels[id(kernel.nodes[0])].facts) for kernel in planned.kernels),
+                *(kernel_summary(kernel, kernels[kernel.nodes[0]].facts) for kernel in planned.kernels),
                 *map(attention_summary, planned.attentions),
             ),
             operators=operators_of(graph, kernels, self.cores),

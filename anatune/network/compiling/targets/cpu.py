@@ -17,9 +17,8 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import matmul
 from anatune.errors import RunError, SpaceError
-from anatune.measure.cpu.calls import check_instructions
-from anatune.measure.cpu.features import lacking_features
-from anatune.measure.cpu.tiles import allow_tiles
+from anatune.measure.cpu.features import allow_tiles, lacking_features
+from anatune.measure.cpu.kernel import check_instructions
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.network.compiling.attention import plan_attentions
 from anatune.network.compiling.checking import TOLERANCE, Suspects, checked
@@ -37,9 +36,9 @@ from anatune.network.compiling.sizes.varying import (
 from anatune.network.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
 from anatune.network.graph.integers.few_bits import unpacked_products, with_byte_weights
 from anatune.network.graph.integers.scaled import has_integers
-from anatune.network.graph.nodes import HALVES, Graph
+from anatune.network.graph.nodes import HALVES, Graph, Node
 from anatune.network.graph.passes.attention import with_attention
-from anatune.network.graph.passes.layouts import Form, laid_out
+from anatune.network.graph.passes.layouts import Choice, Form, laid_out
 from anatune.network.graph.passes.order import CPU, CPU_KERNELS, after
 from anatune.network.graph.passes.precision import FP8, WIDE, marked, precision_of, stored
 from anatune.network.graph.summary import TuningSummary
@@ -182,7 +181,7 @@ class CpuTarget(ModelTarget):
         accuracy, progress = self.request.accuracy, self.request.progress if planner is None else None
         planner = planner or SumPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
         choice, layouts = chosen_layouts(graph, planner, progress)
-        orders = [choice.get(id(node)) for node in graph.nodes()]
+        orders = [choice.get(node) for node in graph.nodes()]
         pay: list[bool] = []
         graph = after(CPU_KERNELS, laid_out(graph, choice))
         graph, attentions = plan_attentions(graph, self.cores, pay, is_open=varies)
@@ -197,7 +196,7 @@ class CpuTarget(ModelTarget):
         """Return an imported model behind all passes, with the decisions that were taken at its other sizes."""
         graph = self._marked(after(CPU, self._with_known(graph)), planned.precision)
         _, orders, pay = _decisions_of(planned)
-        choice = {id(node): form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
+        choice: Choice = {node: form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
         answers = iter(pay)
         return stored(with_attention(after(CPU_KERNELS, laid_out(graph, choice)), lambda _: next(answers, False)))
 
@@ -213,15 +212,15 @@ class CpuTarget(ModelTarget):
 
         return tuned(planned.kernels, self.hardware, self.threads, self.request)
 
-    def kernels(self, planned: PlannedModel) -> dict[int, ModelKernel]:
-        """Return ``id`` of each node that anatune has a kernel for -> its kernel."""
-        kernels: dict[int, ModelKernel] = unplanned_kernels(planned.graph, self.hardware, self.threads)
+    def kernels(self, planned: PlannedModel) -> dict[Node, ModelKernel]:
+        """Return each node that anatune has a kernel for -> its kernel."""
+        kernels: dict[Node, ModelKernel] = unplanned_kernels(planned.graph, self.hardware, self.threads)
         for product in planned.kernels:
             kernel = model_kernel(product.name, product.schedule, self.threads, product.span)
-            kernels.update((id(node), kernel) for node in product.nodes)
+            kernels.update((node, kernel) for node in product.nodes)
         for attention in planned.attentions:
             kernel = attention_kernel(attention.name, attention.kernel, self.hardware.fp32_lanes, self.threads)
-            kernels.update((id(node), kernel) for node in attention.nodes)
+            kernels.update((node, kernel) for node in attention.nodes)
         return kernels
 
     def code(self, planned: PlannedModel) -> Code:

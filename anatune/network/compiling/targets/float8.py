@@ -91,43 +91,43 @@ def with_float8(
         The device has none.
     """
     dtype = float8_of(hardware)
-    found: dict[int, tuple[Node, Workload, Workload]] = {}
-    written = {id(source_of(value)) for value in graph.outputs} | deciding(graph)
-    users: dict[int, list[Node]] = {}
+    found: dict[Node, tuple[Workload, Workload]] = {}
+    written = {source_of(value) for value in graph.outputs} | deciding(graph)
+    users: dict[Value, list[Node]] = {}
     for node in graph.nodes():
         for value in values_in(node.arguments):
-            users.setdefault(id(source_of(value)), []).append(node)
-        if node.op != MATMUL or id(node) in written or not isinstance(node.arguments[1], Constant):
+            users.setdefault(source_of(value), []).append(node)
+        if node.op != MATMUL or node in written or not isinstance(node.arguments[1], Constant):
             continue
         if (before := plain(node)) is not None:
             (m, k), n = tensor_type(node.arguments[0]).shape, tensor_type(node).shape[1]
             after = _workload(m, n, k, dtype)
             if k % _LEAST_DEPTH == 0 and TRITON.takes(after, hardware):
-                found[id(node)] = node, before, after
-    times = seconds(list(dict.fromkeys(one for _, *pair in found.values() for one in pair)))
-    taken: set[int] = set()
-    for node, before, after in found.values():  # what comes first in the model is decided first
+                found[node] = before, after
+    times = seconds(list(dict.fromkeys(one for pair in found.values() for one in pair)))
+    taken: set[Value] = set()
+    for node, (before, after) in found.items():  # what comes first in the model is decided first
         m, n, k = after.extents["i"], after.extents["j"], after.extents["k"]
         source = source_of(node.arguments[0])
         more_s = 0.0  # of what no other loops join
-        if _is_planned(source) and not (id(source) in taken and _steps(source)):
+        if _is_planned(source) and not (source in taken and _steps(source)):
             more_s += streaming_s(hardware, 3 * m * k)
-        if _steps(node) and any(map(_is_planned, users[id(node)])):
+        if _steps(node) and any(map(_is_planned, users[node])):
             more_s += streaming_s(hardware, 4 * m * n)
         if times[after] + more_s < times[before]:
-            taken.add(id(node))
-    data: dict[int, tuple[Value, Value]] = {}
-    weights: dict[int, tuple[Constant, Constant]] = {}
+            taken.add(node)
+    data: dict[Value, tuple[Value, Value]] = {}
+    weights: dict[Value, tuple[Constant, Constant]] = {}
 
     def replace(own: Node, old: Node) -> Value:
-        if id(old) not in taken:
+        if old not in taken:
             return own
         left, right = own.arguments[:2]
-        if id(left) not in data:
-            data[id(left)] = _scaled_rows(left, dtype)
-        if id(right) not in weights:
-            weights[id(right)] = _scaled_columns(right.array, dtype)
-        (rows, scales), (columns, factors) = data[id(left)], weights[id(right)]
+        if left not in data:
+            data[left] = _scaled_rows(left, dtype)
+        if right not in weights:
+            weights[right] = _scaled_columns(right.array, dtype)
+        (rows, scales), (columns, factors) = data[left], weights[right]
         attributes = {"dtype": dtype, "scales": "rows", "epilogue": ()}
         return with_steps(Node(SCALED_MATMUL, (rows, columns, factors, scales), tensor_type(own), attributes), own)
 

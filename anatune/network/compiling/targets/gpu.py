@@ -78,7 +78,7 @@ class GpuTarget(ModelTarget):
     def code(self, planned: PlannedModel) -> Code:
         """Return what NVRTC and TVM build of a planned model; kernels are replaced that they make slow or illegal."""
         planned, kernels = self._compiled(planned)
-        by_node = {id(node): kernels[kernel.name] for kernel in planned.kernels for node in kernel.nodes}
+        by_node = {node: kernels[kernel.name] for kernel in planned.kernels for node in kernel.nodes}
         model = written(planned.graph, by_node)
         made = built_for_gpu(model, kernels.values(), self.target, self.hardware.arch)
         return Code(planned, by_node, model.weights, made)

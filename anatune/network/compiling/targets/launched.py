@@ -26,7 +26,7 @@ from anatune.network.graph.summary import ModelSummary, TensorSummary
 from anatune.network.graph.torch.arrays import torch_of_array
 from anatune.network.relax.device.program import DeviceProgram
 from anatune.threads import LockedProperty, in_turn
-from anatune.untyped import TorchObject
+from anatune.untyped import TorchTensor
 
 __all__ = ["LaunchedModel", "is_here"]
 
@@ -200,7 +200,7 @@ class LaunchedModel(CompiledModel):
             found = [torch_of_array(array) for array in found]
         return tuple(found) if self.summary.is_tuple else found[0]
 
-    def _on_device(self, inputs: Sequence[TorchObject]) -> object:
+    def _on_device(self, inputs: Sequence[TorchTensor]) -> object:
         """Return outputs for tensors of PyTorch's on the device, where they are, too."""
         torch = sys.modules["torch"]
         found = tuple(

@@ -20,7 +20,7 @@ def with_partial_sums(planned: PlannedModel) -> PlannedModel:
     kernels with parts nothing but the first launch is needed then.
     """
     spaces = {
-        id(node): space.shape
+        node: space.shape
         for kernel in planned.kernels
         if (space := TRITON.program(kernel.schedule).workspace) is not None
         for node in kernel.nodes
@@ -28,19 +28,19 @@ def with_partial_sums(planned: PlannedModel) -> PlannedModel:
     }
     if not spaces:
         return planned
-    made: dict[int, Node] = {}
+    made: dict[Value, Node] = {}
 
     def replace(own: Node, old: Node) -> Value:
-        made[id(old)] = own
-        if id(old) not in spaces:
+        made[old] = own
+        if old not in spaces:
             return own
         kind = tensor_type(own)
-        whole = TensorType((spaces[id(old)][0], *kind.shape), WIDE)
+        whole = TensorType((spaces[old][0], *kind.shape), WIDE)
         operands = own.arguments if own.op == SCALED_MATMUL else own.arguments[:2]
-        parts = made[id(old)] = own.of(operands, whole, epilogue=())
+        parts = made[old] = own.of(operands, whole, epilogue=())
         name, function = sum_of_parts(whole.shape)
         return with_steps(Node(f"{WRITTEN}{name}", (parts,), kind, {"function": function}), own)
 
     graph = rewritten_beside(planned.graph, replace)
-    kernels = [kernel._replace(nodes=tuple(made[id(node)] for node in kernel.nodes)) for kernel in planned.kernels]
+    kernels = [kernel._replace(nodes=tuple(made[node] for node in kernel.nodes)) for kernel in planned.kernels]
     return planned._replace(graph=graph, kernels=kernels)

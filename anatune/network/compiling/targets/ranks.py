@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 import fnmatch
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple
 
 from anatune.arguments import checked_integer
@@ -19,7 +20,7 @@ from anatune.errors import SpaceError
 from anatune.network.graph.torch.reading import symbols_of_program
 from anatune.network.relax.frontends import exported
 from anatune.network.relax.ranges import Sizes
-from anatune.untyped import TorchObject
+from anatune.untyped import ExportedProgram, TorchSize, TorchTensor, nn, torch
 
 __all__ = ["Exchange", "rank_of"]
 
@@ -42,13 +43,9 @@ class Exchange(NamedTuple):
 
 
 def rank_of(
-    module: TorchObject,
-    inputs: TorchObject,
-    ranks: int,
-    plan: Mapping[str, str] | None = None,
-    dynamic_shapes: object = None,
-    sizes: Sizes | None = None,
-) -> tuple[TorchObject, Exchange]:
+    module: nn.Module, inputs: TorchTensor | Sequence[TorchTensor], ranks: int, plan: Mapping[str, str] | None = None,
+    dynamic_shapes: object = None, sizes: Sizes | None = None,
+) -> tuple[nn.Module, Exchange]:  # fmt: skip
     """Return a module on PyTorch's meta device as one rank has it, and what it sends in a call.
 
     A sum over N ranks is sent as a ring does it: 2 (N - 1) / N of it by each rank; a part of the outputs N - 1 times.
@@ -79,13 +76,13 @@ def rank_of(
         raise SpaceError("compare: ranks are for a torch.nn.Module whose weights are on the meta device; make it there")
     prefix, words = ("", plan) if plan else _own_plan(module)
     made = copy.deepcopy(module)
-    sent: list[tuple[float, TorchObject]] = []
+    sent: list[tuple[float, TorchSize]] = []
     """Of each exchange: how often its elements are sent, and how many there are."""
 
-    def reduced(_module: TorchObject, _inputs: object, output: TorchObject) -> None:
+    def reduced(_module: nn.Module, _inputs: object, output: TorchTensor) -> None:
         sent.append((2 * (ranks - 1) / ranks, math.prod(output.shape)))
 
-    def gathered(_module: TorchObject, _inputs: object, output: TorchObject) -> None:
+    def gathered(_module: nn.Module, _inputs: object, output: TorchTensor) -> None:
         sent.append((ranks - 1, math.prod(output.shape)))
 
     def word_of(name: str) -> str:
@@ -123,7 +120,7 @@ def rank_of(
     return made, _exchanged(program, sent, dict(sizes or {}))
 
 
-def _exchanged(program: TorchObject, sent: list[tuple[float, TorchObject]], given: Mapping[str, object]) -> Exchange:
+def _exchanged(program: ExportedProgram, sent: list[tuple[float, TorchSize]], given: Mapping[str, object]) -> Exchange:
     """Return what is sent in a call; `given`: sizes by name."""
     known = {one.expression: given[one.name] for one in symbols_of_program(program) if one.name in given}
     total = 0.0
@@ -135,7 +132,7 @@ def _exchanged(program: TorchObject, sent: list[tuple[float, TorchObject]], give
     return Exchange(len(sent), math.ceil(total))
 
 
-def _own_plan(module: TorchObject) -> tuple[str, Mapping[str, str]]:
+def _own_plan(module: nn.Module) -> tuple[str, Mapping[str, str]]:
     """Return the plan of a module's first part that has one, and what comes before the names in it."""
     for name, part in module.named_modules():
         words = getattr(part, "tp_plan", None)
@@ -146,7 +143,7 @@ def _own_plan(module: TorchObject) -> tuple[str, Mapping[str, str]]:
     )
 
 
-def _part(torch: TorchObject, name: str, layer: TorchObject, ranks: int, *, by_rows: bool) -> TorchObject:
+def _part(torch: ModuleType, name: str, layer: torch.nn.Linear, ranks: int, *, by_rows: bool) -> torch.nn.Linear:
     """Return one rank's part of a linear layer."""
     sizes = [layer.in_features, layer.out_features]
     sizes[not by_rows] = _share(name, sizes[not by_rows], ranks, by_rows=by_rows)
@@ -154,7 +151,7 @@ def _part(torch: TorchObject, name: str, layer: TorchObject, ranks: int, *, by_r
     return torch.nn.Linear(*sizes, bias=has_bias, device="meta", dtype=layer.weight.dtype).eval()
 
 
-def _part_of_experts(torch: TorchObject, name: str, weight: TorchObject, ranks: int, word: str) -> TorchObject:
+def _part_of_experts(torch: ModuleType, name: str, weight: TorchTensor, ranks: int, word: str) -> torch.nn.Parameter:
     """Return one rank's part of the weights of all experts."""
     sizes, axis, parts = list(weight.shape), _EXPERTS[word], 1 + word.startswith("packed")
     sizes[axis] = parts * _share(name, sizes[axis] // parts, ranks, by_rows=word == "rowwise")

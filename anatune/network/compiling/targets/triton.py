@@ -95,9 +95,9 @@ class _Planner:
             graph = with_float8(graph, self.hardware, self._plain, self._times)
         graph = simplified(without_rows(rewritten(graph, self._alone)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
-        written = {id(source_of(value)) for value in graph.outputs} | deciding(graph)
+        written = {source_of(value) for value in graph.outputs} | deciding(graph)
         for node in graph.nodes():
-            workload, offsets = self.workload(node, is_output=id(node) in written)
+            workload, offsets = self.workload(node, is_output=node in written)
             if workload is not None:
                 kernels.setdefault((workload, offsets), []).append(node)
         choices = self._chosen(list(dict.fromkeys(workload for workload, _ in kernels)))
@@ -176,6 +176,13 @@ def _planner_of(planned: PlannedModel) -> _Planner:
     return planned.decisions
 
 
+def _has_float64(graph: Graph) -> bool:
+    """Return whether anything that is computed is float64."""
+    values = [*graph.inputs, *graph.outputs, *graph.nodes()]
+    types = [kind for value in values for kind in ([value.type] if isinstance(value.type, TensorType) else value.type)]
+    return any(kind.dtype == "float64" for kind in types)
+
+
 class TritonTarget(ModelTarget):
     """A GPU with matrix units, which need not be there; see `ModelTarget`.
 
@@ -220,14 +227,11 @@ class TritonTarget(ModelTarget):
 
     # -- planning ----------------------------------------------------------------------------------------------------
 
-    def suited(self, graph: Graph) -> ModelTarget:
-        """Return the target of CUDA cores for what may be tf32's but has integer products or float64; else itself."""
+    @property
+    def otherwise(self) -> ModelTarget | None:
+        """The target of CUDA cores, where tf32 is only admitted and no precision is named."""
         if not self._rounds or self.request.precision is not None:
-            return self
-        values = [*graph.inputs, *graph.outputs, *graph.nodes()]
-        kinds = [kind for one in values for kind in ([one.type] if isinstance(one.type, TensorType) else one.type)]
-        if not has_integers(graph) and all(kind.dtype != "float64" for kind in kinds):
-            return self
+            return None
         from anatune.network.compiling.targets.gpu import GpuTarget
 
         return GpuTarget(self.hardware, self.request)
@@ -239,6 +243,8 @@ class TritonTarget(ModelTarget):
                 f"compile: the model is quantised, and for {self.hardware.name} products are {' or '.join(HALVES)}; "
                 "compile the float32 model"
             )
+        if self._rounds and _has_float64(graph):
+            raise SpaceError("compile: the model has numbers of float64, which tf32 would round; leave --accuracy out")
         precision = _of_memory(self.request.precision) or precision_of(graph)
         if precision not in HALVES and not self._rounds:
             others = f", or --accuracy {RELAXED} for tf32" if self.hardware.vendor == "nvidia" else ""
@@ -309,15 +315,15 @@ class TritonTarget(ModelTarget):
         made, _ = self._lowered(planned)
         return self._compiled(made.calls, made.arena_bytes, made.state)
 
-    def _lowered(self, planned: PlannedModel) -> tuple[Lowered, dict[int, ModelKernel]]:
+    def _lowered(self, planned: PlannedModel) -> tuple[Lowered, dict[Node, ModelKernel]]:
         """Return a planned model as calls of programs, and what stands for each product and attention."""
         planned = with_partial_sums(planned)
-        stubs: dict[int, ModelKernel] = {}
+        stubs: dict[Node, ModelKernel] = {}
         calls: dict[str, Planned] = {}
         for kernel in planned.kernels:
             program = TRITON.program(kernel.schedule)
             for node in kernel.nodes:
-                stubs[id(node)] = stub(kernel.name, node, kernel.schedule.key)
+                stubs[node] = stub(kernel.name, node, kernel.schedule.key)
             operands: Sequence[Access] = kernel.workload.operands
             offsets: tuple[int, ...] = ()
             if kernel.nodes[0].op in (ATTENTION, EXPERTS):
@@ -332,24 +338,24 @@ class TritonTarget(ModelTarget):
         self._check_memory(planned.graph, made)
         return made, stubs
 
-    def _add_plain(self, graph: Graph, stubs: dict[int, ModelKernel], calls: dict[str, Planned]) -> None:
+    def _add_plain(self, graph: Graph, stubs: dict[Node, ModelKernel], calls: dict[str, Planned]) -> None:
         """Add products that no template takes and rows put into caches, as loops; scans, and experts' rows."""
         known: dict[Workload, ModelKernel] = {}
         for node in graph.nodes():
             if node.op == PUT:
-                stubs[id(node)] = plain_put(f"put_{len(stubs)}", node)
+                stubs[node] = plain_put(f"put_{len(stubs)}", node)
             if (program := scan_program(node)) is not None:
                 name = program.kernels[0].name
-                stubs[id(node)], calls[name] = stub(name, node, "scan"), Planned(program, ("data",), (0,))
+                stubs[node], calls[name] = stub(name, node, "scan"), Planned(program, ("data",), (0,))
             if node.op == ROUTE:
                 own = planned_route(tensor_type(node.arguments[0]).shape[0], node.attributes["experts"])
-                stubs[id(node)] = stub(own.program.kernels[0].name, node, "route")
-                calls[stubs[id(node)].name] = own
-            if node.op in PRODUCTS and id(node) not in stubs:
+                stubs[node] = stub(own.program.kernels[0].name, node, "route")
+                calls[stubs[node].name] = own
+            if node.op in PRODUCTS and node not in stubs:
                 workload = workload_of(node)
                 if workload not in known:
                     known[workload] = plain_product(f"{workload.operator}_{len(known)}", workload)
-                stubs[id(node)] = known[workload]
+                stubs[node] = known[workload]
 
     def _check_memory(self, graph: Graph, made: Lowered) -> None:
         """Raise SpaceError for a model that the device's memory does not hold."""

@@ -61,17 +61,17 @@ def lead_of(experts: int) -> int:
     return -(-experts // _ALIGNED) * _ALIGNED
 
 
-def deciding(graph: Graph) -> set[int]:
-    """Return the products, by ``id``, that choices of experts follow from: 16 bits of them would change some."""
+def deciding(graph: Graph) -> set[Value]:
+    """Return the products that choices of experts follow from: 16 bits of them would change some."""
     stack = [node.arguments[0] for node in graph.nodes() if node.op == "argmax"]
-    seen, found = set[int](), set[int]()
+    seen, found = set[Value](), set[Value]()
     while stack:
         value = stack.pop()
-        if not isinstance(value, Node) or id(value) in seen or value.op == "strided_slice":
+        if not isinstance(value, Node) or value in seen or value.op == "strided_slice":
             continue  # a slice: the product makes other columns, too
-        seen.add(id(value))
+        seen.add(value)
         if value.op == MATMUL:
-            found.update([id(value)] if tensor_type(value).shape[1] <= _MOST_CHOICES else [])
+            found.update([value] if tensor_type(value).shape[1] <= _MOST_CHOICES else [])
         elif not operator_of(value).is_own:
             stack += values_in(value.arguments)
     return found
@@ -140,32 +140,30 @@ def with_experts(graph: Graph) -> Graph:
 
     What indices are is told from their values for some choices of experts, not from the operators that make them.
     """
-    nodes, new = graph.nodes(), dict[int, Value]()
+    nodes, new = graph.nodes(), dict[Value, Value]()
     counts = {tensor_type(node.arguments[1]).shape[0] for node in nodes if node.op == GROUPED_MATMUL}
     sorts = [node for node in nodes if node.op == "argsort" and len(tensor_type(node).shape) == 1 and counts]
     routings = [_Routing(nodes, sort.arguments[0], experts, new) for experts in counts for sort in sorts]
 
     def replace(own: Node, old: Node) -> Value:
-        found = next((one for routing in routings if (one := routing.restored(old)) is not None), own)
-        new[id(old)] = found
-        return found
+        return next((one for routing in routings if (one := routing.restored(old)) is not None), own)
 
-    return rewritten_beside(graph, replace) if routings else graph
+    return rewritten_beside(graph, replace, new) if routings else graph
 
 
 class _Routing:
     """Values of a graph that follow from which expert each row is of, `chosen` (rows,)."""
 
-    def __init__(self, nodes: Sequence[Node], chosen: Value, experts: int, new: dict[int, Value]) -> None:
+    def __init__(self, nodes: Sequence[Node], chosen: Value, experts: int, new: dict[Value, Value]) -> None:
         self.chosen, self.experts, self.new = chosen, experts, new
         (self.rows,) = tensor_type(chosen).shape
         draw = np.random.default_rng(0).integers
         turned = np.roll(np.arange(self.rows), 1) % experts  # whose order is another one than back
         samples = [turned, np.arange(self.rows)[::-1] % experts, draw(0, experts, self.rows)]
         self.samples = [(one, np.argsort(one, kind="stable"), _following(nodes, chosen, one)) for one in samples]
-        self.unsorted: dict[int, Value | None] = {}
-        self.tokens: dict[int, Value] = {}
-        """``id`` of rows that are tokens again and again -> the tokens."""
+        self.unsorted: dict[Value, Value | None] = {}
+        self.tokens: dict[Value, Value] = {}
+        """Rows that are tokens again and again -> the tokens."""
         self.top_k = 1
         self.route: Node | None = None
 
@@ -176,14 +174,14 @@ class _Routing:
 
     def in_order(self, value: Value) -> Value | None:
         """Return sorted rows in order; None: they are not that."""
-        if id(value) not in self.unsorted:
-            self.unsorted[id(value)] = self._in_order(value) if isinstance(value, Node) else None
-        return self.unsorted[id(value)]
+        if value not in self.unsorted:
+            self.unsorted[value] = self._in_order(value) if isinstance(value, Node) else None
+        return self.unsorted[value]
 
     def _is(self, value: Value, wanted: Callable[[Array, Array], Array]) -> bool:
         """Whether a value is a function of the choices and the order of rows that is sorted."""
         return all(
-            id(value) in found and np.array_equal(found[id(value)].array, wanted(chosen, order))
+            value in found and np.array_equal(found[value].array, wanted(chosen, order))
             for chosen, order, found in self.samples
         )
 
@@ -210,7 +208,7 @@ class _Routing:
         return node.of(arguments) if found and None not in found else None
 
     def _new(self, value: Value) -> Value:
-        return self.new.get(id(value), value)
+        return self.new.get(value, value)
 
     def _has_rows(self, kind: TensorType) -> bool:
         return kind.shape[:1] == (self.rows,)
@@ -227,7 +225,7 @@ class _Routing:
         if times == 1:
             return own
         rows = reshape(broadcast(reshape(own, (size, 1, *sizes)), (size, times, *sizes)), (self.rows, *sizes))
-        self.tokens[id(rows)], self.top_k = own, times
+        self.tokens[rows], self.top_k = own, times
         return rows
 
     def _product(self, node: Node) -> Value | None:
@@ -240,8 +238,8 @@ class _Routing:
             kind = TensorType((lead_of(self.experts) + self.rows,), "int32")
             self.route = Node(ROUTE, (self._new(self.chosen),), kind, {"experts": self.experts})
         matrices = permute(self._new(weight), (0, 2, 1))
-        own = {"top_k": self.top_k, "expanded": id(rows) not in self.tokens, "activation": False}
-        return Node(EXPERTS, (self.tokens.get(id(rows), rows), matrices, self.route, self.route), node.type, own)
+        own = {"top_k": self.top_k, "expanded": rows not in self.tokens, "activation": False}
+        return Node(EXPERTS, (self.tokens.get(rows, rows), matrices, self.route, self.route), node.type, own)
 
 
 def _is_of_rows(node: Node) -> bool:
@@ -259,15 +257,15 @@ def _kinds(value: Value) -> tuple[TensorType, ...]:
     return (value.type,) if isinstance(value.type, TensorType) else value.type
 
 
-def _following(nodes: Sequence[Node], source: Value, array: Array) -> dict[int, Constant]:
-    """Return the vectors that follow from one value alone, by ``id``, where that is an array."""
-    known = {id(source): Constant(array.astype(tensor_type(source).dtype))}
+def _following(nodes: Sequence[Node], source: Value, array: Array) -> dict[Value, Constant]:
+    """Return the vectors that follow from one value alone where that is an array."""
+    known = {source: Constant(array.astype(tensor_type(source).dtype))}
     for node in nodes:
         unknown = [one for one in values_in(node.arguments) if not isinstance(one, Constant)]
-        if unknown and all(id(one) in known for one in unknown):
-            made = computed(node.of(mapped(node.arguments, lambda one: known.get(id(one), one))))
+        if unknown and all(one in known for one in unknown):
+            made = computed(node.of(mapped(node.arguments, lambda one: known.get(one, one))))
             if isinstance(made, Constant):
-                known[id(node)] = made
+                known[node] = made
     return {key: value for key, value in known.items() if value.array.ndim == 1}  # others are rows times experts
 
 

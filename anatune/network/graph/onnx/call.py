@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from anatune.errors import WorkloadError
 from anatune.network.graph.building import RefusedError
 from anatune.network.graph.folding import computed
 from anatune.network.graph.nodes import Array, Constant, Graph, Input, Node, TensorType, Value, tensor_type, values_in
-from anatune.untyped import OnnxObject
+from anatune.untyped import onnx
 
 __all__ = ["DTYPES", "Attributes", "Call", "Convert", "RefusedError", "UnknownValueError", "check_table", "known_array"]
 
@@ -40,13 +41,13 @@ class UnknownValueError(WorkloadError):
         self.inputs = inputs
 
 
-class Attributes(Mapping[str, OnnxObject]):
+class Attributes(Mapping[str, Any]):
     """Attributes of a node, which note in `used` the names that a reader asks for."""
 
-    def __init__(self, values: Mapping[str, OnnxObject], used: set[str] | None = None) -> None:
+    def __init__(self, values: Mapping[str, Any], used: set[str] | None = None) -> None:
         self._values, self.used = values, set() if used is None else used
 
-    def __getitem__(self, name: str) -> OnnxObject:
+    def __getitem__(self, name: str) -> Any:
         self.used.add(name)
         return self._values[name]
 
@@ -56,7 +57,7 @@ class Attributes(Mapping[str, OnnxObject]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def with_defaults(self, defaults: Mapping[str, OnnxObject]) -> Attributes:
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Attributes:
         """Return these attributes, and others where they have none; names are noted for both."""
         return Attributes({**defaults, **self._values}, self.used)
 
@@ -89,7 +90,7 @@ class Call:
     inputs: tuple[Value | None, ...]
     attributes: Attributes
     outputs: tuple[str, ...]
-    read: Callable[[OnnxObject, Sequence[Value]], list[Value]]
+    read: Callable[[onnx.GraphProto, Sequence[Value]], list[Value]]
     used: set[int] = field(default_factory=set)
 
     def __getitem__(self, place: int) -> Value:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from anatune.network.graph.nodes import TensorType, Value
 from anatune.network.graph.onnx.call import DTYPES, Call, RefusedError
-from anatune.untyped import OnnxObject
+from anatune.untyped import onnx
 
 __all__ = ["NUMBERS", "check_results", "check_types", "check_used"]
 
@@ -21,7 +22,7 @@ _WORDS = {"float32": "float", "float64": "double"}
 """NumPy's name of a dtype -> ONNX's, where that is another one."""
 
 
-def check_types(schema: OnnxObject | None, inputs: Sequence[Value | None]) -> None:
+def check_types(schema: onnx.defs.OpSchema | None, inputs: Sequence[Value | None]) -> None:
     """Raise a `RefusedError` where there are more inputs than the standard allows, or one has another dtype."""
     if schema is None:
         return
@@ -42,9 +43,7 @@ def check_types(schema: OnnxObject | None, inputs: Sequence[Value | None]) -> No
             raise RefusedError(f"takes {known} as input {place} ({formal.name}), got {dtype}")
 
 
-def check_used(
-    call: Call, given: Mapping[str, OnnxObject], defaults: Mapping[str, OnnxObject], unused: Sequence[str | int]
-) -> None:
+def check_used(call: Call, given: Mapping[str, Any], defaults: Mapping[str, Any], unused: Sequence[str | int]) -> None:
     """Raise a `RefusedError` where a node has an attribute or an operand that its reader did not ask for.
 
     Parameters

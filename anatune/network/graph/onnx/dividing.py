@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from anatune.errors import WorkloadError
 from anatune.network.graph.nodes import Constant, Input, TensorType, tensor_type
 from anatune.network.graph.onnx.call import DTYPES
 from anatune.network.graph.onnx.reading import Reader, check_operators, inlined, place_of, read_by
-from anatune.untyped import OnnxObject
+from anatune.untyped import onnx
 
 __all__ = ["Left", "Part", "divided"]
 
@@ -50,17 +50,17 @@ class Part(NamedTuple):
         All its nodes, where they cannot be read; (): they can.
     """
 
-    model: OnnxObject
+    model: onnx.ModelProto
     reads: tuple[str, ...]
     makes: tuple[str, ...]
     left: tuple[Left, ...]
 
 
-Infer = Callable[[OnnxObject], Sequence[OnnxObject]]
+Infer: TypeAlias = "Callable[[onnx.ModelProto], Sequence[onnx.ValueInfoProto]]"
 """Takes a model of one node; returns its outputs (onnx.ValueInfoProto) with their types, as far as they are known."""
 
 
-def divided(model: OnnxObject, shapes: Mapping[str, Sequence[int]], name: str, infer: Infer) -> list[Part]:
+def divided(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], name: str, infer: Infer) -> list[Part]:
     """Return the parts of a model, in an order in which they can run; none where all its nodes can be read.
 
     Parameters
@@ -86,14 +86,14 @@ class _Divider:
     """A model whose nodes are read: `left` has those that cannot be, by their places, and why."""
 
     def __init__(
-        self, model: OnnxObject, large: Sequence[OnnxObject], shapes: Mapping[str, Sequence[int]], name: str,
+        self, model: onnx.ModelProto, large: Sequence[onnx.TensorProto], shapes: Mapping[str, Sequence[int]], name: str,
         infer: Infer,
     ) -> None:  # fmt: skip
         self.onnx, self.model, self.infer = import_module("onnx"), model, infer
         self.reader, self.name = Reader(model, large, name), name
         self.weights = {weight.name: weight for weight in (*model.graph.initializer, *large)}
         self.values = {**self.reader.weights_of(model.graph), **{one.name: self.reader.weight(one) for one in large}}
-        self.kinds: dict[str, OnnxObject] = {}  # what graphs cannot say: its name -> its type, where that is known
+        self.kinds: dict[str, onnx.ValueInfoProto] = {}  # what graphs cannot say: its name -> its type where known
         self.left: dict[int, str] = {}
         for value in self.reader.inputs():
             fixed = self.onnx.helper.make_tensor_value_info(
@@ -123,7 +123,7 @@ class _Divider:
             return
         self.values.update((word, value) for word, value in zip(node.output, results, strict=False) if word)
 
-    def keep(self, value: OnnxObject) -> None:
+    def keep(self, value: onnx.ValueInfoProto) -> None:
         """Keep what is known of a value that is computed elsewhere."""
         kind = value.type.tensor_type
         sizes = [size.dim_value for size in kind.shape.dim if size.HasField("dim_value")]
@@ -135,7 +135,7 @@ class _Divider:
     def is_known(self, word: str) -> bool:
         return isinstance(self.values.get(word), Constant)
 
-    def infos(self, words: Sequence[str], *, most: float = math.inf) -> list[OnnxObject]:
+    def infos(self, words: Sequence[str], *, most: float = math.inf) -> list[onnx.TensorProto | onnx.ValueInfoProto]:
         """Return what is said of values in a model that reads them.
 
         Those that are known, of `most` bytes, are weights, the others inputs.
@@ -150,7 +150,7 @@ class _Divider:
                 found.append(self.typed(word))
         return found
 
-    def typed(self, word: str) -> OnnxObject:
+    def typed(self, word: str) -> onnx.ValueInfoProto:
         """Return what is known of the type of a value."""
         if word not in self.values:
             return self.kinds.get(word) or self.onnx.ValueInfoProto(name=word)
@@ -158,7 +158,10 @@ class _Divider:
         number = self.weights[word].data_type if word in self.weights else _NUMBERS[kind.dtype]
         return self.onnx.helper.make_tensor_value_info(word, number, kind.shape)
 
-    def model_of(self, nodes: Sequence[OnnxObject], given: Sequence[OnnxObject], makes: Sequence[str]) -> OnnxObject:
+    def model_of(
+        self, nodes: Sequence[onnx.NodeProto], given: Sequence[onnx.TensorProto | onnx.ValueInfoProto],
+        makes: Sequence[str],
+    ) -> onnx.ModelProto:  # fmt: skip
         """Return a model of some nodes; `given` are inputs and weights, `makes` names of outputs."""
         onnx = self.onnx
         weights = [one for one in given if isinstance(one, onnx.TensorProto)]
@@ -239,5 +242,5 @@ class _Divider:
         return Part(model, tuple(one.name for one in model.graph.input), makes, left)
 
 
-def _words(node: OnnxObject) -> str:
+def _words(node: onnx.NodeProto) -> str:
     return f"{node.op_type} ({place_of(node)})"

@@ -21,7 +21,7 @@ from anatune.network.graph.nodes import Constant, Graph, Input, TensorType, Valu
 from anatune.network.graph.onnx.call import DTYPES, Attributes, Call, RefusedError, UnknownValueError, check_table
 from anatune.network.graph.onnx.checks import NUMBERS, check_results, check_types, check_used
 from anatune.network.graph.onnx.operators import DEFAULTS, OUTSIDE, READERS, UNUSED
-from anatune.untyped import OnnxObject
+from anatune.untyped import onnx
 
 __all__ = [
     "LEAVE", "Reader", "check_operators", "graph_of_onnx", "graphs_in", "inlined", "onnx_dtype", "place_of",
@@ -42,7 +42,7 @@ _MOST_BYTES = 1 << 31
 """Of a tensor that a file of a few bytes may ask for."""
 
 
-def graph_of_onnx(model: OnnxObject, shapes: Mapping[str, Sequence[int]], name: str) -> Graph:
+def graph_of_onnx(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], name: str) -> Graph:
     """Return an ONNX model as a graph.
 
     Parameters
@@ -72,7 +72,7 @@ def graph_of_onnx(model: OnnxObject, shapes: Mapping[str, Sequence[int]], name: 
         raise WorkloadError(f"{name} cannot be read: {text[0]:.200}; export it again") from error
 
 
-def onnx_dtype(value: OnnxObject) -> str:
+def onnx_dtype(value: onnx.ValueInfoProto) -> str:
     """Return NumPy's name of the dtype of an input; KeyError: it is no tensor, or of a type that ONNX has not."""
     return _numpy_name(value.type.tensor_type.elem_type)
 
@@ -81,13 +81,13 @@ def _numpy_name(kind: int) -> str:
     return str(import_module("onnx").helper.tensor_dtype_to_np_dtype(kind).name)
 
 
-def _versions(model: OnnxObject) -> dict[str, int]:
+def _versions(model: onnx.ModelProto) -> dict[str, int]:
     """Return domain -> version of its operators."""
     found = {"" if one.domain in _STANDARD else one.domain: int(one.version) for one in model.opset_import}
     return {"": 1, **found} if "" not in found and not found else found
 
 
-def _of_readable_version(model: OnnxObject, name: str) -> OnnxObject:
+def _of_readable_version(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """Return a model whose operators are of a version that can be read."""
     if model.ir_version < 3:
         raise WorkloadError(f"{name} has version {model.ir_version} of ONNX's format, expected 3 at least")
@@ -110,7 +110,7 @@ def _of_readable_version(model: OnnxObject, name: str) -> OnnxObject:
         ) from error
 
 
-def inlined(model: OnnxObject, name: str) -> tuple[OnnxObject, list[OnnxObject]]:
+def inlined(model: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, list[onnx.TensorProto]]:
     """Return a model in which operators without a reader that have a body, in the standard or the model, are spelt.
 
     The second result is those of its weights that it lacks then: it is copied a few times meanwhile. Errors as
@@ -135,7 +135,7 @@ def inlined(model: OnnxObject, name: str) -> tuple[OnnxObject, list[OnnxObject]]
     return model, large
 
 
-def _apart(model: OnnxObject) -> tuple[OnnxObject, list[OnnxObject]]:
+def _apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[onnx.TensorProto]]:
     """Return a copy of a model whose large weights are inputs, and those weights."""
     onnx = import_module("onnx")
     made, large = onnx.ModelProto(), []
@@ -152,7 +152,7 @@ def _apart(model: OnnxObject) -> tuple[OnnxObject, list[OnnxObject]]:
     return made, large
 
 
-def _copy(source: OnnxObject, made: OnnxObject, without: str) -> None:
+def _copy(source: onnx.ModelProto | onnx.GraphProto, made: onnx.ModelProto | onnx.GraphProto, without: str) -> None:
     """Copy the fields of a message without one of them."""
     for field, value in source.ListFields():
         if field.name == without:
@@ -163,7 +163,7 @@ def _copy(source: OnnxObject, made: OnnxObject, without: str) -> None:
             getattr(made, field.name).MergeFrom(value)
 
 
-def _with_bodies(model: OnnxObject) -> list[tuple[str, str]]:
+def _with_bodies(model: onnx.ModelProto) -> list[tuple[str, str]]:
     """Return domains and names of a model's operators that have no reader here, and a body in the standard."""
     defs, versions, found = import_module("onnx.defs"), _versions(model), set()
     for node in _with_inner(model.graph.node):
@@ -176,7 +176,7 @@ def _with_bodies(model: OnnxObject) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def _with_types(model: OnnxObject) -> OnnxObject:
+def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a model that says what bodies of operators ask: types of all tensors, defaults of attributes."""
     onnx, defs, versions = import_module("onnx"), import_module("onnx.defs"), _versions(model)
     made = onnx.ModelProto()
@@ -195,7 +195,7 @@ def _with_types(model: OnnxObject) -> OnnxObject:
     return made
 
 
-def check_operators(nodes: Sequence[OnnxObject], name: str) -> None:
+def check_operators(nodes: Sequence[onnx.NodeProto], name: str) -> None:
     """Raise a `WorkloadError` that names the operators among nodes that nothing reads, and where they are."""
     missing: dict[str, list[str]] = {}
     for node in _with_inner(nodes):
@@ -216,23 +216,23 @@ def check_operators(nodes: Sequence[OnnxObject], name: str) -> None:
         )
 
 
-def _domain(node: OnnxObject) -> str:
+def _domain(node: onnx.NodeProto) -> str:
     """Return the domain of a node; the standard's is ""."""
     return "" if node.domain in _STANDARD else str(node.domain)
 
 
-def place_of(node: OnnxObject) -> str:
+def place_of(node: onnx.NodeProto) -> str:
     """Return where a model has a node."""
     return f"node {node.name or next((word for word in node.output if word), '')}"
 
 
-def graphs_in(node: OnnxObject) -> list[OnnxObject]:
+def graphs_in(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Return the graphs that a node holds: branches, bodies."""
     held = [(*([entry.g] if entry.HasField("g") else []), *entry.graphs) for entry in node.attribute]
     return [graph for graphs in held for graph in graphs]
 
 
-def _with_inner(nodes: Sequence[OnnxObject]) -> list[OnnxObject]:
+def _with_inner(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
     """Return nodes and those of the graphs inside them."""
     found = list(nodes)
     for node in nodes:
@@ -241,7 +241,7 @@ def _with_inner(nodes: Sequence[OnnxObject]) -> list[OnnxObject]:
     return found
 
 
-def read_by(node: OnnxObject) -> list[str]:
+def read_by(node: onnx.NodeProto) -> list[str]:
     """Return the names of the values that a node reads, those around it that its branches and bodies see included."""
     found = dict.fromkeys(word for word in node.input if word)
     for graph in graphs_in(node):
@@ -254,7 +254,7 @@ def read_by(node: OnnxObject) -> list[str]:
     return list(found)
 
 
-def put_in_order(graph: OnnxObject) -> None:
+def put_in_order(graph: onnx.GraphProto) -> None:
     """Put nodes behind those that they read, also in branches and bodies; where there is a cycle, they stay.
 
     onnxruntime takes files in another order, and its converter to float16 writes them, against the standard.
@@ -275,11 +275,11 @@ def put_in_order(graph: OnnxObject) -> None:
 class Reader:
     """Walks the nodes of a model, which lacks some large weights, in order."""
 
-    def __init__(self, model: OnnxObject, large: Sequence[OnnxObject], name: str) -> None:
+    def __init__(self, model: onnx.ModelProto, large: Sequence[onnx.TensorProto], name: str) -> None:
         self.name, self.read_nodes = name, 0
         self.model, self.large = model, large
         self.versions = _versions(model)
-        self.weights: dict[int, tuple[OnnxObject, dict[str, Value]]] = {}
+        self.weights: list[tuple[onnx.GraphProto, dict[str, Value]]] = []
         self.helper = import_module("onnx.helper")
         self.numpy_helper = import_module("onnx.numpy_helper")
         self.defs = import_module("onnx.defs")
@@ -301,20 +301,20 @@ class Reader:
                 raise WorkloadError(f"{self.name}: output {output.name} is no tensor, expected one; {LEAVE}")
         return Graph(tuple(inputs), tuple(outputs), is_tuple=len(outputs) != 1)
 
-    def inputs(self) -> list[OnnxObject]:
+    def inputs(self) -> list[onnx.ValueInfoProto]:
         """Return the inputs of the model that are no weights."""
         weights = {weight.name for weight in (*self.model.graph.initializer, *self.large)}
         return [value for value in self.model.graph.input if value.name not in weights]
 
-    def weights_of(self, graph: OnnxObject) -> dict[str, Value]:
+    def weights_of(self, graph: onnx.GraphProto) -> dict[str, Value]:
         """Return the weights that a graph holds, read once: the body of a loop is read often."""
-        if id(graph) not in self.weights:
-            known: dict[str, Value] = {one.name: self.weight(one) for one in graph.initializer}
+        if (known := next((known for other, known in self.weights if other is graph), None)) is None:
+            known = {one.name: self.weight(one) for one in graph.initializer}
             known.update((one.values.name, self.sparse(one)) for one in graph.sparse_initializer)
-            self.weights[id(graph)] = graph, known
-        return self.weights[id(graph)][1]
+            self.weights.append((graph, known))
+        return known
 
-    def outputs_of(self, graph: OnnxObject, own: Mapping[str, Value], around: Mapping[str, Value]) -> list[Value]:
+    def outputs_of(self, graph: onnx.GraphProto, own: Mapping[str, Value], around: Mapping[str, Value]) -> list[Value]:
         """Return the outputs of a graph; `own` are its inputs, `around` what is seen in it beside them."""
         values = {**around, **self.weights_of(graph), **own}
         for node in graph.node:
@@ -331,7 +331,7 @@ class Reader:
             )
         return values[word]
 
-    def weight(self, tensor: OnnxObject) -> Constant:
+    def weight(self, tensor: onnx.TensorProto) -> Constant:
         """Return a tensor of a model."""
         elements = int(np.prod([int(size) for size in tensor.dims], dtype=np.float64))
         if min(tensor.dims, default=0) < 0:
@@ -347,7 +347,7 @@ class Reader:
                 f"{self.name}: tensor {tensor.name} cannot be read ({error:}); export it again"
             ) from error
 
-    def sparse(self, tensor: OnnxObject) -> Constant:
+    def sparse(self, tensor: onnx.SparseTensorProto) -> Constant:
         """Return a sparse tensor of a model, with its zeros."""
         shape = tuple(int(size) for size in tensor.dims)
         values, places = (self.weight(one).array for one in (tensor.values, tensor.indices))
@@ -360,7 +360,7 @@ class Reader:
             raise WorkloadError(f"{self.name}: sparse tensor {tensor.values.name}: {error}; export it again") from error
         return Constant(array)
 
-    def results_of(self, node: OnnxObject, values: Mapping[str, Value]) -> Sequence[Value]:
+    def results_of(self, node: onnx.NodeProto, values: Mapping[str, Value]) -> Sequence[Value]:
         """Return the results of a node.
 
         Raises
@@ -374,7 +374,7 @@ class Reader:
         domain = _domain(node)
         place, convert = place_of(node), READERS[domain, node.op_type]
 
-        def read(graph: OnnxObject, given: Sequence[Value]) -> list[Value]:
+        def read(graph: onnx.GraphProto, given: Sequence[Value]) -> list[Value]:
             own = {value.name: one for value, one in zip(graph.input, given, strict=True)}
             return self.outputs_of(graph, own, values)
 
@@ -412,14 +412,14 @@ class Reader:
             ) from error
         return found
 
-    def schema(self, node: OnnxObject, domain: str, opset: int) -> OnnxObject | None:
+    def schema(self, node: onnx.NodeProto, domain: str, opset: int) -> onnx.defs.OpSchema | None:
         """Return what the standard says of an operator; None: it is not one of the standard's."""
         try:
             return self.defs.get_schema(node.op_type, opset, domain)
         except self.defs.SchemaError:
             return None
 
-    def defaults(self, node: OnnxObject, schema: OnnxObject | None) -> dict[str, OnnxObject]:
+    def defaults(self, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> dict[str, object]:
         """Return the attributes that an operator can have, with what they are where left out (None: nothing).
 
         Raises
@@ -436,7 +436,7 @@ class Reader:
                 raise RefusedError(f"has the attribute {entry.name}, expected {', '.join(sorted(known)) or 'none'}")
         return known
 
-    def plain(self, entry: OnnxObject) -> OnnxObject:
+    def plain(self, entry: onnx.AttributeProto) -> object:
         """Return the value of an attribute."""
         value = self.helper.get_attribute_value(entry)
         if isinstance(value, bytes):

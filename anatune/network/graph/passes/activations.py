@@ -51,7 +51,7 @@ def with_activations(graph: Graph) -> Graph:
         if own.op not in _LAST or not isinstance(own.type, TensorType) or own.type.dtype != "float32":
             return own
         for source in reversed(_sources(own)):
-            form = _sum_of(own, {id(source): _ARGUMENT}, is_half=is_half)
+            form = _sum_of(own, {source: _ARGUMENT}, is_half=is_half)
             if form is None or len(form) > 2:
                 continue
             for name, want in _ACTIVATIONS.items():
@@ -72,18 +72,18 @@ def _spells(value: Value) -> TypeGuard[Node]:
 
 def _sources(node: Node) -> list[Value]:
     """Return what a node may be a function of: what it reads, however indirectly, of its own type."""
-    found: dict[int, Value] = {}
+    found: dict[Value, None] = {}
     level: list[Value] = [node]
     for _ in range(_DEEPEST):
         following: list[Value] = []
         for value in level:
             if _spells(value):
                 for one in values_in(value.arguments):
-                    if one.type == node.type and id(one) not in found and not isinstance(one, Constant):
-                        found[id(one)] = one
+                    if one.type == node.type and one not in found and not isinstance(one, Constant):
+                        found[one] = None
                         following.append(one)
         level = following
-    return list(found.values())
+    return list(found)
 
 
 # -- sums ----------------------------------------------------------------------------------------------------------
@@ -240,16 +240,16 @@ def _of_number(number: float, *, is_half: bool) -> _Sum | None:
     return _constant(_FROM_HALVES.get(number, number) if is_half else number)
 
 
-def _sum_of(value: Argument, sums: dict[int, _Sum | None], depth: int = 0, *, is_half: bool) -> _Sum | None:
+def _sum_of(value: Argument, sums: dict[Value, _Sum | None], depth: int = 0, *, is_half: bool) -> _Sum | None:
     """Return a value as a sum; None: it depends on more than `sums` has, or has too many terms."""
     if isinstance(value, Scalar):
         return _of_number(float(value.value), is_half=is_half)
     if not isinstance(value, Value) or depth > _DEEPEST:
         return None
-    if id(value) not in sums:
-        sums[id(value)] = None
+    if value not in sums:
+        sums[value] = None
         if isinstance(value, Constant) and value.array.size == 1:
-            sums[id(value)] = _of_number(float(value.array.reshape(())), is_half=is_half)
+            sums[value] = _of_number(float(value.array.reshape(())), is_half=is_half)
         elif _spells(value):
             operands: list[_Sum] = []
             for argument in value.arguments:
@@ -257,5 +257,5 @@ def _sum_of(value: Argument, sums: dict[int, _Sum | None], depth: int = 0, *, is
                 if form is None or len(form) > _MOST_TERMS or any(len(term[0]) > _MOST_FACTORS for term in form):
                     return None  # the others do not matter, and may be many
                 operands.append(form)
-            sums[id(value)] = _FUNCTIONS[value.op](*operands)
-    return sums[id(value)]
+            sums[value] = _FUNCTIONS[value.op](*operands)
+    return sums[value]

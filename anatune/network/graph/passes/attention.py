@@ -65,13 +65,13 @@ def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
     return with_joined_products(simplified(fused)) if made else graph
 
 
-def _is_attention(node: Node, uses: Counter[int]) -> bool:
+def _is_attention(node: Node, uses: Counter[Value]) -> bool:
     """Whether an attention ends in a node: a product of a softmax of another product that nothing else reads."""
 
     def alone(value: Value, op: str) -> Node | None:
-        while isinstance(value, Node) and value.op == "reshape" and uses[id(value)] == 1:
+        while isinstance(value, Node) and value.op == "reshape" and uses[value] == 1:
             value = value.arguments[0]
-        return value if isinstance(value, Node) and value.op == op and uses[id(value)] == 1 else None
+        return value if isinstance(value, Node) and value.op == op and uses[value] == 1 else None
 
     if node.op != BATCH_MATMUL or node.attributes["epilogue"]:
         return False

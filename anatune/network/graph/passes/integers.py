@@ -9,6 +9,7 @@ model's in exact arithmetic where a number lies as near as float32 rounds to the
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,7 +32,6 @@ from anatune.network.graph.nodes import (
     item_of,
     rewritten_beside,
     tensor_type,
-    values_in,
 )
 from anatune.network.graph.operators import CONVOLUTION, CONVOLUTIONS, MATMUL, QUANTIZE, operator_of
 from anatune.network.graph.passes.scaling import channel_values
@@ -54,12 +54,12 @@ def integers_moved(graph: Graph) -> Graph:
     Moves, concatenations and largest elements are between them no longer: they have integers.
     """
     uses = graph.uses()
-    alone: set[int] = set()  # new values that are read once
+    alone: set[Value] = set()  # new values that are read once
 
     def replace(own: Node, old: Node) -> Value:
         made = _earlier(own, alone) if own.op == QUANTIZE else _later(own)
-        if uses[id(old)] == 1:
-            alone.add(id(made))
+        if uses[old] == 1:
+            alone.add(made)
         return made
 
     return rewritten_beside(graph, replace)
@@ -71,8 +71,7 @@ def _is_move(node: Node) -> bool:
 
 def _on(node: Node, value: Value) -> Node:
     """Return an operator that moves elements on other data."""
-    assert isinstance(node.type, TensorType)
-    kind = TensorType(node.type.shape, tensor_type(value).dtype)
+    kind = tensor_type(node)._replace(dtype=tensor_type(value).dtype)
     return node.of((value, *node.arguments[1:]), kind)
 
 
@@ -113,7 +112,7 @@ def _later(node: Node) -> Value:
     return node
 
 
-def _earlier(node: Node, alone: set[int]) -> Value:
+def _earlier(node: Node, alone: set[Value]) -> Value:
     """Return a conversion to integers before what only moves elements, and none of what was integers of its scale."""
     scale, data = scale_of(node, QUANTIZE), node.arguments[0]
     assert scale is not None
@@ -124,7 +123,7 @@ def _earlier(node: Node, alone: set[int]) -> Value:
         return node
     if scale.equals(scale_of(data)) and tensor_type(data.arguments[0]).dtype == dtype and ends == INTEGER_RANGE[dtype]:
         return data.arguments[0]  # type: ignore[no-any-return]
-    if id(data) not in alone:
+    if data not in alone:
         return node
 
     def before(value: Value) -> Value:
@@ -186,30 +185,24 @@ def with_integer_products(graph: Graph) -> Graph:
 
     That is a bias, a rectifier (whose upper bound is the largest integer's), and the conversion of the result.
     """
-    users: dict[int, list[Node]] = {}
-    for node in graph.nodes():
-        for value in values_in(node.arguments):
-            users.setdefault(id(value), []).append(node)
-    kept = {id(value) for value in graph.outputs}
-    ends: dict[int, tuple[Node, _End]] = {}
+    readers = graph.only_readers()
+    ends: dict[Value, tuple[Node, _End]] = {}
     for node in graph.nodes():
         if _takes(node):
-            end = _end_of(node, users, kept)
-            ends[id(end.last)] = node, end
-    new: dict[int, Value] = {}
+            end = _end_of(node, readers)
+            ends[end.last] = node, end
+    new: dict[Value, Value] = {}
 
     def replace(node: Node, old: Node) -> Value:
-        made: Value = node
-        if id(old) in ends:
-            product, end = ends[id(old)]
-            own = new[id(product)] if end.nodes else node
-            assert isinstance(own, Node)
-            found = _product(own, end)
-            made = node if found is None else reshaped(found, tensor_type(node).shape)
-        new[id(old)] = made
-        return made
+        if old not in ends:
+            return node
+        product, end = ends[old]
+        own = new[product] if end.nodes else node
+        assert isinstance(own, Node)
+        found = _product(own, end)
+        return node if found is None else reshaped(found, tensor_type(node).shape)
 
-    return rewritten_beside(graph, replace)
+    return rewritten_beside(graph, replace, new)
 
 
 def _takes(node: Node) -> bool:
@@ -231,13 +224,12 @@ def _channel_axis(node: Node, shape: tuple[int, ...]) -> int:
     return 1 if node.op in CONVOLUTIONS else len(shape) - 1
 
 
-def _end_of(node: Node, users: dict[int, list[Node]], kept: set[int]) -> _End:
+def _end_of(node: Node, readers: Mapping[Value, Node]) -> _End:
     """Return what is fused behind a product: up to a conversion to integers, or, without one, a bias and rectifier."""
     size = tensor_type(node).shape[_channel_axis(node, tensor_type(node).shape)]
     end = plain = _End(node)
     upper = math.inf
-    while id(end.last) not in kept and len(users.get(id(end.last), ())) == 1:
-        (user,) = users[id(end.last)]
+    while (user := readers.get(end.last)) is not None:
         if not isinstance(user.type, TensorType):
             break
         following = _End(user, end.bias, end.is_rectified, None, [*end.nodes, user])

@@ -54,27 +54,27 @@ class Form(NamedTuple):
     written: Order
 
 
-Choice = Mapping[int, Form]
-"""``id`` of a node -> its form; nodes that are missing have the model's order."""
+Choice = Mapping[Value, Form]
+"""Node -> its form; nodes that are missing have the model's order."""
 
 AS_IT_IS = Form(CHANNELS_FIRST, CHANNELS_FIRST)
 
 
-def everywhere(graph: Graph, order: Order = CHANNELS_LAST) -> dict[int, Form]:
+def everywhere(graph: Graph, order: Order = CHANNELS_LAST) -> dict[Value, Form]:
     """Return the choice of one order wherever an operator can have it: no transposes between convolutions.
 
     Operators that can have any order follow what they read, so that none is asked for where there is no convolution.
     """
-    chosen: dict[int, Form] = {}
+    chosen: dict[Value, Form] = {}
     for node in graph.nodes():
         if node.op == CONVOLUTION:
             options = (Form(order, order), Form(CHANNELS_FIRST, order), Form(order, CHANNELS_FIRST))
-            chosen[id(node)] = next((form for form in options if can_have(node, form)), AS_IT_IS)
+            chosen[node] = next((form for form in options if can_have(node, form)), AS_IT_IS)
         elif can_have(node, Form(order, order)):
             read = [value for value in values_in(node.arguments) if isinstance(value, Node)]
             same = [value for value in read if _rank(value) == _rank(node)] or read
-            if any(chosen.get(id(value), AS_IT_IS).written == order for value in same):
-                chosen[id(node)] = Form(order, order)
+            if any(chosen.get(value, AS_IT_IS).written == order for value in same):
+                chosen[node] = Form(order, order)
     return chosen
 
 
@@ -112,17 +112,17 @@ def ordered_operands(node: Node, form: Form) -> list[tuple[Value, Order]]:
 
 def laid_out(graph: Graph, choice: Choice) -> Graph:
     """Return the graph with activations in the chosen orders."""
-    made: dict[int, Value] = {}
+    made: dict[Value, Value] = {}
     """By the old value: the new one, in the order that `order_of` says."""
-    order_of: dict[int, Order] = {}
-    turned: dict[tuple[int, Order], Value] = {}
+    order_of: dict[Value, Order] = {}
+    turned: dict[tuple[Value, Order], Value] = {}
 
     def wanted(value: Value, order: Order) -> Value:
         """Return a value of the old graph in an order; each is turned at most once."""
-        now, before = made.get(id(value), value), order_of.get(id(value), CHANNELS_FIRST)
+        now, before = made.get(value, value), order_of.get(value, CHANNELS_FIRST)
         if before == order or not isinstance(value.type, TensorType):
             return now
-        key = (id(value), order)
+        key = (value, order)
         if key not in turned:
             turned[key] = reordered(now, before, order)
         return turned[key]
@@ -138,9 +138,9 @@ def laid_out(graph: Graph, choice: Choice) -> Graph:
         return wanted(value, order if _rank(value) == rank else CHANNELS_FIRST)
 
     for node in graph.nodes():
-        form = choice.get(id(node), AS_IT_IS)
+        form = choice.get(node, AS_IT_IS)
         if form == AS_IT_IS:
-            made[id(node)] = node.of(mapped(node.arguments, lambda value: operand(value, CHANNELS_FIRST, 0)))
+            made[node] = node.of(mapped(node.arguments, lambda value: operand(value, CHANNELS_FIRST, 0)))
             continue
         rank = _read_rank(node)
         if node.op == CONVOLUTION:
@@ -149,8 +149,8 @@ def laid_out(graph: Graph, choice: Choice) -> Graph:
             arguments = (wanted(data, form.read), weight, *steps)
         else:
             arguments = mapped(node.arguments, functools.partial(operand, order=form.read, rank=rank))
-        made[id(node)] = _FAMILIES[operator_of(node).layout].in_form(node, arguments, form)
-        order_of[id(node)] = result_order(node, form)
+        made[node] = _FAMILIES[operator_of(node).layout].in_form(node, arguments, form)
+        order_of[node] = result_order(node, form)
     outputs = tuple(wanted(value, CHANNELS_FIRST) for value in graph.outputs)
     return Graph(graph.inputs, outputs, is_tuple=graph.is_tuple)
 

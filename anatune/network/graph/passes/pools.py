@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import math
 
-from anatune.network.graph.nodes import (
-    Graph,
-    Node,
-    TensorType,
-    Value,
-    rewritten_beside,
-    tensor_type,
-)
+from anatune.network.graph.nodes import Graph, Node, TensorType, Value, rewritten_beside, tensor_type
 from anatune.network.graph.operators import CONVOLUTIONS
 
 __all__ = ["pools_last"]
@@ -26,12 +19,12 @@ def pools_last(graph: Graph) -> Graph:
     may read the pool. Results differ by rounding.
     """
     uses = graph.uses()
-    alone: dict[int, Node] = {}  # pools that are read once
+    alone: dict[Value, Node] = {}  # pools that are read once
 
     def replace(own: Node, old: Node) -> Value:
-        if own.op in _AVERAGES and uses[id(old)] == 1:
-            alone[id(own)] = own
-        pool = alone.get(id(own.arguments[0])) if own.op in CONVOLUTIONS else None
+        if own.op in _AVERAGES and uses[old] == 1:
+            alone[own] = own
+        pool = alone.get(own.arguments[0]) if own.op in CONVOLUTIONS else None
         if pool is None or not _is_pointwise(own) or not _keeps_zeros(pool):
             return own
         data = pool.arguments[0]

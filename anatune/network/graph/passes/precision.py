@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from importlib import import_module
 
 from anatune.core.workload.nest import Workload
@@ -62,29 +62,29 @@ def widened(graph: Graph, held: Collection[int] = (), kept: Collection[int] = ()
         return graph
     if any(node.op.startswith(WRITTEN) for node in nodes):
         return graph  # loops of somebody else's, which say their dtypes
-    made: dict[int, Argument] = {}
+    made: dict[Value, Argument] = {}
     inputs = list(graph.inputs)
     for place, value in enumerate(graph.inputs):
         if not _is_half(value):
             continue
         if place in held:
-            inputs[place] = made[id(value)] = Input(value.name, tensor_type(value)._replace(dtype=WIDE))
+            inputs[place] = made[value] = Input(value.name, tensor_type(value)._replace(dtype=WIDE))
         else:
-            made[id(value)] = cast(value, WIDE)
+            made[value] = cast(value, WIDE)
 
     def new(argument: Argument) -> Argument:
         if isinstance(argument, Scalar) and argument.dtype in HALVES:
             return argument._replace(dtype=WIDE)
-        if id(argument) not in made and isinstance(argument, Constant) and _is_half(argument):
-            made[id(argument)] = argument.converted(WIDE)
-        return made.get(id(argument), argument)
+        if argument not in made and isinstance(argument, Constant) and _is_half(argument):
+            made[argument] = argument.converted(WIDE)
+        return made.get(argument, argument)
 
     for node in nodes:
         kind = _wide(node.type) if isinstance(node.type, TensorType) else tuple(map(_wide, node.type))
         own = {name: WIDE if str(value) in HALVES else value for name, value in node.attributes.items()}
         arguments = mapped(node.arguments, new)
         is_none = node.op == "astype" and arguments[0].type == kind  # of 16 bits; passes look for what is behind it
-        made[id(node)] = arguments[0] if is_none else Node(node.op, arguments, kind, own, node.kind)
+        made[node] = arguments[0] if is_none else Node(node.op, arguments, kind, own, node.kind)
     outputs = [
         new(value) if place in kept else cast(new(value), tensor_type(value).dtype)
         for place, value in enumerate(graph.outputs)
@@ -136,43 +136,39 @@ def _mark(node: Node) -> str:
 
 
 class _Storage:
-    """Rewrites a graph; values are by ``id`` of the old one."""
+    """Rewrites a graph; tables are by values of the old one."""
 
     def __init__(self, graph: Graph) -> None:
         nodes = graph.nodes()
         self.dtype = next(filter(None, map(_mark, nodes)))
         import_module("ml_dtypes")  # NumPy has bfloat16 from it
-        self.made: dict[int, Value] = {}
-        self.other: dict[int, Value] = {}
+        self.made: dict[Value, Value] = {}
+        self.other: dict[Value, Value] = {}
         """In the dtype that `made` has not."""
-        self.half = self.small(nodes, {id(value) for value in graph.outputs})
+        self.half = self.small(graph)
         for node in nodes:
-            self.made[id(node)] = self.rewritten(node)
+            self.made[node] = self.rewritten(node)
         self.graph = Graph(graph.inputs, tuple(self.wide(one) for one in graph.outputs), is_tuple=graph.is_tuple)
 
-    def small(self, nodes: Sequence[Node], kept: Collection[int]) -> set[int]:
+    def small(self, graph: Graph) -> set[Value]:
         """Return which nodes write 16 bits: those that are only read by what wants that, and convolutions."""
-        readers: dict[int, list[Node]] = {}
-        for node in nodes:
-            for value in values_in(node.arguments):
-                readers.setdefault(id(value), []).append(node)
-        found: set[int] = set()
-        for node in reversed(nodes):
-            own = readers.get(id(node), [])
-            is_wanted = bool(own) and id(node) not in kept and all(self.wants(one, node, found) for one in own)
+        users, found = graph.users(), set[Value]()
+        for node in reversed(graph.nodes()):
+            own = users.get(node, [])
+            is_wanted = bool(own) and node not in graph.outputs and all(self.wants(one, node, found) for one in own)
             is_float = isinstance(node.type, TensorType) and node.type.dtype == WIDE
             if is_float and (is_wanted or (node.op == CONVOLUTION and _mark(node))):
-                found.add(id(node))
+                found.add(node)
         return found
 
-    def wants(self, reader: Node, node: Node, found: Collection[int]) -> bool:
+    def wants(self, reader: Node, node: Node, found: Collection[Value]) -> bool:
         """Whether a reader of a node wants 16 bits; `found`: those behind it that write 16 bits."""
         if _mark(reader):
-            return node in reader.arguments[:2] or id(reader) in found
-        return reader.op == WINDOW or (reader.op in _MOVES and id(reader) in found)
+            return node in reader.arguments[:2] or reader in found
+        return reader.op == WINDOW or (reader.op in _MOVES and reader in found)
 
     def value(self, value: Value) -> Value:
-        return self.made.get(id(value), value)
+        return self.made.get(value, value)
 
     def in_dtype(self, value: Value, dtype: str) -> Value:
         """Return what a value of the old graph is, in a dtype."""
@@ -181,18 +177,18 @@ class _Storage:
             own = own.arguments[0]  # an input in 16 bits
         if tensor_type(own).dtype == dtype:
             return own
-        if id(value) not in self.other:
+        if value not in self.other:
             array = value.array.astype(dtype) if isinstance(value, Constant) else None
-            self.other[id(value)] = cast(own, dtype) if array is None else Constant(array)
-        return self.other[id(value)]
+            self.other[value] = cast(own, dtype) if array is None else Constant(array)
+        return self.other[value]
 
     def wide(self, argument: Argument) -> Argument:
         """Return an argument as the old graph has it, float32."""
         is_half = isinstance(argument, Value) and not _is_half(argument) and _is_half(self.value(argument))
-        return self.in_dtype(argument, WIDE) if is_half else self.made.get(id(argument), argument)
+        return self.in_dtype(argument, WIDE) if is_half else self.made.get(argument, argument)
 
     def rewritten(self, node: Node) -> Value:
-        is_half = id(node) in self.half
+        is_half = node in self.half
         if not isinstance(node.type, TensorType):
             return node.of(mapped(node.arguments, self.wide))
         kind = node.type._replace(dtype=self.dtype) if is_half else node.type

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from anatune.network.graph import building
 from anatune.network.graph.folding import concatenated
-from anatune.network.graph.nodes import (
-    Constant,
-    Graph,
-    Node,
-    TensorType,
-    Value,
-    rewritten_beside,
-    tensor_type,
-    values_in,
-)
+from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type
 from anatune.network.graph.operators import (
     ATTENTION,
     BATCH_MATMUL,
@@ -54,33 +45,27 @@ class _Step(NamedTuple):
 
 def with_products(graph: Graph) -> Graph:
     """Return a graph whose convolutions and matrix products are anatune's, each with the steps that follow it."""
-    users: dict[int, list[Node]] = {}
-    for node in graph.nodes():
-        for value in values_in(node.arguments):
-            users.setdefault(id(value), []).append(node)
-    kept = {id(value) for value in graph.outputs}
-    chains: dict[int, tuple[Node, list[_Step]]] = {}
-    claimed: set[int] = set()
+    readers = graph.only_readers()
+    chains: dict[Value, tuple[Node, list[_Step]]] = {}
+    claimed: set[Value] = set()
     for node in reversed(graph.nodes()):
         # From the end: of two products that are added up, the later one takes the sum, which the other one feeds.
         if _is_product(node):
-            steps = _steps_behind(node, users, kept, claimed)
-            claimed.update(id(step.node) for step in steps)
-            chains[id(steps[-1].node if steps else node)] = node, steps
-    new: dict[int, Value] = {}
+            steps = _steps_behind(node, readers, claimed)
+            claimed.update(step.node for step in steps)
+            chains[steps[-1].node if steps else node] = node, steps
+    new: dict[Value, Value] = {}
 
     def replace(node: Node, old: Node) -> Value:
-        made: Value = node
-        if id(old) in chains:
-            anchor, steps = chains[id(old)]
-            own = new[id(anchor)] if steps else node
-            assert isinstance(own, Node)
-            now = [step._replace(operand=new.get(id(step.operand), step.operand)) for step in steps]
-            made = reshaped(_product(own, now), tensor_type(node).shape)
-        new[id(old)] = made
-        return made
+        if old not in chains:
+            return node
+        anchor, steps = chains[old]
+        own = new[anchor] if steps else node
+        assert isinstance(own, Node)
+        now = [step._replace(operand=step.operand and new.get(step.operand, step.operand)) for step in steps]
+        return reshaped(_product(own, now), tensor_type(node).shape)
 
-    return rewritten_beside(graph, replace)
+    return rewritten_beside(graph, replace, new)
 
 
 def _is_product(node: Node) -> bool:
@@ -99,7 +84,7 @@ def _is_product(node: Node) -> bool:
     return len(left) == len(right) and left[:-2] == right[:-2]
 
 
-def _steps_behind(node: Node, users: dict[int, list[Node]], kept: set[int], claimed: set[int]) -> list[_Step]:
+def _steps_behind(node: Node, readers: Mapping[Value, Node], claimed: set[Value]) -> list[_Step]:
     """Return the steps that can be fused into a product, in order; reshapes only where a step follows."""
     channels = channel_axis(node) if node.op in CONVOLUTIONS else len(tensor_type(node).shape) - 1
     assert channels is not None
@@ -107,12 +92,11 @@ def _steps_behind(node: Node, users: dict[int, list[Node]], kept: set[int], clai
     size = tensor_type(node).shape[channels]
     found: list[_Step] = []
     at: Node = node
-    while id(at) not in kept and len(users.get(id(at), ())) == 1:
-        (user,) = users[id(at)]
+    while (user := readers.get(at)) is not None:
         words, operator = {step.word for step in found}, operator_of(user)
         word: str | None = None
         other: Value | None = None
-        if id(user) in claimed or not isinstance(user.type, TensorType):
+        if user in claimed or not isinstance(user.type, TensorType):
             break
         if user.op == "reshape" and node.op in ("matmul", "scaled_matmul") and user.type.shape[-1:] == (size,):
             word, channels = "", len(user.type.shape) - 1
@@ -207,22 +191,22 @@ def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
     takes_columns : bool
         Whether all but products can; else attentions alone.
     """
-    groups: dict[tuple[int, tuple[str, ...]], list[Node]] = {}
+    groups: dict[tuple[Value, tuple[str, ...]], list[Node]] = {}
     for node in _candidates(graph, takes_columns):
-        groups.setdefault((id(node.arguments[0]), _kept(node) if takes_columns else _steps(node)), []).append(node)
-    columns: dict[int, tuple[int, int]] = {}
-    """``id`` of a product -> which group it is of, and its first column there."""
+        groups.setdefault((node.arguments[0], _kept(node) if takes_columns else _steps(node)), []).append(node)
+    columns: dict[Value, tuple[int, int]] = {}
+    """Product -> which group it is of, and its first column there."""
     together = [group for group in groups.values() if len(group) > 1]
     for number, group in enumerate(together):
         start = 0
         for node in group:
-            columns[id(node)] = number, start
+            columns[node] = number, start
             start += tensor_type(node).shape[1]
     made: dict[int, Node] = {}
 
     def replace(own: Node, old: Node) -> Value:
-        if id(old) in columns:
-            number, start = columns[id(old)]
+        if old in columns:
+            number, start = columns[old]
             if number not in made:
                 made[number] = _side_by_side(together[number], own.arguments[0])
             part = building.sliced(made[number], [1], [start], [start + tensor_type(own).shape[1]])
@@ -234,8 +218,8 @@ def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
             return own
         operands, found = list(own.arguments), []
         for at, (value, place) in enumerate(zip(old.arguments, old.attributes["places"], strict=False)):
-            if id(value) in columns:
-                number, start = columns[id(value)]
+            if value in columns:
+                number, start = columns[value]
                 operands[at] = made[number]
                 place = _moved(place, tensor_type(value).shape[1], tensor_type(made[number]).shape[1], start)
             found.append(place)
@@ -256,34 +240,31 @@ def _kept(node: Node) -> tuple[str, ...]:
 
 def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
     """Return products of constants whose readers all take columns."""
-    places: dict[int, list[tuple[Place, int, int]]] = {}
-    """``id`` of a product -> where attentions read it, their heads and the sizes of these."""
-    users: dict[int, list[Node]] = {}
+    places: dict[Value, list[tuple[Place, int, int]]] = {}
+    """Product -> where attentions read it, their heads and the sizes of these."""
+    users, kept = graph.users(), set(graph.outputs)
     for node in graph.nodes():
-        for value in values_in(node.arguments):
-            users.setdefault(id(value), []).append(node)
         if node.op == ATTENTION:
             own = node.attributes
             sizes = (own["dim"], own["dim"], own["value_dim"])
             for value, place, size in zip(node.arguments, own["places"], sizes, strict=False):
-                places.setdefault(id(value), []).append((place, own["heads"], size))
-    kept = {id(value) for value in graph.outputs}
+                places.setdefault(value, []).append((place, own["heads"], size))
 
     def is_loose(value: Value) -> bool:
         """Whether nobody reads a value, through reshapes, but what has loops of its own."""
-        return id(value) not in kept and all(
+        return value not in kept and all(
             is_loose(user) if user.op == "reshape" else user.op not in (*PRODUCTS, ATTENTION)
-            for user in users.get(id(value), ())
-            if not (user.op == ATTENTION and id(value) in places)
+            for user in users.get(value, ())
+            if not (user.op == ATTENTION and value in places)
         )
 
     def is_taken(node: Node) -> bool:
         """Whether all readers take columns; what is no first step they compute, which attentions do not."""
-        own, later = places.get(id(node), []), _steps(node)[len(_kept(node)) :]
+        own, later = places.get(node, []), _steps(node)[len(_kept(node)) :]
         if not all(_in_columns(*one, tensor_type(node).shape[1]) for one in own):
             return False
         if not takes_columns:
-            return id(node) not in kept and len(own) == len(users[id(node)])
+            return node not in kept and len(own) == len(users[node])
         return is_loose(node) and "bias" not in later and not (own and later)
 
     return [node for node in graph.nodes() if node.op == MATMUL and _is_known(node) and is_taken(node)]

@@ -8,17 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anatune.network.graph.integers.scaled import Scale, dequantized, quantized
-from anatune.network.graph.nodes import (
-    Constant,
-    Graph,
-    Input,
-    Node,
-    TensorType,
-    Value,
-    rewritten_beside,
-    tensor_type,
-    values_in,
-)
+from anatune.network.graph.nodes import Constant, Graph, Input, Node, TensorType, Value, rewritten_beside, tensor_type
 from anatune.network.graph.operators import CONVOLUTIONS
 from anatune.network.graph.passes.integers import MAXIMA, MOVES
 from anatune.network.graph.passes.scaling import channel_axis, channel_values
@@ -52,26 +42,22 @@ class Sites(NamedTuple):
 
 def sites_of(graph: Graph) -> Sites:
     """Return where a graph is quantised, whose batch norms are part of weights."""
-    users: dict[int, list[Node]] = {}
-    for node in graph.nodes():
-        for value in values_in(node.arguments):
-            users.setdefault(id(value), []).append(node)
-    kept = {id(value) for value in graph.outputs}
+    readers = graph.only_readers()
     layers: list[Layer] = []
-    tensors: dict[int, Value] = {}
+    tensors: dict[Value, None] = {}
     for node in graph.nodes():
         if not _is_product(node):
             continue
         end = node
-        while id(end) not in kept and len(users.get(id(end), ())) == 1 and _follows(users[id(end)][0], end):
-            (end,) = users[id(end)]
+        while (user := readers.get(end)) is not None and _follows(user, end):
+            end = user
         layers.append(Layer(node, end))
         data = node.arguments[0]
         if not isinstance(data, Constant):
-            tensors[id(data)] = data
-        if node.op in CONVOLUTIONS and id(end) not in kept:
-            tensors[id(end)] = end
-    return Sites(layers, list(tensors.values()))
+            tensors[data] = None
+        if node.op in CONVOLUTIONS and end not in graph.outputs:
+            tensors[end] = None
+    return Sites(layers, list(tensors))
 
 
 def _is_product(node: Node) -> bool:
@@ -98,45 +84,41 @@ def scale_for(low: float, high: float) -> Scale:
     return Scale(np.asarray(scale), np.asarray(np.clip(np.rint(-low / scale), 0, _LEVELS), np.int32))
 
 
-def with_conversions(graph: Graph, scales: Mapping[int, Scale]) -> tuple[Graph, dict[int, Value]]:
+def with_conversions(graph: Graph, scales: Mapping[Value, Scale]) -> tuple[Graph, dict[Value, Value]]:
     """Return a graph with conversions of some tensors, and of the weights of the products that read them.
 
     Weights get a scale for each output, so that the largest one is 127 or -127.
 
     Parameters
     ----------
-    scales : mapping of int to Scale
-        By ``id`` of a tensor.
+    scales : mapping of Value to Scale
 
     Returns
     -------
-    Graph, dict of int to Value
-        And what has become of each value, by its ``id``.
+    Graph, dict of Value to Value
+        And what has become of each value.
     """
     known = dict(scales)
-    new: dict[int, Value] = {}
+    new: dict[Value, Value] = {}
 
     def converted(value: Value, scale: Scale) -> Value:
         return dequantized(quantized(value, scale, "uint8"), scale)
 
-    first: dict[int, Value] = {
-        id(value): converted(value, scales[id(value)]) for value in graph.inputs if id(value) in scales
-    }
+    first = {value: converted(value, scales[value]) for value in graph.inputs if value in scales}
 
     def replace(node: Node, old: Node) -> Value:
-        arguments = tuple(first.get(id(one), one) if isinstance(one, Input) else one for one in node.arguments)
+        arguments = tuple(first.get(one, one) if isinstance(one, Input) else one for one in node.arguments)
         made: Value = node.of(arguments)
-        if _is_product(old) and id(old.arguments[0]) in known:
+        if _is_product(old) and old.arguments[0] in known:
             made = node.of((arguments[0], _weight(old)))
-        if id(old) in known:
+        if old in known:
             source = old.arguments[0] if old.arguments else None
-            if old.op in (*MOVES, *MAXIMA) and id(source) in known:  # of the same integers
-                known[id(old)] = known[id(source)]
-            made = converted(made, known[id(old)])
-        new[id(old)] = made
+            if old.op in (*MOVES, *MAXIMA) and source in known:  # of the same integers
+                known[old] = known[source]
+            made = converted(made, known[old])
         return made
 
-    return rewritten_beside(graph, replace), new
+    return rewritten_beside(graph, replace, new), new
 
 
 def _weight(node: Node) -> Node:

@@ -71,7 +71,7 @@ _PUT = ("add", "max", "min", "mul", "update")
 
 def with_checked_divisors(graph: Graph) -> Graph:
     """Return a graph whose divisions of whole numbers read divisors that were looked at, unless none can be zero."""
-    checked: dict[tuple[int, str], Node] = {}
+    checked: dict[tuple[Value, str], Node] = {}
 
     def replace(node: Node) -> Value:
         if node.op not in DIVISIONS or "int" not in tensor_type(node).dtype or 0 in tensor_type(node).shape:
@@ -82,7 +82,7 @@ def with_checked_divisors(graph: Graph) -> Graph:
         if isinstance(second, Constant) and not is_unknown(second.array) and second.array.all():
             return node
         divisor = Node(DIVISOR, (second,), tensor_type(second), {"operator": node.op})
-        return node.of((first, checked.setdefault((id(second), node.op), divisor)))
+        return node.of((first, checked.setdefault((second, node.op), divisor)))
 
     return rewritten(graph, replace)
 
@@ -90,7 +90,7 @@ def with_checked_divisors(graph: Graph) -> Graph:
 def with_concatenations(graph: Graph) -> Graph:
     """Return a graph whose concatenations are anatune's; nested ones are one."""
     uses = graph.uses()
-    inner: dict[int, Node] = {}  # concatenations that only another one reads, by what stands in their place
+    inner: dict[Value, Node] = {}  # concatenations that only another one reads, by what stands in their place
 
     def replace(own: Node, old: Node) -> Value:
         if not isinstance(own.type, TensorType) or own.type.dtype != _DTYPE or not math.prod(own.type.shape):
@@ -100,12 +100,12 @@ def with_concatenations(graph: Graph) -> Graph:
         axis = _axis_of(own)
         parts: list[Value] = []
         for part in own.arguments[0]:
-            nested = inner.get(id(part))
+            nested = inner.get(part)
             parts += nested.arguments[0] if nested is not None and _axis_of(nested) == axis else [part]
         whole = own.of((tuple(parts),))
         made = _concat(whole, parts, axis)
-        if uses[id(old)] == 1:
-            inner[id(made)] = whole
+        if uses[old] == 1:
+            inner[made] = whole
         return made
 
     return rewritten_beside(graph, replace)

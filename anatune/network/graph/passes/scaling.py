@@ -113,7 +113,7 @@ def without_scales(graph: Graph) -> Graph:
     ``x (w s) + (a s + b)``. Products that something else reads stay as they are.
     """
     uses = graph.uses()
-    alone: set[int] = set()
+    alone: set[Value] = set()
 
     def replace(own: Node, old: Node) -> Value:
         found: Value | None = None
@@ -122,17 +122,17 @@ def without_scales(graph: Graph) -> Graph:
         elif own.op == "add":
             found = _summed(own, alone)
         made = own if found is None else found
-        if uses[id(old)] == 1:
-            alone.add(id(made))
+        if uses[old] == 1:
+            alone.add(made)
         return made
 
     return rewritten_beside(graph, replace)
 
 
-def _scaled(node: Node, alone: set[int]) -> Value | None:
+def _scaled(node: Node, alone: set[Value]) -> Value | None:
     """Return ``data * factors`` with the factors moved into the weights before it; None: they cannot be."""
     data, factors = node.arguments
-    if not (isinstance(data, Node) and id(data) in alone and data.type == node.type):
+    if not (isinstance(data, Node) and data in alone and data.type == node.type):
         return None
     if data.op == "add" and isinstance(data.arguments[1], Constant):
         inner = _scaled(Node("multiply", (data.arguments[0], factors), node.type), alone)
@@ -153,14 +153,14 @@ def _scaled(node: Node, alone: set[int]) -> Value | None:
     if scaled is None:
         return None
     made = data.of((data.arguments[0], Constant(scaled)))
-    alone.add(id(made))
+    alone.add(made)
     return made
 
 
-def _summed(node: Node, alone: set[int]) -> Value | None:
+def _summed(node: Node, alone: set[Value]) -> Value | None:
     """Return ``(data + a) + b`` with one constant; None: there are no two."""
     data, second = node.arguments
-    if not (isinstance(data, Node) and data.op == "add" and id(data) in alone and isinstance(second, Constant)):
+    if not (isinstance(data, Node) and data.op == "add" and data in alone and isinstance(second, Constant)):
         return None
     first = data.arguments[1]
     if not isinstance(first, Constant) or first.array.ndim != second.array.ndim or data.type != node.type:

@@ -194,7 +194,7 @@ def _key(node: Node) -> Hashable:
 
 def _words(argument: Argument) -> Hashable:
     if isinstance(argument, Value):
-        return id(argument)
+        return argument
     if isinstance(argument, Shape | Scalar):
         return tuple(argument)
     return tuple(_words(one) for one in argument) if isinstance(argument, tuple) else argument

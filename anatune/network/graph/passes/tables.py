@@ -41,15 +41,15 @@ def with_tables(graph: Graph) -> Graph:
     Such a function may round to 8 bits on its way, and may use what it has rounded more than once. Tables are exact:
     what they hold was computed in float64.
     """
-    origins: dict[int, tuple[Value, Value]] = {}
-    """``id`` of a value -> it, and the integers that it is a function of, element by element."""
+    origins: dict[Value, Value] = {}
+    """Value -> the integers that it is a function of, element by element."""
 
     def replace(node: Node) -> Value:
         origin = _origin(node, origins)
         if origin is None:
             return node
         made = _looked_up(node, origin) if node.op == QUANTIZE else None
-        origins[id(made or node)] = made or node, origin
+        origins[made or node] = origin
         return made or node
 
     return rewritten(graph, replace)
@@ -59,7 +59,7 @@ def _is_byte(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.dtype in BYTE_DTYPES
 
 
-def _origin(node: Node, origins: Mapping[int, tuple[Value, Value]]) -> Value | None:
+def _origin(node: Node, origins: Mapping[Value, Value]) -> Value | None:
     """Return the one tensor of 8-bit integers that a node is a function of, element by element; None: there is none."""
     if operator_of(node).layout != "elementwise" or not isinstance(node.type, TensorType):
         return None
@@ -71,7 +71,7 @@ def _origin(node: Node, origins: Mapping[int, tuple[Value, Value]]) -> Value | N
             return None
         if not isinstance(argument.type, TensorType) or argument.type.shape != node.type.shape:
             return None
-        own = origins[id(argument)][1] if id(argument) in origins else argument if _is_byte(argument) else None
+        own = origins.get(argument, argument if _is_byte(argument) else None)
         if own is None or found not in (None, own):
             return None
         found = own
@@ -85,26 +85,26 @@ def _looked_up(node: Node, origin: Value) -> Node | None:
         return None
     low, high = INTEGER_RANGE[tensor_type(origin).dtype]
     codes = np.arange(low, high + 1).astype(tensor_type(origin).dtype)
-    known: dict[int, Array] = {id(origin): codes}
+    known: dict[Value, Array] = {origin: codes}
     for one in chain:
         found = value_of(one.of(one.arguments, TensorType(codes.shape, tensor_type(one).dtype)), known)
         if found is None:
             return None
-        known[id(one)] = found
-    table = tuple(int(code) for code in known[id(node)])
+        known[one] = found
+    table = tuple(int(code) for code in known[node])
     return Node("lookup", (origin,), node.type, {"table": table})
 
 
 def _between(node: Node, origin: Value) -> list[Node]:
     """Return the nodes that lead from some integers to a node, each behind its arguments."""
-    chain: dict[int, Node] = {}
+    chain: dict[Node, None] = {}
 
     def visit(one: Value) -> None:
-        if one is origin or id(one) in chain or not isinstance(one, Node):
+        if one is origin or one in chain or not isinstance(one, Node):
             return
         for value in values_in(one.arguments):
             visit(value)
-        chain[id(one)] = one
+        chain[one] = None
 
     visit(node)
-    return list(chain.values())
+    return list(chain)

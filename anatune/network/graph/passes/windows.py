@@ -39,13 +39,13 @@ def with_windows(graph: Graph) -> Graph:
     Pools take a bias and a rectifier behind them along, as products do.
     """
     uses = graph.uses()
-    ends: dict[int, Node] = {}  # windows that are read once, by what stands for their results
+    ends: dict[Value, Node] = {}  # windows that are read once, by what stands for their results
 
     def replace(node: Node, old: Node) -> Value:
         made = with_window(node)
         window = made.arguments[0] if isinstance(made, Node) and made.op == "reshape" else made
-        if isinstance(window, Node) and window.op == WINDOW and uses[id(old)] == 1:
-            ends[id(made)] = window
+        if isinstance(window, Node) and window.op == WINDOW and uses[old] == 1:
+            ends[made] = window
         return made
 
     def with_window(own: Node) -> Value:
@@ -56,8 +56,8 @@ def with_windows(graph: Graph) -> Graph:
         if own.op == CONVOLUTION:
             return _depthwise(own)
         operator = operator_of(own)
-        if (own.op == "add" or WINDOW in operator.fused_into) and id(own.arguments[0]) in ends:
-            return _with_step(own, ends[id(own.arguments[0])])
+        if (own.op == "add" or WINDOW in operator.fused_into) and own.arguments[0] in ends:
+            return _with_step(own, ends[own.arguments[0]])
         if operator.own == WINDOW and own.attributes["out_layout"] in (None, "", own.attributes["layout"]):
             order = order_named(own.attributes["layout"], 1 if own.op.endswith("1d") else 2)
             if order is not None and (order.is_last or order.block):

@@ -9,7 +9,7 @@ import numpy as np
 from anatune.arguments import plain_array
 from anatune.errors import AnatuneError, WorkloadError
 from anatune.network.graph.nodes import Array, TensorType, unknown
-from anatune.untyped import TorchObject
+from anatune.untyped import TorchTensor
 
 __all__ = ["any_array", "array_of_torch", "torch_of_array"]
 
@@ -19,7 +19,7 @@ def any_array(name: str, given: object, error: type[AnatuneError]) -> Array:
     return array_of_torch(given, name, error) if hasattr(given, "detach") else plain_array(name, given, error)
 
 
-def array_of_torch(tensor: TorchObject, name: str = "a constant", error: type[AnatuneError] = WorkloadError) -> Array:
+def array_of_torch(tensor: TorchTensor, name: str = "a constant", error: type[AnatuneError] = WorkloadError) -> Array:
     """Return the elements of a tensor, where they lie if they can; `unknown` ones of a meta tensor.
 
     Parameters
@@ -53,7 +53,7 @@ def array_of_torch(tensor: TorchObject, name: str = "a constant", error: type[An
     return bits.view(np.dtype("bfloat16"))
 
 
-def torch_of_array(array: Array) -> TorchObject:
+def torch_of_array(array: Array) -> TorchTensor:
     """Return a tensor of an array's elements, where they lie if they can.
 
     Raises

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from anatune.network.graph.building import RefusedError, cast, constant, elementwise
 from anatune.network.graph.nodes import Array, Constant, TensorType, Value, tensor_type
-from anatune.untyped import TorchObject
 
 __all__ = ["Call", "Convert", "Given", "RefusedError", "converted", "is_float"]
 
-Given = TorchObject
+Given = Any
 """An argument: a value, a number, text, None, or a list of them."""
 
 

@@ -10,6 +10,7 @@ import functools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from anatune.network.graph.nodes import Constant, Graph, Input, TensorType, Valu
 from anatune.network.graph.torch.arrays import array_of_torch
 from anatune.network.graph.torch.call import Call, Given, RefusedError
 from anatune.network.graph.torch.operators import READERS
-from anatune.untyped import TorchObject
+from anatune.untyped import ExportedProgram, TorchTensor, fx, sympy
 
 __all__ = [
     "Symbol",
@@ -52,7 +53,7 @@ _SETTINGS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
 """What runs a part of a program under some setting -> which argument the part is."""
 
 
-def graph_of_program(program: TorchObject, name: str, sizes: Mapping[object, int] | None = None) -> Graph:
+def graph_of_program(program: ExportedProgram, name: str, sizes: Mapping[object, int] | None = None) -> Graph:
     """Return an exported program as a graph.
 
     Buffers that it writes into are its last inputs; what becomes of them, and of inputs, are its last outputs, in the
@@ -78,7 +79,7 @@ def graph_of_program(program: TorchObject, name: str, sizes: Mapping[object, int
     return reader.graph
 
 
-def written_by(program: TorchObject) -> list[tuple[str, bool]]:
+def written_by(program: ExportedProgram) -> list[tuple[str, bool]]:
     """Return what an exported program writes into, in the order of its outputs: name, and whether it is a buffer."""
     signature = program.graph_signature
     names = {**dict.fromkeys(signature.buffers_to_mutate.values(), True)}
@@ -86,7 +87,7 @@ def written_by(program: TorchObject) -> list[tuple[str, bool]]:
     return [(one.target, names[one.target]) for one in signature.output_specs if one.kind.name in _MUTATIONS]
 
 
-def buffer_of(program: TorchObject, target: str) -> TorchObject:
+def buffer_of(program: ExportedProgram, target: str) -> TorchTensor:
     """Return a buffer of a program as it is at first."""
     return (program.constants if target in program.constants else program.state_dict)[target]
 
@@ -106,15 +107,15 @@ class Symbol(NamedTuple):
     """
 
     name: str
-    expression: TorchObject
+    expression: sympy.Symbol
     least: int
     most: int | None
     seen: int
 
 
-def symbols_of_program(program: TorchObject) -> list[Symbol]:
+def symbols_of_program(program: ExportedProgram) -> list[Symbol]:
     """Return the sizes of a program's inputs that vary."""
-    found: dict[TorchObject, Symbol] = {}
+    found: dict[sympy.Symbol, Symbol] = {}
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if node.op != "placeholder" or not hasattr(value, "shape"):
@@ -130,13 +131,13 @@ def symbols_of_program(program: TorchObject) -> list[Symbol]:
     return list(found.values())
 
 
-def refused_nodes(program: TorchObject) -> list[TorchObject]:
+def refused_nodes(program: ExportedProgram) -> list[fx.Node]:
     """Return the nodes of an exported program that cannot be read, each as if those before it could."""
     sizes = {symbol.expression: symbol.seen for symbol in symbols_of_program(program)}
     return [node for node, _ in _Reader(program, "it", sizes).refused]
 
 
-def _words(refused: Sequence[tuple[TorchObject, str]]) -> list[str]:
+def _words(refused: Sequence[tuple[fx.Node, str]]) -> list[str]:
     """Return what is said of nodes that cannot be read: unknown operators together, then the others."""
     places: dict[str, list[str]] = {}
     for node, reason in refused:
@@ -155,18 +156,18 @@ def _words(refused: Sequence[tuple[TorchObject, str]]) -> list[str]:
     return found
 
 
-def _name(node: TorchObject) -> str:
+def _name(node: fx.Node) -> str:
     return str(getattr(node.target, "__name__", node.target))
 
 
-def _place(node: TorchObject) -> str:
+def _place(node: fx.Node) -> str:
     """Return where a model has an operator: its node, and the path of the module that calls it."""
     modules = list((node.meta.get("nn_module_stack") or {}).values())
     path = modules[-1][0] if modules else ""
     return f"node {node.name} in {path}" if path else f"node {node.name}"
 
 
-def _type_of(tensor: TorchObject, sizes: Mapping[object, int]) -> TensorType:
+def _type_of(tensor: TorchTensor, sizes: Mapping[object, int]) -> TensorType:
     """Return the type of a tensor of PyTorch's; `sizes`: of the symbols that are known.
 
     Raises
@@ -194,16 +195,16 @@ def _type_of(tensor: TorchObject, sizes: Mapping[object, int]) -> TensorType:
 class _Reader:
     """Walks the nodes of a program in order; `graph` is what comes out, `refused` what does not: node and reason."""
 
-    def __init__(self, program: TorchObject, name: str, sizes: Mapping[object, int] | None = None) -> None:
+    def __init__(self, program: ExportedProgram, name: str, sizes: Mapping[object, int] | None = None) -> None:
         self.torch, self.name = import_module("torch"), name
         with contextlib.suppress(ImportError):
             import_module("ml_dtypes")  # NumPy has bfloat16 from it
         self.constants: dict[object, Constant] = {}
         self.sizes = dict(sizes or {})  # by symbol; those join that depend on values that are known here
-        self.refused: list[tuple[TorchObject, str]] = []
+        self.refused: list[tuple[fx.Node, str]] = []
         kinds = import_module("torch.export.graph_signature").InputKind
         nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-        values: dict[TorchObject, Given] = {}
+        values: dict[fx.Node, Given] = {}
         inputs: list[Input] = []
         written = [target for target, is_buffer in written_by(program) if is_buffer]
         buffers: dict[str, Input] = {}
@@ -236,7 +237,7 @@ class _Reader:
             raise WorkloadError(f"{name} returns no tensor, expected one at least; return what it computes")
         self.graph = Graph(tuple(inputs), kept, is_tuple=True)
 
-    def outputs_of(self, module: TorchObject, values: dict[TorchObject, Given]) -> list[Given]:
+    def outputs_of(self, module: fx.GraphModule, values: dict[fx.Node, Given]) -> list[Given]:
         """Return what a graph of PyTorch's returns; `values` has its placeholders."""
         for node in module.graph.nodes:
             if node.op == "get_attr":
@@ -248,7 +249,7 @@ class _Reader:
                 return [values[one] if isinstance(one, self.torch.fx.Node) else one for one in node.args[0]]
         raise AssertionError("a graph of PyTorch's ends with its output")
 
-    def argument(self, given: TorchObject, values: Mapping[TorchObject, Given]) -> Given:
+    def argument(self, given: object, values: Mapping[fx.Node, Given]) -> Given:
         """Return an argument of a node: values in the place of nodes, the numbers of symbols."""
         if isinstance(given, self.torch.fx.Node):
             if values[given] is _FOREIGN:
@@ -258,7 +259,7 @@ class _Reader:
             return [self.argument(one, values) for one in given]
         return given
 
-    def tensor(self, tensor: TorchObject, what: str) -> Constant:
+    def tensor(self, tensor: TorchTensor, what: str) -> Constant:
         """Return a tensor of a program, each once: several names may be one.
 
         Raises
@@ -285,7 +286,7 @@ class _Reader:
                 f"{self.name}: tensor {what} has no values that can be read ({str(error).splitlines()[0]:.200})"
             ) from error
 
-    def result_of(self, node: TorchObject, values: Mapping[TorchObject, Given]) -> Given:
+    def result_of(self, node: fx.Node, values: Mapping[fx.Node, Given]) -> Given:
         """Return the result of a node; where it cannot be read, inputs of its type stand for it."""
         try:
             return self.read(node, values)
@@ -300,7 +301,7 @@ class _Reader:
         places = [self.placeholder(one) for one in (found if several else [found])]
         return places if several else places[0]
 
-    def placeholder(self, value: TorchObject) -> Given:
+    def placeholder(self, value: object) -> Given:
         """Return an input that stands for a result, or the number that it is."""
         if not isinstance(value, self.torch.Tensor):
             return value
@@ -309,7 +310,7 @@ class _Reader:
         except RefusedError:
             return _FOREIGN
 
-    def read(self, node: TorchObject, values: Mapping[TorchObject, Given]) -> Given:
+    def read(self, node: fx.Node, values: Mapping[fx.Node, Given]) -> Given:
         """Return the result of a node.
 
         Raises
@@ -353,7 +354,7 @@ class _Reader:
         self.checked(result, kinds)
         return result
 
-    def sized(self, call: Call, base: str, found: TorchObject) -> Value:
+    def sized(self, call: Call, base: str, found: TorchTensor) -> Value:
         """Return a result whose size depends on values, which have to be known; its symbols have numbers then."""
         value = READERS[base](call)
         assert isinstance(value, Value)
@@ -364,13 +365,9 @@ class _Reader:
         return value
 
     def call(
-        self,
-        node: TorchObject,
-        name: str,
-        arguments: Sequence[Given],
-        kinds: tuple[TensorType, ...],
-        values: Mapping[TorchObject, Given],
-    ) -> Call:
+        self, node: fx.Node, name: str, arguments: Sequence[Given], kinds: tuple[TensorType, ...],
+        values: Mapping[fx.Node, Given],
+    ) -> Call:  # fmt: skip
         """Return what the reader of a node's operator sees."""
         schema = node.target._schema.arguments
         named = {one.name: one.default_value for one in schema if one.has_default_value()}
@@ -387,12 +384,12 @@ class _Reader:
         places = [user.args[1] for user in node.users if user.target is operator.getitem]
         return Call(name, named, kinds, common, 1 + max(places, default=len(kinds) - 1 if node.users else 0))
 
-    def part(self, module: TorchObject, arguments: Sequence[Given]) -> list[Given]:
+    def part(self, module: fx.GraphModule, arguments: Sequence[Given]) -> list[Given]:
         """Return what a part of a program returns for arguments."""
         nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
         return self.outputs_of(module, dict(zip(nodes, arguments, strict=True)))
 
-    def number(self, node: TorchObject, arguments: Sequence[Given]) -> Given:
+    def number(self, node: fx.Node, arguments: Sequence[Given]) -> Given:
         """Return a number that a node computes: known by the program, of known sizes, an element of a constant."""
         value, first = node.meta.get("val"), arguments[0] if arguments else None
         if value is None or isinstance(value, bool | int | float | str):
@@ -414,7 +411,7 @@ class _Reader:
                 raise RefusedError(f"was read as {value.type}, and is {kind}; report this")
 
 
-def _tensors(torch: TorchObject, found: TorchObject) -> Iterator[TorchObject]:
+def _tensors(torch: ModuleType, found: object) -> Iterator[TorchTensor]:
     for one in found if isinstance(found, list | tuple) else (found,):
         if isinstance(one, torch.Tensor):
             yield one

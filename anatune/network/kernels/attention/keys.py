@@ -10,7 +10,7 @@ from __future__ import annotations
 from anatune.core.sizes import symbols_of
 from anatune.emit.kernels import Function, finished, start_function, starts_of
 from anatune.emit.llvm import LlvmCode
-from anatune.emit.sizes import number_of
+from anatune.emit.llvm_types import number_of
 
 __all__ = ["dots", "turning"]
 

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from anatune.codegen.compat import TvmObject, import_tvm
-from anatune.network.relax.device.steps import Call, Tensor, Unit, loads_in, stores_in
-from anatune.network.relax.rest.nests import number
+from anatune.network.relax.device.ir import Element, Nest, elements_in
+from anatune.network.relax.device.steps import Call, Tensor, Unit
 
-__all__ = ["MOST_COLS", "Form", "Group", "flat_index", "form_of", "grouped", "is_same", "side_by_side", "simplified"]
+__all__ = ["MOST_COLS", "Form", "Group", "form_of", "grouped", "is_same", "side_by_side"]
 
 MOST_COLS = 1 << 14
 """Elements of a row that a kernel holds whole: of more, a reduction is made in steps by a kernel of its own."""
@@ -47,28 +46,18 @@ class Form(NamedTuple):
     strides: tuple[int, ...]
 
 
-def form_of(unit: Unit) -> Form:
+def form_of(nest: Nest) -> Form:
     """Return a nest's loops as one number."""
-    nest = unit.nest
-    extents = [number(extent) or 0 for extent in nest.extents]
     spatial = tuple(place for place, reduces in enumerate(nest.is_reduction) if not reduces)
     reduced = tuple(place for place, reduces in enumerate(nest.is_reduction) if reduces)
-    strides = [0] * len(extents)
+    strides = [0] * len(nest.extents)
     sizes = []
     for places in (spatial, reduced):
         step = 1
         for place in reversed(places):
-            strides[place], step = step, step * extents[place]
+            strides[place], step = step, step * nest.extents[place]
         sizes.append(step)
     return Form(spatial, reduced, sizes[0], sizes[1], tuple(strides))
-
-
-def flat_index(buffer: TvmObject, indices: Sequence[TvmObject]) -> TvmObject:
-    """Return the number of an element in memory."""
-    flat: TvmObject = import_tvm().tirx.const(0, "int64")
-    for index, size in zip(indices, buffer.shape, strict=True):
-        flat = flat * size + index
-    return flat
 
 
 @dataclass(eq=False)
@@ -100,7 +89,6 @@ class Group:
 
 def grouped(steps: Sequence[Call | Unit]) -> list[Call | Group]:
     """Return steps with nests that can share a kernel in one, each where the first of them was."""
-    tvm = import_tvm()
     found: list[Call | Group] = []
     made: dict[Tensor, int] = {}
     """Tensor -> place in `found` of what makes it."""
@@ -111,11 +99,11 @@ def grouped(steps: Sequence[Call | Unit]) -> list[Call | Group]:
             for candidate in sorted({one for one in needed if isinstance(found[one], Group)}, reverse=True):
                 group = found[candidate]
                 assert isinstance(group, Group)
-                if max(needed) == candidate and _join(tvm, group, step):
+                if max(needed) == candidate and _join(group, step):
                     place = candidate
                     break
         if place == len(found):
-            found.append(_alone(tvm, step) if isinstance(step, Unit) else step)
+            found.append(_alone(step) if isinstance(step, Unit) else step)
         made.update(dict.fromkeys(step.writes, place))
     return found
 
@@ -142,10 +130,10 @@ def side_by_side(items: Sequence[Call | Group]) -> list[Call | tuple[Group, ...]
     return found
 
 
-def _alone(tvm: TvmObject, unit: Unit) -> Group:
-    form = form_of(unit)
+def _alone(unit: Unit) -> Group:
+    form = form_of(unit.nest)
     group = Group([], form.size, form.depth if form.reduced else 0)
-    group.is_open = _writes_in_order(tvm, unit, form)
+    group.is_open = _writes_in_order(unit.nest, form)
     _add(group, unit, form)
     return group
 
@@ -156,9 +144,9 @@ def _add(group: Group, unit: Unit, form: Form) -> None:
     group.full.update(dict.fromkeys(unit.writes, is_full))
 
 
-def _join(tvm: TvmObject, group: Group, unit: Unit) -> bool:
+def _join(group: Group, unit: Unit) -> bool:
     """Add a nest to a group, if it fits."""
-    form = form_of(unit)
+    form = form_of(unit.nest)
     rows, cols = group.rows, group.cols
     if form.reduced:
         if not cols and form.size * form.depth == rows:
@@ -167,13 +155,15 @@ def _join(tvm: TvmObject, group: Group, unit: Unit) -> bool:
             return False
     elif form.size not in ((rows * cols, rows) if cols else (rows,)) or (cols > MOST_COLS and form.size != rows):
         return False
-    is_last = not _writes_in_order(tvm, unit, form)  # elsewhere, as rows of a cache: nobody goes on with that
+    is_last = not _writes_in_order(unit.nest, form)  # elsewhere, as rows of a cache: nobody goes on with that
     if not group.is_open or (is_last and (form.reduced or form.size != rows * max(cols, 1))):
         return False
     is_full = bool(form.reduced) or form.size == rows * max(cols, 1)
-    for buffer, flat in _loads(unit):
-        tensor = unit.tensors[buffer]
-        if tensor in group.full and not is_same(tvm, unit, form, flat, cols, is_full, full=group.full[tensor]):
+    for element in elements_in(unit.nest):
+        tensor = unit.tensors[element.buffer]
+        if tensor in unit.writes or tensor not in group.full:
+            continue
+        if not is_same(unit.nest, form, element, cols, is_full, full=group.full[tensor]):
             return False
     if cols and not group.cols:  # what were elements of one row are those of several
         group.rows, group.cols = rows, cols
@@ -182,51 +172,26 @@ def _join(tvm: TvmObject, group: Group, unit: Unit) -> bool:
     return True
 
 
-def _loads(unit: Unit) -> list[tuple[TvmObject, TvmObject]]:
-    """Return the loads of a nest but those of what it writes: buffers and numbers of elements."""
-    own = [(one.source, flat_index(one.source, list(one.indices))) for one in loads_in(unit.nest.body)]
-    return [(buffer, flat) for buffer, flat in own if unit.tensors[buffer] not in unit.writes]
-
-
-def simplified(tvm: TvmObject, unit: Unit, node: TvmObject) -> TvmObject:
-    """Return an expression of a nest's loops in fewer words."""
-    from tvm.sym import Analyzer
-
-    analyzer = Analyzer()
-    for variable, extent in zip(unit.nest.variables, unit.nest.extents, strict=True):
-        analyzer.bind(variable, tvm.ir.Range(0, extent))
-    return analyzer.simplify(node)
-
-
-def _factors(tvm: TvmObject, unit: Unit, flat: TvmObject) -> list[int] | None:
-    """Return by how much a number grows with each loop, the constant last; None: it is no sum of loops."""
-    from tvm.sym import detect_linear_equation
-
-    factors = [number(one) for one in detect_linear_equation(simplified(tvm, unit, flat), list(unit.nest.variables))]
-    return None if not factors or None in factors else factors  # type: ignore[return-value]
-
-
-def _writes_in_order(tvm: TvmObject, unit: Unit, form: Form) -> bool:
+def _writes_in_order(nest: Nest, form: Form) -> bool:
     """Whether results lie in memory as the spatial loops count."""
-    for store in stores_in(unit.nest.body):
-        factors = _factors(tvm, unit, flat_index(store.buffer, list(store.indices)))
-        if factors is None or factors[-1]:
+    factors = nest.target.factors
+    if factors is None or factors[-1]:
+        return False
+    for place, (factor, extent) in enumerate(zip(factors[:-1], nest.extents, strict=True)):
+        wanted = 0 if place in form.reduced else form.strides[place]
+        if extent != 1 and factor != wanted:
             return False
-        for place, (factor, extent) in enumerate(zip(factors[:-1], unit.nest.extents, strict=True)):
-            wanted = 0 if place in form.reduced else form.strides[place]
-            if number(extent) != 1 and factor != wanted:
-                return False
     return True
 
 
-def is_same(tvm: TvmObject, unit: Unit, form: Form, flat: TvmObject, cols: int, is_full: bool, *, full: bool) -> bool:
-    """Whether a nest reads of a tensor what the same element, or row, has made."""
-    factors = _factors(tvm, unit, flat)
+def is_same(nest: Nest, form: Form, element: Element, cols: int, is_full: bool, *, full: bool) -> bool:
+    """Whether an element of a tensor is what the same element of the nest, or its row, has made."""
+    factors = element.factors
     if factors is None or factors[-1] or (full and not is_full):
         return False
     width = max(cols, 1)
-    for place, (factor, extent) in enumerate(zip(factors[:-1], unit.nest.extents, strict=True)):
-        if number(extent) == 1:
+    for place, (factor, extent) in enumerate(zip(factors[:-1], nest.extents, strict=True)):
+        if extent == 1:
             continue
         step = form.strides[place]
         if form.reduced:  # of its rows and columns
@@ -235,7 +200,7 @@ def is_same(tvm: TvmObject, unit: Unit, form: Form, flat: TvmObject, cols: int, 
             )
         elif full or not is_full:
             wanted = step
-        elif step * (number(extent) or 0) <= width:
+        elif step * extent <= width:
             wanted = 0
         else:
             wanted = step // width

@@ -6,23 +6,26 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from anatune.codegen.compat import TvmObject
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
-from anatune.network.graph.nodes import Array, Graph, Value, tensor_type
+from anatune.network.graph.nodes import Array, Graph, Node, Value, tensor_type
 from anatune.network.relax.device.arena import Life, placed
-from anatune.network.relax.device.expressions import LARGEST, finite, triton_type
 from anatune.network.relax.device.groups import Group, grouped, side_by_side
+from anatune.network.relax.device.ir import LARGEST, Cast, Name, finite
 from anatune.network.relax.device.modules import RestKernel, rest_kernel
+from anatune.network.relax.device.printing import print_expr
 from anatune.network.relax.device.program import ALIGNMENT, Region, Role
 from anatune.network.relax.device.steps import Call, Steps, Tensor, Unit, steps_of
 from anatune.network.relax.kernels import ModelKernel
 from anatune.network.relax.writing import Weight, written
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
+
+if TYPE_CHECKING:
+    from tvm.target import Target
 
 __all__ = ["DeviceCall", "Lowered", "Planned", "WeightForm", "lowered"]
 
@@ -114,19 +117,19 @@ def narrowed(array: Array, dtype: str) -> Array:
 
 def lowered(
     graph: Graph,
-    kernels: Mapping[int, ModelKernel],
+    kernels: Mapping[Node, ModelKernel],
     planned: Mapping[str, Planned],
     precision: str,
     hardware: GpuSpec,
-    target: TvmObject,
+    target: Target,
     num_state: int = 0,
 ) -> Lowered:
     """Return what a GPU does for a graph.
 
     Parameters
     ----------
-    kernels : mapping of int to ModelKernel
-        ``id`` of each product and attention -> what stands for it in the Relax module.
+    kernels : mapping of Node to ModelKernel
+        Each product and attention -> what stands for it in the Relax module.
     planned : mapping of str to Planned
         By the name of that.
     precision : str
@@ -384,7 +387,8 @@ class _Lowering:
 def _conversion(size: int, before: str, after: str) -> TritonProgram:
     """Return a program that copies elements into another dtype."""
     block = 1024
-    value = finite("value", after) if before == "float32" else "value"
+    value = Name("value")
+    copy = Cast(finite(value, after) if before == "float32" else value, after)
     grid = -(-size // block)
     wide = ".to(tl.int64)" if size >= 1 << 31 else ""
     source = f'''"""Copies {size} elements of {before} to {after}."""
@@ -397,7 +401,7 @@ import triton.language as tl
 def convert(source_ptr, copy_ptr):
     at = tl.program_id(0){wide} * {block} + tl.arange(0, {block})
     value = tl.load(source_ptr + at, mask=at < {size})
-    tl.store(copy_ptr + at, ({value}).to(tl.{triton_type(after)}), mask=at < {size})
+    tl.store(copy_ptr + at, {print_expr(copy)}, mask=at < {size})
 '''
     buffers = (Buffer("source", before, (size,)), Buffer("copy", after, (size,)))
     kernel = TritonKernel("convert", buffers, grid, 4, 1, {"enable_fp_fusion": True})

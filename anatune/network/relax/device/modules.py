@@ -9,8 +9,8 @@ from typing import NamedTuple
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
-from anatune.network.relax.device.expressions import HELPERS
 from anatune.network.relax.device.groups import Group
+from anatune.network.relax.device.printing import HELPERS, helpers_in, print_statements
 from anatune.network.relax.device.rest import Part, part_of
 from anatune.network.relax.device.steps import Tensor
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
@@ -73,17 +73,18 @@ def rest_kernel(
     for buffer in buffers:
         whole.line(f"    {buffer.tensor}: {buffer.dtype} {math.prod(buffer.shape)}")
     whole.line('"""\n\nimport triton\nimport triton.language as tl\n\n')
-    for helper in sorted({helper for part in parts for helper in part.helpers}):
+    for helper in sorted(set().union(*(helpers_in(part.statements) for part in parts))):
         whole.line(f"{HELPERS[helper]}\n")
     given = ", ".join(f"{word}_ptr" for word in names.values())
-    body = list(parts[0].lines)
     if len(parts) > 1:
-        body = _dispatch(whole, parts, names)
+        _print_functions(whole, parts)
     whole.line("@triton.jit")
     with whole.scope(f"def {name}({given}):"):
         whole.line("program = tl.program_id(0)")
-        for line in body:
-            whole.line(line)
+        if len(parts) == 1:
+            print_statements(whole, parts[0].statements)
+        else:
+            _dispatch(whole, parts, names)
     kernel = TritonKernel(name, buffers, grid, warps, 1, {"enable_fp_fusion": True})
     first, *further = (names[one] for one in writes)
     program = TritonProgram("", str(whole), (kernel,), first, None, tuple(further))
@@ -91,20 +92,23 @@ def rest_kernel(
     return RestKernel(program, reads, writes, num_bytes, sum(part.terms for part in parts))
 
 
-def _dispatch(whole: Script, parts: Sequence[Part], names: Mapping[Tensor, str]) -> list[str]:
-    """Write a function for each part, and return the lines that give each its programs."""
-    lines, first = [], 0
+def _print_functions(whole: Script, parts: Sequence[Part]) -> None:
+    """Write a function for each part."""
     for place, part in enumerate(parts):
         parameters = [f"{part.names[one]}_ptr" for one in (*part.reads, *part.writes)]
         whole.line("@triton.jit")
         with whole.scope(f"def part{place}({', '.join(('program', *parameters))}):"):
-            for line in part.lines:
-                whole.line(line)
+            print_statements(whole, part.statements)
         whole.line("\n")
+
+
+def _dispatch(whole: Script, parts: Sequence[Part], names: Mapping[Tensor, str]) -> None:
+    """Write lines that give each part its programs."""
+    first = 0
+    for place, part in enumerate(parts):
         word = "if" if place == 0 else "elif" if place < len(parts) - 1 else "else"
-        lines.append(f"{word}:" if word == "else" else f"{word} program < {first + part.grid}:")
         own = f"program - {first}" if first else "program"
         given = ", ".join((own, *(f"{names[one]}_ptr" for one in (*part.reads, *part.writes))))
-        lines.append(f"    part{place}({given})")
+        with whole.scope(f"{word}:" if word == "else" else f"{word} program < {first + part.grid}:"):
+            whole.line(f"part{place}({given})")
         first += part.grid
-    return lines

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.codegen.compat import TvmObject, import_tvm
+import numpy as np
+
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
-from anatune.emit.script import Script
-from anatune.errors import BuildError
-from anatune.network.relax.device.expressions import HELPERS, KEEPS_NAN, Expressions, compensated, finite, triton_type
-from anatune.network.relax.device.groups import Form, Group, flat_index, form_of, is_same, simplified
-from anatune.network.relax.device.steps import Tensor, Unit, stores_in
+from anatune.network.relax.device.functions import expand, join, reduce_tile
+from anatune.network.relax.device.groups import Form, Group, form_of, is_same
+from anatune.network.relax.device.ir import (
+    Assign,
+    Call,
+    Cast,
+    Choice,
+    Element,
+    Expanded,
+    Expr,
+    For,
+    Full,
+    Infix,
+    Load,
+    Name,
+    Number,
+    Reduction,
+    Statement,
+    Store,
+    compensated,
+    equal,
+    finite,
+    names_in,
+    where,
+)  # fmt: skip
+from anatune.network.relax.device.steps import Tensor, Unit
 from anatune.network.relax.rest.sums import BLOCK
 
 __all__ = ["Part", "part_of"]
@@ -29,28 +51,21 @@ _STEP = 64
 """Rows of a tile whose neighbours in memory are rows, and columns at most."""
 _NARROW = 1 << 31
 _WIDE = ("float16", "bfloat16")
-_LOWEST, _HIGHEST = "-3.4028234663852886e+38", "3.4028234663852886e+38"
-_NOTHING = {
-    "Add": ("0", "0.0"), "Max": (_LOWEST, '-float("inf")', 'float("-inf")'), "Min": (_HIGHEST, 'float("inf")'),
-    "Or": ("0",), "And": ("1",), "Mul": ("1", "1.0"),
-}  # fmt: skip
+_FAR = 3.4028234663852886e38
+_NOTHING = {"Add": (0,), "Max": (-_FAR, -math.inf), "Min": (_FAR, math.inf), "Or": (0,), "And": (1,), "Mul": (1,)}
 """What a reduction begins with that changes nothing."""
-_NEUTRAL = {"Add": "0", "Or": "0", "And": "1", "Mul": "1"}
-_JOINS = {
-    "Add": ("({0} + {1})", "tl.sum"), "Max": (f"tl.maximum({{0}}, {{1}}, {KEEPS_NAN})", "_max"),
-    "Min": (f"tl.minimum({{0}}, {{1}}, {KEEPS_NAN})", "_min"), "Or": ("({0} | {1})", "tl.max"),
-    "And": ("({0} & {1})", "tl.min"), "Mul": ("({0} * {1})", "_product"),
-}  # fmt: skip
-"""What joins two parts of a reduction -> Triton for two, and for all of an axis."""
+_AT, _ROW, _COL = Name("at"), Name("row"), Name("col")
+"""Numbers of an element where there are no reductions, of a row and of a column."""
+_INSIDE, _WITHIN = Name("inside"), Name("within")
+"""Whether there is such an element or row, and such a column."""
 
 
 class Part(NamedTuple):
-    """A group's lines, where ``program`` is which of its `grid` programs runs, and what `RestKernel` says of it."""
+    """A group's statements, where ``program`` is which of its `grid` programs runs, and what `RestKernel` says."""
 
     name: str
     shape: str
-    lines: list[str]
-    helpers: set[str]
+    statements: list[Statement]
     names: Mapping[Tensor, str]
     reads: list[Tensor]
     writes: list[Tensor]
@@ -61,7 +76,7 @@ class Part(NamedTuple):
 
 
 def part_of(group: Group, kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec) -> Part:
-    """Return the lines of a group; parameters and errors as `modules.rest_kernel`."""
+    """Return the statements of a group; parameters and errors as `modules.rest_kernel`."""
     return _Writer(group, kept, dtype_of, hardware).part()
 
 
@@ -74,15 +89,17 @@ class _Writer:
     def __init__(
         self, group: Group, kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec
     ) -> None:
-        self.tvm = import_tvm()
         self.group, self.kept, self.dtype_of = group, kept, dtype_of
-        self.text = Script()
-        self.expressions = Expressions(self.tvm, self.text, self.load)
+        self.statements: list[Statement] = []
+        self.count = 0
+        """Of statements: names end in it."""
+        self.loops: dict[str, Expr] = {}
+        """Loops of a nest -> their values."""
         self.names: dict[Tensor, str] = {}
         """Tensors in memory -> parameters."""
-        self.held: dict[Tensor, str] = {}
+        self.held: dict[Tensor, Name] = {}
         """Tensors in registers -> values."""
-        self.loaded: dict[str, str] = {}
+        self.loaded: dict[Expr, Name] = {}
         self.loads: Counter[Tensor] = Counter()
         """Of each tensor: at how many places an element reads it."""
         self.reads: list[Tensor] = []
@@ -115,7 +132,7 @@ class _Writer:
         self.grid = -(-group.rows // self.block_rows)
 
     def _reductions(self) -> list[tuple[Unit, Form]]:
-        return [(unit, form) for unit, form in ((one, form_of(one)) for one in self.group.units) if form.reduced]
+        return [(unit, form) for unit, form in ((one, form_of(one.nest)) for one in self.group.units) if form.reduced]
 
     def _is_whole(self) -> bool:
         """Whether rows have to be seen whole: by more than one reduction."""
@@ -126,7 +143,7 @@ class _Writer:
         if self._is_whole():
             return False
         ((unit, form),) = self._reductions()
-        moves = [access.steps for access in unit.nest.accesses if not access.is_store]
+        moves = unit.nest.moves
         along = any(steps[place] == 1 for steps in moves for place in form.reduced)
         return not along and any(steps[place] == 1 for steps in moves for place in form.spatial)
 
@@ -138,231 +155,264 @@ class _Writer:
         for unit in group.units:
             self._write(unit)
         shape = f"{group.rows} rows of {group.cols}" if group.cols else f"{group.rows} elements"
-        most = max(form.size * form.depth for form in map(form_of, group.units))  # of tables, parts are read
+        most = max(
+            form.size * form.depth for form in (form_of(unit.nest) for unit in group.units)
+        )  # of tables, parts are read
         num_bytes = sum(
             Buffer("", self.dtype_of(one), (min(max(1, one.size), most * max(1, self.loads[one])),)).num_bytes
             for one in (*self.reads, *self.writes)
         )
         return Part(
-            self._name(), shape, [*self._head(), *self.text.lines], self.expressions.helpers, self.names, self.reads,
-            self.writes, self.grid, self.warps, num_bytes, self.terms,
+            self._name(), shape, [*self._head(), *self.statements], self.names, self.reads, self.writes, self.grid,
+            self.warps, num_bytes, self.terms,
         )  # fmt: skip
 
     def _name(self) -> str:
-        words = dict.fromkeys(re.sub(r"\d+$", "", unit.name.removeprefix("fused_")) for unit in self.group.units)
-        name = "_".join(words)
-        return re.sub(r"\W", "_", name if len(name) <= 60 else f"{name[:56]}_etc").strip("_") or "rest"
+        names = (unit.nest.name.removeprefix("fused_").rstrip("0123456789") for unit in self.group.units)
+        name = "_".join(dict.fromkeys(names))
+        return _identifier(name if len(name) <= 60 else f"{name[:56]}_etc") or "rest"
 
-    def _head(self) -> list[str]:
-        group = self.group
-        wide = (
-            ".to(tl.int64)" if max(group.total, *(one.size for one in (*self.reads, *self.writes))) >= _NARROW else ""
-        )
-        rows = f"program{wide} * {self.block_rows} + tl.arange(0, {self.block_rows})"
+    def _head(self) -> list[Statement]:
+        group, program = self.group, Name("program")
+        most = max(group.total, *(one.size for one in (*self.reads, *self.writes)))
+        first = (Cast(program, "int64") if most >= _NARROW else program) * self.block_rows
+        rows = first + _lanes(self.block_rows)
         if self.is_flat:
-            return [f"at = {rows}", *self._mask_line("inside", "at", self.block_rows, group.rows)]
-        lines = [f"row = ({rows})[:, None]", *self._mask_line("inside", "row", self.block_rows, group.rows)]
-        return lines if self.is_stepped else [*lines, *self._column_lines("")]
+            return [Assign("at", rows), *self._mask(_INSIDE, _AT, self.block_rows, group.rows)]
+        lines = [Assign("row", Expanded(rows, 0)), *self._mask(_INSIDE, _ROW, self.block_rows, group.rows)]
+        return lines if self.is_stepped else [*lines, *self._columns()]
 
-    def _mask_line(self, name: str, number: str, block: int, extent: int) -> list[str]:
-        return [f"{name} = {number} < {extent}"] if extent % block else []
+    def _mask(self, name: Name, number: Name, block: int, extent: int) -> list[Statement]:
+        return [Assign(name.name, number < extent)] if extent % block else []
 
-    def _column_lines(self, first: str) -> list[str]:
-        cols = self.group.cols
-        lanes = f"{first}tl.arange(0, {self.block_cols})[None, :]"
-        return [f"col = {lanes}", *self._mask_line("within", "col", self.block_cols, cols)]
+    def _columns(self, first: Expr | None = None) -> list[Statement]:
+        lanes: Expr = Expanded(_lanes(self.block_cols), 1)
+        columns = Assign("col", lanes if first is None else first + lanes)
+        return [columns, *self._mask(_WITHIN, _COL, self.block_cols, self.group.cols)]
 
     # -- nests -------------------------------------------------------------------------------------------------------
 
+    def _add(self, *statements: Statement) -> None:
+        self.statements += statements
+        self.count += len(statements)
+
     def _write(self, unit: Unit) -> None:
         """Write one nest."""
-        form = form_of(unit)
+        form, value = form_of(unit.nest), unit.nest.value
         self.unit = unit
         self.full = self.group.full[unit.writes[0]] or bool(form.reduced)
         self._bind(unit, form)
-        if form.reduced:
-            self._reduction(unit, form)
-        else:
-            store = stores_in(unit.nest.body)[0]
-            self.terms += form.size
-            self._finish(unit.writes[0], store, self.expressions.value(store.value))
+        self.terms += form.size * form.depth
+        made = self._reduction(value) if isinstance(value, Reduction) else self._value(value)
+        self._finish(unit.writes[0], unit.nest.target, made)
 
     def _bind(self, unit: Unit, form: Form) -> None:
         """Say what the loops of a nest are."""
-        extents = [int(extent) for extent in unit.nest.extents]
-        bound: dict[TvmObject, str] = {}
         width = max(self.group.cols, 1)
-        for place, (variable, extent) in enumerate(zip(unit.nest.variables, extents, strict=True)):
+        for place, extent in enumerate(unit.nest.extents):
             step = form.strides[place]
             if extent == 1:
-                bound[variable] = "0"
+                value: Expr = Number(0)
             elif self.is_flat:
-                bound[variable] = _digit("at", step, extent, form.size)
+                value = _digit(_AT, step, extent, form.size)
             elif place in form.reduced:
-                bound[variable] = _digit("col", step, extent, form.depth)
+                value = _digit(_COL, step, extent, form.depth)
             elif form.reduced or not self.full:
-                bound[variable] = _digit("row", step, extent, form.size)
+                value = _digit(_ROW, step, extent, form.size)
             elif step * extent <= width and width % (step * extent) == 0:
-                bound[variable] = _digit("col", step, extent, width)
+                value = _digit(_COL, step, extent, width)
             elif step % width == 0:
-                bound[variable] = _digit("row", step // width, extent, self.group.rows)
+                value = _digit(_ROW, step // width, extent, self.group.rows)
             else:
-                bound[variable] = _digit(f"(row * {width} + col)", step, extent, form.size)
-        self.expressions.bound(bound)
+                value = _digit(_ROW * width + _COL, step, extent, form.size)
+            self.loops[f"i{place}"] = value
 
-    def _finish(self, tensor: Tensor, store: TvmObject, value: str) -> None:
+    def _finish(self, tensor: Tensor, target: Element, value: Expr) -> None:
         """Keep what a nest has made of a tensor, in registers and, where anything else reads it, in memory."""
-        value = self._named(self.unit.name, value)
-        self.held[tensor] = value
+        held = self._named(self._word(), value)
+        self.held[tensor] = held
         if not self.kept(tensor):
             return
         if tensor not in self.names:
             self.names[tensor] = f"out{len(self.writes)}"
             self.writes.append(tensor)
-        wanted, index = self._spread(self._index(store.buffer, store.indices, ""))
-        mask = f", mask={wanted}" if wanted else ""
-        value = finite(value, self.dtype_of(tensor)) if tensor.dtype == "float32" else value
-        self.text.line(f"tl.store({self.names[tensor]}_ptr + {index}, {value}{mask})")
+        is_full = self.full and not form_of(self.unit.nest).reduced
+        numbers = self._numbers(is_full=is_full)
+        index = _whole(self._index(target, None), numbers)
+        mask = _all([guard for guard, number in self._guards().items() if number in numbers])
+        kept = finite(held, self.dtype_of(tensor)) if tensor.dtype == "float32" else held
+        self._add(Store(self.names[tensor], index, kept, mask))
 
-    def _spread(self, index: str) -> tuple[str, str]:
-        """Return which elements of a tile are there, and places of all of a tile though an index says less."""
-        is_full = self.full and not form_of(self.unit).reduced
-        numbers = ("at",) if self.is_flat else ("row", "col") if is_full else ("row",)
-        for number in numbers:
-            index = _whole(index, number)
-        return " & ".join(name for name, number in self._guards().items() if number in numbers), index
+    def _numbers(self, *, is_full: bool) -> tuple[Name, ...]:
+        """Return the numbers that say which element of a tile one is."""
+        return (_AT,) if self.is_flat else (_ROW, _COL) if is_full else (_ROW,)
 
-    def _index(self, buffer: TvmObject, indices: Sequence[TvmObject], where: str) -> str:
+    def _index(self, element: Element, where: Expr | None) -> Expr:
         """Return the number of an element in memory."""
-        flat, form = flat_index(buffer, list(indices)), form_of(self.unit)
-        if self.is_flat and is_same(self.tvm, self.unit, form, flat, 0, self.full, full=True):
-            return "at"
-        if not self.is_flat and is_same(self.tvm, self.unit, form, flat, self.group.cols, self.full, full=True):
-            return f"(row * {self.group.cols} + col)"
-        if not self.is_flat and is_same(self.tvm, self.unit, form, flat, self.group.cols, self.full, full=False):
-            return "row"
-        return self.expressions.value(simplified(self.tvm, self.unit, flat), where)
+        nest, form, cols = self.unit.nest, form_of(self.unit.nest), self.group.cols
+        if is_same(nest, form, element, cols, self.full, full=True):
+            return _AT if self.is_flat else _ROW * cols + _COL
+        if not self.is_flat and is_same(nest, form, element, cols, self.full, full=False):
+            return _ROW
+        return self._value(element.index, where)
 
-    def _named(self, word: str, value: str) -> str:
-        word = re.sub(r"\W|\d+$", "_", word.removeprefix("fused_")).strip("_")[:24] or "v"
-        name = f"{word}_{len(self.text.lines)}"
-        self.text.line(f"{name} = {value}")
+    def _word(self) -> str:
+        return _identifier(self.unit.nest.name.removeprefix("fused_").rstrip("0123456789"))[:24] or "v"
+
+    def _named(self, word: str, value: Expr) -> Name:
+        """Return a name for a value."""
+        name = Name(f"{word}_{self.count}")
+        self._add(Assign(name.name, value))
         return name
 
-    def load(self, node: TvmObject, where: str) -> str:
+    def _once(self, value: Expr) -> Expr:
+        """Return a name for a value that is needed more than once."""
+        return value if isinstance(value, Name) else self._named("v", value)
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def _value(self, node: Expr, where: Expr | None = None) -> Expr:
+        """Return a value of a nest for the elements of a tile; what it loads is there where a condition holds."""
+        match node:
+            case Name(name):
+                return self.loops[name]
+            case Infix(sign, left, right):
+                return Infix(sign, self._value(left, where), self._value(right, where))
+            case Element():
+                return self._load(node, where)
+            case Choice():
+                return self._choice(node, where)
+            case Cast():
+                return self._cast(node, where)
+            case Call(function, arguments, keywords):
+                given = [self._value(one, where) for one in arguments]
+                return expand(function, given, keywords, self._once)
+        return node
+
+    def _choice(self, node: Choice, where: Expr | None) -> Expr:
+        test = self._once(self._value(node.condition, where))
+        inside, outside = (one if where is None else where & one for one in (test, equal(test, 0)))
+        first, second = self._value(node.first, inside), self._value(node.second, outside)
+        return Call("where", (test, first, second))
+
+    def _cast(self, node: Cast, where: Expr | None) -> Expr:
+        value, dtype = self._value(node.value, where), node.dtype
+        if dtype in _WIDE or (dtype == "float32" and node.before in _WIDE):
+            dtype = "float32"  # what memory holds is rounded when it is stored
+        if dtype == node.before:
+            return value
+        if isinstance(node.value, Name | Number):  # has no dtype of Triton's
+            value = value + Full((1,), Number(0), "float32" if node.before.startswith("float") else "int32")
+        return Infix("!=", value, Number(0)) if dtype == "bool" else Cast(value, dtype)
+
+    def _load(self, element: Element, where: Expr | None) -> Expr:
         """Return the elements that a nest loads: those in registers, or from memory."""
-        tensor = self.unit.tensors[node.source]
+        tensor = self.unit.tensors[element.buffer]
         if tensor in self.held:
             return self.held[tensor]
         if tensor not in self.names:
             self.names[tensor] = f"in{len(self.reads)}"
             self.reads.append(tensor)
-        index = self._index(node.source, node.indices, where)
+        index = self._index(element, where)
         # where an element is not there, what was loaded may say anything, and a condition has a value for all of a tile
-        is_guarded = bool(where) or self._reads_loaded(index)
-        parts = [where] if where else []
-        parts += [name for name, number in self._guards().items() if is_guarded or number in _words(index)]
+        used = names_in(index)
+        is_guarded = where is not None or bool(used - {"row", "col", "at"})
+        guards = [guard for guard, number in self._guards().items() if is_guarded or number.name in used]
+        mask = _all([*([] if where is None else [where]), *guards])
         if is_guarded:
-            for number in ("at",) if self.is_flat else ("row", "col") if self.full else ("row",):
-                index = _whole(index, number)
+            index = _whole(index, self._numbers(is_full=self.full))
         dtype = self.dtype_of(tensor)
-        zero = "0" if dtype == "bool" or "int" in dtype else "0.0"
-        mask = f", mask={' & '.join(parts)}, other={zero}" if parts else ""
-        narrow = ".to(tl.float32)" if dtype in _WIDE else ""
-        text = f"tl.load({self.names[tensor]}_ptr + {index}{mask}){narrow}"
-        if text not in self.loaded:
-            name = f"{self.names[tensor]}_{len(self.text.lines)}"
-            self.text.line(f"{name} = {text}")
-            self.loaded[text] = name
+        other = None if mask is None else Number(0 if dtype == "bool" or "int" in dtype else 0.0)
+        load: Expr = Load(self.names[tensor], index, mask, other)
+        load = Cast(load, "float32") if dtype in _WIDE else load
+        if load not in self.loaded:
+            self.loaded[load] = self._named(self.names[tensor], load)
             self.loads[tensor] += 1
-        return self.loaded[text]
+        return self.loaded[load]
 
-    def _guards(self) -> dict[str, str]:
-        """Return which elements of a tile are there: names of masks, and the numbers that they are about."""
-        found = {"inside": "at" if self.is_flat else "row"} if self.group.rows % self.block_rows else {}
+    def _guards(self) -> dict[Name, Name]:
+        """Return which elements of a tile are there: masks, and the numbers that they are about."""
+        guards = {_INSIDE: _AT if self.is_flat else _ROW} if self.group.rows % self.block_rows else {}
         if not self.is_flat and self.full and self.group.cols % self.block_cols:
-            found["within"] = "col"
-        return found
-
-    def _reads_loaded(self, index: str) -> bool:
-        """Whether an index is made of what was loaded: of what is not there it may be anything."""
-        return any(word not in ("row", "col", "at", "tl") and not word.isdigit() for word in _words(index))
+            guards[_WITHIN] = _COL
+        return guards
 
     # -- reductions --------------------------------------------------------------------------------------------------
 
-    def _reduction(self, unit: Unit, form: Form) -> None:
-        stores = stores_in(unit.nest.body)
-        self.terms += form.size * form.depth
-        if len(stores) > 1:
-            raise BuildError(f"{unit.name}: a reduction to several results has no Triton source")
-        store = stores[0]
-        kind = type(store.value).__name__
-        sides = [store.value.a, store.value.b] if kind in _JOINS else []
-        own = [one for one in sides if self._is_own(one, store)]
-        if not own:
-            raise BuildError(f"{unit.name}: the reduction {store.value!s:.60} has no Triton source")
-        (term,) = (one for one in sides if not any(one.same_as(other) for other in own))
-        dtype = str(store.value.ty)
-        neutral = self._neutral(kind, dtype)
-        join, whole = _JOINS[kind]
-        if not self.is_stepped:
-            value = self._masked(self._named("term", self.expressions.value(term)), neutral)
+    def _reduction(self, node: Reduction) -> Expr:
+        neutral = _neutral(node)
+        value: Expr = Name("parts")
+        if self.is_stepped:
+            self._steps(node, neutral)
         else:
-            register = triton_type("float32" if dtype in _WIDE else "int32" if dtype == "bool" else dtype)
-            self.loaded = {}
-            is_long = kind == "Add" and register == "float32" and self.group.cols > 2 * BLOCK * self.block_cols
-            if is_long:
-                self.text.line(f"parts_lost = tl.zeros(({self.block_rows}, {self.block_cols}), tl.float32)")
-            self.text.line(f"parts = tl.full(({self.block_rows}, {self.block_cols}), {neutral}, tl.{register})")
-            with self.text.scope(f"for first in range(0, {self.group.cols}, {self.block_cols}):"):
-                for line in self._column_lines("first + "):
-                    self.text.line(line)
-                value = self._masked(self._named("term", self.expressions.value(term)), neutral)
-                for line in compensated("parts", value) if is_long else [f"parts = {join.format('parts', value)}"]:
-                    self.text.line(line)
-            self.loaded = {}
-            value = "parts"
-        if dtype == "bool":
-            value = f"{value}.to(tl.int32)"
-        self.expressions.helpers |= {whole} & HELPERS.keys()
-        made = f"{whole}({value}, axis=1, keep_dims=True)"
-        first = self.expressions.value(stores_in(unit.nest.first)[0].value)
-        if first not in _NOTHING[kind]:
-            made = join.format(made, first)
-        self._finish(unit.writes[0], store, f"({made} != 0)" if dtype == "bool" else made)
+            value = self._term(node, neutral)
+        made: Expr = reduce_tile(node.kind, Cast(value, "int32") if node.dtype == "bool" else value)
+        first = self._value(node.first)
+        if not (isinstance(first, Number) and first.value in _NOTHING[node.kind]):
+            made = join(node.kind, made, first)
+        return Infix("!=", made, Number(0)) if node.dtype == "bool" else made
 
-    def _masked(self, value: str, neutral: str) -> str:
-        """Return a value with what joins to nothing where there are no columns."""
-        if not self.group.cols % self.block_cols:
-            return value
-        return f"tl.where(within, {value}, {neutral})"
+    def _steps(self, node: Reduction, neutral: Number) -> None:
+        """Join the terms of a row that is longer than a tile in ``parts``, a tile of them after the other."""
+        dtype, shape = node.dtype, (self.block_rows, self.block_cols)
+        register = "float32" if dtype in _WIDE else "int32" if dtype == "bool" else dtype
+        self.loaded = {}
+        parts = Name("parts")
+        is_long = node.kind == "Add" and register == "float32" and self.group.cols > 2 * BLOCK * self.block_cols
+        if is_long:
+            self._add(Assign("parts_lost", Full(shape, Number(0.0), register)))
+        self._add(Assign("parts", Full(shape, neutral, register)))
+        outer, self.statements = self.statements, []
+        self.count += 1
+        self._add(*self._columns(Name("first")))
+        value = self._term(node, neutral)
+        self._add(*(compensated(parts, value) if is_long else [Assign("parts", join(node.kind, parts, value))]))
+        self.statements = [*outer, For("first", self.group.cols, self.block_cols, tuple(self.statements))]
+        self.loaded = {}
 
-    def _neutral(self, kind: str, dtype: str) -> str:
-        """Return what changes nothing."""
-        if kind in ("Max", "Min"):
-            if dtype in ("float32", "float64", *_WIDE):
-                return ("-" if kind == "Max" else "") + 'float("inf")'
-            bits = int(re.sub(r"\D", "", dtype) or 8)
-            least, most = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-            return str(least if kind == "Max" else most)
-        return _NEUTRAL[kind] + (".0" if dtype in ("float32", *_WIDE) else "")
-
-    def _is_own(self, node: TvmObject, store: TvmObject) -> bool:
-        return isinstance(node, self.tvm.ir.expr.TensorLoad) and node.source.same_as(store.buffer)
+    def _term(self, node: Reduction, neutral: Number) -> Expr:
+        """Return the terms of a tile, and what joins to nothing where there are no columns."""
+        value = self._named("term", self._value(node.term))
+        return where(_WITHIN, value, neutral) if self.group.cols % self.block_cols else value
 
 
-def _digit(number: str, step: int, extent: int, total: int) -> str:
+def _neutral(node: Reduction) -> Number:
+    """Return what changes nothing."""
+    kind, is_float = node.kind, "float" in node.dtype
+    if kind in ("Max", "Min"):
+        if is_float:
+            return Number(-math.inf if kind == "Max" else math.inf)
+        limits = np.iinfo("int8" if node.dtype == "bool" else node.dtype)
+        return Number(int(limits.min if kind == "Max" else limits.max))
+    value = 1 if kind in ("And", "Mul") else 0
+    return Number(float(value) if node.dtype in ("float32", *_WIDE) else value)
+
+
+def _digit(number: Expr, step: int, extent: int, total: int) -> Expr:
     """Return one loop's value, of the number that all of them make."""
-    value = number if step == 1 else f"{number} // {step}"
-    if step * extent < total:
-        value = f"{value} % {extent}"
-    return f"({value})" if value != number else number
+    value = number if step == 1 else number // step
+    return value % extent if step * extent < total else value
 
 
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"[A-Za-z_]\w*", text))
+def _lanes(count: int) -> Expr:
+    return Call("arange", (Number(0), Number(count)))
 
 
-def _whole(index: str, name: str) -> str:
-    """Return an index that has a value for every element of a tile."""
-    return index if name in _words(index) else f"({index} + {name} * 0)"
+def _all(conditions: Sequence[Expr]) -> Expr | None:
+    """Return whether all conditions hold; None: there are none."""
+    if not conditions:
+        return None
+    first, *others = conditions
+    return functools.reduce(lambda left, right: left & right, others, first)
+
+
+def _whole(index: Expr, numbers: Sequence[Name]) -> Expr:
+    """Return an index that has a value for every element of a tile, though it may say less."""
+    for number in numbers:
+        if number.name not in names_in(index):
+            index = index + number * 0
+    return index
+
+
+def _identifier(name: str) -> str:
+    return "".join(one if one.isalnum() or one == "_" else "_" for one in name).strip("_")

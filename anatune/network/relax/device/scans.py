@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 from anatune.emit.buffer import Buffer
+from anatune.emit.script import Script
 from anatune.network.graph.nodes import Node, tensor_type
-from anatune.network.relax.device.expressions import compensated, triton_type
+from anatune.network.relax.device.ir import Call, Name, Number, compensated
+from anatune.network.relax.device.printing import print_statements, triton_type
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
 __all__ = ["scan_program"]
@@ -73,7 +75,9 @@ def _cumulative(node: Node) -> TritonProgram:
     if dtype == "float32" and step == "+":
         begin += f"    kept_lost = tl.zeros(({lanes},), tl.float32)\n"
         lines[0] = "run = kept[None, :] + (part - kept_lost[None, :])"
-        lines += compensated("kept", "tl.sum(x, 0)")
+        sums = Script()
+        print_statements(sums, compensated(Name("kept"), Call("sum", (Name("x"), Number(0)))))
+        lines += sums.lines
     else:
         lines.append(f"is_last = tl.arange(0, {block}) == {block - 1}")
         lines.append("kept = tl.sum(tl.where(is_last[:, None], run, 0), 0)")

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
+from anatune.codegen.compat import TVM_ERRORS, import_tvm, last_line
 from anatune.errors import BuildError
 from anatune.network.graph.nodes import Array
 from anatune.network.relax.building import fused
+from anatune.network.relax.device.ir import Cast, Element, Nest, elements_in
+from anatune.network.relax.device.reading import read_nest
 from anatune.network.relax.kernels import KERNEL
-from anatune.network.relax.rest.nests import Nest, replaced
+from anatune.network.relax.rest import nests
 from anatune.network.relax.rest.schedule import inlined, nest_in, statements
 
-__all__ = ["Call", "Steps", "Tensor", "Unit", "loads_in", "parts_of", "steps_of", "stores_in"]
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from tvm import IRModule, ir, relax, tirx
+    from tvm.target import Target
+
+__all__ = ["Call", "Steps", "Tensor", "Unit", "steps_of"]
 
 
 @dataclass(eq=False)
@@ -53,20 +61,18 @@ class Call(NamedTuple):
 class Unit(NamedTuple):
     """A nest of loops, and the tensors that its buffers are."""
 
-    name: str
     nest: Nest
-    tensors: Mapping[TvmObject, Tensor]
+    tensors: tuple[Tensor, ...]
     reads: tuple[Tensor, ...]
     writes: tuple[Tensor, ...]
 
     @property
     def is_cast(self) -> bool:
         """Whether it copies a whole tensor element by element, in another dtype."""
-        value = getattr(self.nest.body, "value", None)
-        if not isinstance(value, import_tvm().tirx.Cast) or [value.value] != loads_in(value):
+        target, value = self.nest.target, self.nest.value
+        if not (isinstance(value, Cast) and isinstance(value.value, Element)) or target.factors is None:
             return False
-        indices = zip(self.nest.body.indices, value.value.indices, strict=False)
-        return self.reads[0].size == self.writes[0].size and all(there.same_as(here) for there, here in indices)
+        return self.reads[0].size == self.writes[0].size and value.value.index == target.index
 
 
 class Steps(NamedTuple):
@@ -85,7 +91,7 @@ class Steps(NamedTuple):
     constants: list[Array]
 
 
-def steps_of(module: TvmObject, target: TvmObject, num_inputs: int, num_weights: int) -> Steps:
+def steps_of(module: IRModule, target: Target, num_inputs: int, num_weights: int) -> Steps:
     """Return the steps of a Relax module that `writing.written` made.
 
     Parameters
@@ -110,7 +116,7 @@ def steps_of(module: TvmObject, target: TvmObject, num_inputs: int, num_weights:
 
 
 class _Reader:
-    def __init__(self, tvm: TvmObject, module: TvmObject, num_inputs: int, num_weights: int) -> None:
+    def __init__(self, tvm: ModuleType, module: IRModule, num_inputs: int, num_weights: int) -> None:
         from tvm.relax.analysis import has_reshape_pattern
 
         self.tvm, self.module = tvm, module
@@ -118,8 +124,8 @@ class _Reader:
         self.num_weights = num_weights
         self.steps: list[Call | Unit] = []
         self.constants: list[Array] = []
-        self.values: dict[TvmObject, Tensor | tuple[Tensor, ...]] = {}
-        self.written: dict[str, tuple[TvmObject, list[Nest]]] = {}
+        self.values: dict[ir.Expr, Tensor | tuple[Tensor, ...]] = {}
+        self.written: dict[str, tuple[list[tirx.Var], list[Nest]]] = {}
         main = module["main"]
         given = list(main.params)
         for place, variable in enumerate(given[:num_inputs]):
@@ -136,10 +142,10 @@ class _Reader:
         found = self.value(body.body, None)
         return Steps(self.steps, list(found) if isinstance(found, tuple) else [found], self.constants)
 
-    def tensor(self, kind: TvmObject, role: str = "made", place: int = -1) -> Tensor:
+    def tensor(self, kind: relax.TensorType, role: str = "made", place: int = -1) -> Tensor:
         return Tensor(math.prod(int(size) for size in kind.shape), str(kind.dtype), role, place)
 
-    def value(self, node: TvmObject, kind: TvmObject) -> Tensor | tuple[Tensor, ...]:
+    def value(self, node: ir.Expr, kind: ir.Type | None) -> Tensor | tuple[Tensor, ...]:
         tvm = self.tvm
 
         if node in self.values:
@@ -160,7 +166,7 @@ class _Reader:
             return self.called(node, kind, is_in_place=name != "relax.call_tir")
         raise BuildError(f"{name or type(node).__name__} of the model has no kernel on GPUs")
 
-    def one(self, node: TvmObject) -> Tensor:
+    def one(self, node: ir.Expr) -> Tensor:
         found = self.value(node, None)
         assert isinstance(found, Tensor)
         return found
@@ -170,7 +176,7 @@ class _Reader:
         place = self.num_weights + len(self.constants) - 1
         return Tensor(array.size, array.dtype.name, "weight", place)
 
-    def called(self, node: TvmObject, kind: TvmObject, *, is_in_place: bool) -> Tensor | tuple[Tensor, ...]:
+    def called(self, node: ir.Call, kind: ir.Type, *, is_in_place: bool) -> Tensor | tuple[Tensor, ...]:
         """Return the results of a call, whose steps are noted; in place: it writes into its first operand."""
         name = str(node.args[0].name_hint)
         function = self.module[node.args[0]]
@@ -186,62 +192,45 @@ class _Reader:
             self.steps += self.units(name, function, reads if is_in_place else (*reads, *writes))
         return writes if len(writes) > 1 else writes[0]
 
-    def units(self, name: str, function: TvmObject, tensors: Sequence[Tensor]) -> list[Unit]:
+    def units(self, name: str, function: tirx.PrimFunc, tensors: Sequence[Tensor]) -> list[Unit]:
         """Return the nests of a function on tensors."""
         if name not in self.written:
             try:
                 made = inlined(self.tvm, function)
             except TVM_ERRORS:  # no blocks: a sort, or a sum of all that is before
                 raise _refused(name) from None
-            self.written[name] = made, [self.nest(name, one) for one in statements(self.tvm, made)]
-        made, nests = self.written[name]
-        known = dict(zip(made.params, tensors, strict=True))
-        known |= {buffer: self.tensor(buffer) for buffer in made.body.block.alloc_buffers}
-        found = []
-        for nest in nests:
-            wrote = tuple(dict.fromkeys(known[one.buffer] for one in stores_in(nest.body)))
-            read = dict.fromkeys(known[one.source] for one in loads_in(nest.body))
-            found.append(Unit(name, nest, known, tuple(one for one in read if one not in wrote), wrote))
-        return found
+            allocated = list(made.body.block.alloc_buffers)
+            buffers = {buffer: place for place, buffer in enumerate((*made.params, *allocated))}
+            found = [read_nest(name, self.nest(name, one), buffers) for one in statements(self.tvm, made)]
+            self.written[name] = allocated, found
+        allocated, found = self.written[name]
+        known = (*tensors, *map(self.tensor, allocated))
+        units = []
+        for nest in found:
+            wrote = known[nest.target.buffer]
+            read = dict.fromkeys(known[element.buffer] for element in elements_in(nest))
+            units.append(Unit(nest, known, tuple(one for one in read if one is not wrote), (wrote,)))
+        return units
 
-    def nest(self, name: str, statement: TvmObject) -> Nest:
+    def nest(self, name: str, statement: tirx.Stmt) -> nests.Nest:
         nest = nest_in(self.tvm, statement) or self.scalar(statement)
         if nest is None:
             raise _refused(name)
         return nest
 
-    def scalar(self, statement: TvmObject) -> Nest | None:
+    def scalar(self, statement: tirx.Stmt) -> nests.Nest | None:
         """Return a statement on tensors of one element without loops as a nest; None: it is none."""
         tvm, body = self.tvm, statement
         if isinstance(statement, tvm.s_tir.SBlockRealize) and statement.block.init is None:
             zeros = {one.var: tvm.tirx.const(0, "int64") for one in statement.block.iter_vars}
-            body = replaced(statement.block.body, zeros, tvm)
+            body = nests.replaced(statement.block.body, zeros, tvm)
         if not isinstance(body, tvm.tirx.BufferStore):
             return None
         one = tvm.tirx.Var("i", "int64")
-        return Nest([one], [tvm.tirx.const(1, "int64")], [False], body, None, (), frozenset(), frozenset())
+        return nests.Nest([one], [tvm.tirx.const(1, "int64")], [False], body, None, (), frozenset(), frozenset())
 
 
 def _refused(name: str) -> BuildError:
     is_put = name.startswith("scatter")
     advice = "put rows into what is state (state=, --state), or " * is_put + "cut the model before it"
     return BuildError(f"{name}: the operator is more than loops around arithmetic, and has no kernel on GPUs; {advice}")
-
-
-def parts_of(root: TvmObject, kind: TvmObject) -> list[TvmObject]:
-    """Return the parts of a kind that a statement or an expression has: loads, stores."""
-    import tvm_ffi
-
-    found: list[TvmObject] = []
-    tvm_ffi.structural_walk(root, (kind, found.append))
-    return found
-
-
-def stores_in(root: TvmObject) -> list[TvmObject]:
-    """Return the stores of a statement."""
-    return parts_of(root, import_tvm().tirx.BufferStore)
-
-
-def loads_in(root: TvmObject) -> list[TvmObject]:
-    """Return the loads of a statement or an expression."""
-    return parts_of(root, import_tvm().ir.expr.TensorLoad)

@@ -33,6 +33,7 @@ from anatune.templates.cpu.model.search import Search
 from anatune.templates.cpu.range_space import calls_of, check_axis, most_elements, schedule_at
 from anatune.templates.cpu.rules import ORDER_LEVELS, lanes_of, pair_of, words_of
 from anatune.templates.cpu.times.classes import KEY_TIE
+from anatune.templates.cpu.times.microkernel import CpuRule
 
 __all__ = ["CpuFamily"]
 
@@ -43,8 +44,6 @@ _TOP = 6
 _MOST_SEARCHED, _WORTH_SEARCHING, _UNSEARCHED = 64, 1.005, 0.5
 """Most extents that are searched; how much further from the limits their bounds are than those of the next ones, which
 are not searched: less would prove nothing; share of the work that bounds without a search are."""
-_PARALLEL_RULE = 1 + 3
-"""Code of the rule "parallel_cores", which a loop of one chunk breaks: programs keep it at every extent."""
 
 
 class _At(NamedTuple):
@@ -211,7 +210,8 @@ class CpuFamily(ProgramFamily):
             else:
                 points = _points(model, [self.schedule(schedule, extent) for schedule in schedules])
             times, rules = model.times(points)
-            seconds[:, at] = np.where((rules == 0) | (rules == _PARALLEL_RULE), times, np.inf)
+            # a loop of one chunk breaks the rule of cores: programs keep it at every extent
+            seconds[:, at] = np.where((rules == 0) | (rules == CpuRule.parallel_cores), times, np.inf)
         return seconds
 
     def bounds(self, limits_s: Floats, watch: Watch) -> Bounds:

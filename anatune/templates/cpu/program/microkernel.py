@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from anatune.core.hardware.dot import HALF_SUMS, TILES
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.llvm import LLVM_TYPE, LlvmCode
-from anatune.emit.sizes import number_of
+from anatune.emit.llvm_types import number_of
 from anatune.errors import BuildError
 from anatune.templates.cpu.program.amx import tile_steps, tile_sums
 from anatune.templates.cpu.program.epilogue import added, finish

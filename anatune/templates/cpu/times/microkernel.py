@@ -10,6 +10,7 @@ step : one iteration of the reduction inside the microkernel.
 from __future__ import annotations
 
 import math
+from enum import IntEnum
 
 from anatune.numerics._jit import jit, jit_helper, jit_inline, jit_scalar
 from anatune.numerics.columns import Bools, Floats, Ints
@@ -21,6 +22,7 @@ __all__ = [
     "MULTIPLY_ADDS",
     "NUM_PARTS",
     "REGISTERS",
+    "CpuRule",
     "call_one",
     "core_cycles",
     "kernel_rules",
@@ -32,6 +34,8 @@ __all__ = [
 ACCUMULATORS, REGISTERS, MULTIPLY_ADDS, NUM_PARTS = 0, 1, 2, 3
 """Entries of what `core_cycles` says of the microkernels: the largest accumulators, registers, and multiply-adds of the
 unrolled body; their number."""
+CpuRule = IntEnum("CpuRule", "microkernel_pairs microkernel_registers microkernel_code parallel_cores")
+"""Ids of rules -> what `rule_one` says of points that break them."""
 
 
 @jit_inline
@@ -132,11 +136,11 @@ def call_one(cpu: CpuCore, stores: float, reloads: float, reduces: float, partia
 def rule_one(
     cpu: CpuCore, registers: float, pairs: float, multiply_adds: float, parallel: float, chunks: float
 ) -> float:
-    """Return 0, or the number of the first broken rule of `CpuModel.rules`."""
-    rule = 4.0 if parallel > 0.0 and (chunks < 2.0 or cpu.num_cores < 2.0) else 0.0
-    rule = 3.0 if multiply_adds > cpu.multiply_add_limit else rule
-    rule = 2.0 if registers > cpu.register_limit * cpu.registers else rule
-    return 1.0 if pairs > 1.0 else rule
+    """Return 0, or the `CpuRule` that is broken first."""
+    rule = 1.0 * CpuRule.parallel_cores.value if parallel > 0.0 and (chunks < 2.0 or cpu.num_cores < 2.0) else 0.0
+    rule = 1.0 * CpuRule.microkernel_code.value if multiply_adds > cpu.multiply_add_limit else rule
+    rule = 1.0 * CpuRule.microkernel_registers.value if registers > cpu.register_limit * cpu.registers else rule
+    return 1.0 * CpuRule.microkernel_pairs.value if pairs > 1.0 else rule
 
 
 @jit

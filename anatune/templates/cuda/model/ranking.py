@@ -24,7 +24,7 @@ from anatune.templates.base.watch import Watch
 from anatune.templates.cuda.model.scoring import GpuScoring
 from anatune.templates.cuda.space import GpuSpace
 from anatune.templates.cuda.times.search import Options, list_macros
-from anatune.templates.cuda.times.tile import RULE_SPLIT, RULE_THREADS
+from anatune.templates.cuda.times.tile import CudaRule
 from anatune.templates.gpu.split_space import SPLIT_COLUMNS, broken_splits
 
 __all__ = ["EXHAUSTIVE_POINTS", "BranchAndBound", "options_of", "points_within"]
@@ -102,7 +102,7 @@ class BranchAndBound:
             at, listed, skipped = list_macros(
                 at, total, len(self._spatial), self._options, max_threads, points, slab_numbers, weights
             )
-            counts[RULE_THREADS] += skipped * len(self._splits)
+            counts[CudaRule.threads_per_block] += skipped * len(self._splits)
             for found, found_numbers in self._slab_bounds(
                 points[:listed], slab_numbers[:listed], weights, total, counts
             ):
@@ -136,7 +136,7 @@ class BranchAndBound:
         self._bounded += len(points)
         for place, row in enumerate(self._splits[1:], 1):
             broken = broken_splits(row, tiles, steps, self._model.hardware.compute.num_sms)
-            codes = np.where((rules == 0) & broken, RULE_SPLIT, rules)
+            codes = np.where((rules == 0) & broken, CudaRule.split_parts, rules)
             counts += np.bincount(codes, weights=weights, minlength=len(counts))
             chosen = np.flatnonzero((codes == 0) & (any_bounds <= self._best.limit_s))
             few = points[chosen]

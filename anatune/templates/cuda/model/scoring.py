@@ -12,22 +12,21 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Rule
+from anatune.templates.base.rules import in_order
 from anatune.templates.cuda.space import GpuSpace, staged_tensors
 from anatune.templates.cuda.times.batch import ANY_BOUND, BOUND, MACRO_BOUND, run_points
 from anatune.templates.cuda.times.shared_memory import conflict_table
-from anatune.templates.cuda.times.tile import MAX_LOCAL_BYTES
+from anatune.templates.cuda.times.tile import MAX_LOCAL_BYTES, CudaRule
 from anatune.templates.gpu.model import (
     BLOCK_RESOURCES,
-    GRID_RULE,
     MEMORY_LANES,
     OWN_PARTS,
     REGISTER_BYTES,
-    SPLIT_RULE,
     TRAFFIC,
     BaseGpuModel,
-    block_rules,
-)
+)  # fmt: skip
 from anatune.templates.gpu.pack import pack_chunk, pack_nest
+from anatune.templates.gpu.rules import GRID_RULE, SPLIT_RULE, block_rules
 from anatune.templates.gpu.times.columns import Col, Gpu, Nest
 from anatune.templates.gpu.times.waves import SECTOR
 
@@ -90,17 +89,18 @@ class GpuScoring(BaseGpuModel):
         staged = bool(staged_tensors(workload))
         self._nest = pack_nest(workload, staged=staged, stages=stages, pad=pad, splits=splits)
         self._chunk = pack_chunk(self._nest)
-        self.rules = (
+        rules = [
             *block_rules(hardware, "bytes of the staged tiles"),
-            GRID_RULE,
             Rule("local_bytes_per_thread", "bytes of a thread's results", MAX_LOCAL_BYTES),
-        )
+            GRID_RULE,
+        ]
         if splits:
-            self.rules += (SPLIT_RULE,)
+            rules.append(SPLIT_RULE)
         needed = hardware.needed_capability(workload.dtypes)
         if needed is not None:
             capability = float(hardware.compute_capability or 0.0)
-            self.rules += (Rule("compute_capability", _CAPABILITY_TEXT, capability, needed),)
+            rules.append(Rule("compute_capability", _CAPABILITY_TEXT, capability, needed))
+        self.rules = in_order(CudaRule, *rules)
         self.refusal: Rule | None = next((rule for rule in self.rules if (rule.needed or 0.0) > rule.limit), None)
         """The rule that rejects every point, whatever else it breaks."""
 

@@ -10,26 +10,20 @@ Everything else of a point (order of the register tile, k1/k2, unrolling, fetch 
 from __future__ import annotations
 
 import math
+from enum import IntEnum
 
-from anatune.numerics._jit import jit_helper, jit_inline, jit_sequence
+from anatune.numerics._jit import jit_helper, jit_sequence
 from anatune.numerics.columns import Floats, Ints
 from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
-from anatune.templates.gpu.times.occupancy import resident_blocks_one
+from anatune.templates.gpu.times.occupancy import blocks_from_table_one, resident_blocks_one
 from anatune.templates.gpu.times.waves import MAX_GRID, sector_bytes_one, split_is_broken
 
-__all__ = [
-    "RULE_GRID",
-    "RULE_LOCAL",
-    "RULE_SHARED",
-    "RULE_SPLIT",
-    "RULE_THREADS",
-    "limiters",
-    "load_points",
-    "macro",
-    "take_compiled",
-]
+__all__ = ["CudaRule", "limiters", "load_points", "macro", "take_compiled"]
 
-RULE_THREADS, RULE_SHARED, RULE_GRID, RULE_LOCAL, RULE_SPLIT = 1, 2, 3, 4, 5
+CudaRule = IntEnum(
+    "CudaRule", "threads_per_block shared_bytes_per_block grid_blocks local_bytes_per_thread split_parts"
+)
+"""Ids of rules -> RULE of points that break them."""
 MAX_LOCAL_BYTES = 524288.0
 """Local memory of a thread. Source: [CUDA-guide] technical specifications."""
 BASE_REGISTERS = 24
@@ -239,16 +233,7 @@ def _split(n: int, gpu: Gpu, c: Chunk) -> None:
         v[Col.SPLIT_TILES, i] = split_tiles
         v[Col.BLOCKS, i] = tiles + split_tiles * (split - 1.0)
         if v[Col.RULE, i] == 0.0 and split_is_broken(split, v[Col.LEFTOVERS, i], tiles, v[Col.STAGES, i], num_sms):
-            v[Col.RULE, i] = float(RULE_SPLIT)
-
-
-@jit_inline
-def _resident_one(warps: int, registers: int, shared_bytes: float, gpu: Gpu) -> float:
-    """Return the blocks that an SM holds at once, at least 1."""
-    need = math.ceil((shared_bytes + gpu.shared_reserved_bytes) / gpu.shared_unit_bytes) * gpu.shared_unit_bytes
-    by_registers = gpu.resident_by_registers[warps, registers]
-    by_shared = math.floor(gpu.shared_sm_bytes / max(1.0, float(need)))
-    return float(max(1, min(by_registers, by_shared)))
+            v[Col.RULE, i] = 1.0 * CudaRule.split_parts.value
 
 
 @jit_helper
@@ -279,10 +264,10 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     for i in range(n):
         warps[i] = math.ceil(threads[i] / gpu.warp_size)
         local = 4.0 * accumulators[i]
-        code = float(RULE_LOCAL) if local > MAX_LOCAL_BYTES else 0.0
-        code = float(RULE_GRID) if blocks[i] > MAX_GRID else code
-        code = float(RULE_SHARED) if shared[i] > gpu.shared_block_bytes else code
-        rule[i] = float(RULE_THREADS) if threads[i] > gpu.max_threads_block else code
+        code = 1.0 * CudaRule.local_bytes_per_thread.value if local > MAX_LOCAL_BYTES else 0.0
+        code = 1.0 * CudaRule.grid_blocks.value if blocks[i] > MAX_GRID else code
+        code = 1.0 * CudaRule.shared_bytes_per_block.value if shared[i] > gpu.shared_block_bytes else code
+        rule[i] = 1.0 * CudaRule.threads_per_block.value if threads[i] > gpu.max_threads_block else code
     fragments = v[Col.FRAGMENTS]
     most_warps = gpu.register_cap.shape[0] - 1
     for i in range(n):
@@ -293,7 +278,7 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         v[Col.REGISTERS, i] = registers
         v[Col.REGISTER_CAP, i] = cap
         v[Col.SPILLED, i] = min(accumulators[i], max(0.0, excess) * SPILL_SLOPE)
-        v[Col.RESIDENT, i] = _resident_one(block_warps, registers, shared[i], gpu)
+        v[Col.RESIDENT, i] = blocks_from_table_one(block_warps, registers, shared[i], gpu)
 
 
 @jit_helper
@@ -371,5 +356,5 @@ def take_compiled(start: int, n: int, compiled: Floats, nest: Nest, gpu: Gpu, c:
         v[Col.REGISTERS, i] = registers
         v[Col.SHARED_BYTES, i] = compiled[1, start + i]
         v[Col.SPILLED, i] = compiled[2, start + i]
-        v[Col.RESIDENT, i] = _resident_one(warps, registers, v[Col.SHARED_BYTES, i], gpu)
+        v[Col.RESIDENT, i] = blocks_from_table_one(warps, registers, v[Col.SHARED_BYTES, i], gpu)
     _dram(n, nest, gpu, c)

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 
-from anatune.numerics._jit import jit_helper, jit_inline
+from anatune.numerics._jit import jit_helper
 from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
-from anatune.templates.gpu.times.waves import SECTOR, SM_FILL_BYTES, TAIL_OVERLAP, combine_s_one, norm4
+from anatune.templates.gpu.times.waves import SECTOR, SM_FILL_BYTES, TAIL_OVERLAP, combine_s_one, even_waves_one, norm4
 
 __all__ = ["evenly", "time"]
 
@@ -41,44 +41,6 @@ LOCAL_IN_FLIGHT = 2.0
 """Local-memory accesses of a thread that overlap. Calibrated on spilling Ansor points (K80, MI50)."""
 STORE_CYCLES = 2.0
 """Issue and address cycles of a store instruction."""
-
-
-@jit_inline
-def _waves_one(
-    blocks: float,
-    stages: float,
-    busy_one: float,
-    alone: float,
-    store: float,
-    once: float,
-    resident: float,
-    num_sms: float,
-) -> float:
-    """Return the cycles of equal blocks: full waves, then a tail that begins before all others have ended.
-
-    Parameters
-    ----------
-    stages : float
-        Steps of a block.
-    busy_one, alone : float
-        Cycles that a step keeps an SM busy; that it takes a block alone.
-    store, once : float
-        Cycles of a block's stores; of what each wave waits for once.
-    resident : float
-        Blocks of an SM.
-    """
-    per_wave = num_sms * resident
-    whole_waves = math.floor(blocks / per_wave)
-    left = blocks - whole_waves * per_wave
-    wave_cycles = stages * max(resident * busy_one, alone) + resident * store + once
-    tail = 0.0
-    if left > 0.0:
-        last = math.ceil(left / num_sms)
-        tail = stages * max(last * busy_one, alone) + last * store + once
-        if whole_waves > 0.0:
-            tail = max(tail * TAIL_OVERLAP, wave_cycles * left / per_wave)
-    cycles: float = whole_waves * wave_cycles + tail
-    return cycles
 
 
 @jit_helper
@@ -178,7 +140,7 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         if split == 1.0:
             once = gpu.l2_latency + start
             even_cycles = waves * (stages * step_cycles + resident * store + once)
-            cycles = _waves_one(blocks, stages, busy_one, alone, store, once, resident, num_sms)
+            cycles = even_waves_one(blocks, stages, busy_one, alone, store, once, resident, num_sms)
         else:
             # parts write their sums side by side, whatever the order of the results
             part_stages = math.ceil(stages / split)
@@ -188,11 +150,11 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             parts = split_tiles * split
             even_stages = parts / per_wave * part_stages
             even_cycles = parts / per_wave * (part_stages * step_cycles + resident * part_store + once)
-            cycles = _waves_one(parts, part_stages, busy_one, alone, part_store, once, resident, num_sms)
+            cycles = even_waves_one(parts, part_stages, busy_one, alone, part_store, once, resident, num_sms)
             if parts < blocks:  # full rounds before
                 spread = parts * (part_stages * busy_one + part_store) / num_sms
                 whole, whole_once = blocks - parts, gpu.l2_latency + start
-                first = _waves_one(whole, stages, busy_one, alone, store, whole_once, resident, num_sms)
+                first = even_waves_one(whole, stages, busy_one, alone, store, whole_once, resident, num_sms)
                 even_stages += whole / per_wave * stages
                 even_cycles += whole / per_wave * (stages * step_cycles + resident * store + whole_once)
                 cycles = first + max(cycles * TAIL_OVERLAP, spread)

@@ -3,15 +3,27 @@
 Notation
 --------
 resident : blocks of a kernel that an SM holds at the same time.
+
+Compiled models call these functions point by point, those of Triton's tiles with whole batches: they run inside another
+program, where compiling would be felt.
+
 Source: [CUDA-occupancy] cuda_occupancy.h of CUDA 13.5; checked against 1800 rows of its output.
 """
 
 from __future__ import annotations
 
-from anatune.numerics._jit import jit, jit_scalar
+import math
+from typing import TypeVar
+
+import numpy as np
+
+from anatune.numerics._jit import jit_inline, jit_scalar
+from anatune.numerics.columns import Ints
 from anatune.templates.gpu.times.columns import Gpu, Limiter
 
-__all__ = ["ceil_div", "fill_register_tables", "resident_blocks_one"]
+__all__ = ["blocks_from_table_one", "ceil_div", "register_limit", "resident_blocks", "resident_blocks_one"]
+
+Number = TypeVar("Number", int, Ints)
 
 _THREADS = int(Limiter.THREADS)
 _REGISTERS = int(Limiter.REGISTERS)
@@ -29,53 +41,61 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-@jit_scalar
-def resident_blocks_one(threads: int, registers: int, shared_bytes: int, gpu: Gpu) -> tuple[int, int]:
-    """Return (resident blocks of an SM, Limiter code); 0 blocks where a block cannot run at all.
+def register_limit(warps: Number, gpu: Gpu) -> Number:
+    """Return the most registers that a thread can have in a block of so many warps, 0 < warps; arrays or numbers."""
+    partitions = max(gpu.sub_partitions, LAUNCH_PARTITIONS)
+    rounded = -(-warps // partitions) * partitions
+    of_warp = gpu.registers_block // rounded // gpu.register_unit * gpu.register_unit
+    limit: Number = np.minimum(of_warp // gpu.warp_size, gpu.registers_thread)
+    return limit
+
+
+def resident_blocks(threads: Number, registers: Number, shared_bytes: Number, gpu: Gpu) -> tuple[Number, Number]:
+    """Return (resident blocks of an SM, Limiter codes); 0 blocks where a block cannot run at all.
+
+    It takes arrays, all of one shape, and numbers; `resident_blocks_one` is the same, compiled, of numbers.
 
     Registers are divided among the SM's sub-partitions: each holds a whole number of warps. The rounding up of a
     block's warps to sub-partitions (at least LAUNCH_PARTITIONS) applies to the legality of the block only.
 
     Parameters
     ----------
-    threads, registers, shared_bytes : int
+    threads, registers, shared_bytes
         Of a block, a thread, a block (static + dynamic).
     """
-    warps = ceil_div(threads, gpu.warp_size)
-    registers_warp = ceil_div(registers * gpu.warp_size, gpu.register_unit) * gpu.register_unit
+    warps = -(-threads // gpu.warp_size)
+    registers_warp = -(-registers * gpu.warp_size // gpu.register_unit) * gpu.register_unit
     by_warps = gpu.max_warps_sm // warps
-    if threads > gpu.max_threads_block or by_warps == 0:
-        return 0, _THREADS
+    registers_warp = np.maximum(registers_warp, 1)
+    by_registers = gpu.registers_sm // gpu.sub_partitions // registers_warp * gpu.sub_partitions // warps
+    unit = gpu.shared_unit_bytes
+    need = -(-(shared_bytes + gpu.shared_reserved_bytes) // unit) * unit
+    by_shared = gpu.shared_sm_bytes // np.maximum(need, 1)
+    # products with conditions choose numbers as well as elements of arrays
+    limiter = _THREADS + (_REGISTERS - _THREADS) * (by_registers < by_warps)
+    resident = np.minimum(by_warps, by_registers)
+    limiter = limiter + (_SHARED - limiter) * (by_shared < resident)
+    resident = np.minimum(resident, by_shared)
+    limiter = limiter + (_BLOCKS - limiter) * (gpu.max_blocks_sm < resident)
+    resident = np.minimum(resident, gpu.max_blocks_sm)
     partitions = max(gpu.sub_partitions, LAUNCH_PARTITIONS)
-    rounded = ceil_div(warps, partitions) * partitions
-    if registers > gpu.registers_thread or registers_warp * rounded > gpu.registers_block:
-        return 0, _REGISTERS
-    if shared_bytes > gpu.shared_block_bytes:
-        return 0, _SHARED
-    by_registers = 1 << 30
-    if registers_warp > 0:
-        by_registers = gpu.registers_sm // gpu.sub_partitions // registers_warp * gpu.sub_partitions // warps
-    need = ceil_div(shared_bytes + gpu.shared_reserved_bytes, gpu.shared_unit_bytes) * gpu.shared_unit_bytes
-    by_shared = gpu.shared_sm_bytes // need if need > 0 else 1 << 30
-    resident, limiter = by_warps, _THREADS
-    if by_registers < resident:
-        resident, limiter = by_registers, _REGISTERS
-    if by_shared < resident:
-        resident, limiter = by_shared, _SHARED
-    if gpu.max_blocks_sm < resident:
-        resident, limiter = gpu.max_blocks_sm, _BLOCKS
-    return resident, limiter
+    rounded = -(-warps // partitions) * partitions
+    too_many = (registers > gpu.registers_thread) | (registers_warp * rounded > gpu.registers_block)
+    too_large = (threads > gpu.max_threads_block) | (by_warps == 0)
+    no_room = shared_bytes > gpu.shared_block_bytes
+    limiter = limiter + (_SHARED - limiter) * no_room
+    limiter = limiter + (_REGISTERS - limiter) * too_many
+    limiter = limiter + (_THREADS - limiter) * too_large
+    return resident * (1 - (no_room | too_many | too_large)), limiter
 
 
-@jit
-def fill_register_tables(gpu: Gpu) -> None:
-    """Fill gpu.register_cap and gpu.resident_by_registers from the other fields (see Gpu)."""
-    for warps in range(1, gpu.register_cap.shape[0]):
-        partitions = max(gpu.sub_partitions, LAUNCH_PARTITIONS)
-        rounded = ceil_div(warps, partitions) * partitions
-        per_warp = gpu.registers_block // rounded // gpu.register_unit * gpu.register_unit
-        cap = min(per_warp // gpu.warp_size, gpu.registers_thread)
-        gpu.register_cap[warps] = cap
-        threads = min(warps * gpu.warp_size, gpu.max_threads_block)
-        for registers in range(cap + 1):
-            gpu.resident_by_registers[warps, registers] = resident_blocks_one(threads, registers, 0, gpu)[0]
+resident_blocks_one = jit_scalar(resident_blocks)
+
+
+@jit_inline
+def blocks_from_table_one(warps: int, registers: int, shared_bytes: float, gpu: Gpu) -> float:
+    """Return what `resident_blocks` says of blocks that can run, at least 1: from a table, so that loops vectorise."""
+    need = math.ceil((shared_bytes + gpu.shared_reserved_bytes) / gpu.shared_unit_bytes) * gpu.shared_unit_bytes
+    by_registers = gpu.resident_by_registers[warps, registers]
+    by_shared = math.floor(gpu.shared_sm_bytes / max(1.0, float(need)))
+    return float(max(1, min(by_registers, by_shared)))

@@ -1,11 +1,28 @@
-"""What times of all GPU templates are made of: sectors, waves of blocks, the second kernel of split reductions."""
+"""What times of all GPU templates are made of: sectors, waves of blocks, the second kernel of split reductions.
+
+Four functions say how long equal or unequal blocks take in waves. They differ in substance, each as its template was
+calibrated, so that they are not one:
+
+| function | of | tail, the last wave that is partly filled | start of a block |
+|---|---|---|---|
+| `even_waves_one` | "cuda", compiled | overlaps the wave before by a constant share | passes in every wave |
+| `waves_one` | "thin", compiled | overlaps it less, the more whole waves there are | is hidden by other blocks |
+| `in_waves` | "triton", arrays | overlaps it less, the more blocks an SM runs | is hidden as the caller says |
+| `uneven_waves` | attention with a mask, arrays | is a quarter of a wave: blocks end apart | as the caller says |
+
+So do the norms: `norm4` has a fixed exponent without a power function, `norm` one for each number.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from anatune.numerics._jit import jit_inline, jit_scalar, jit_sequence
+from anatune.numerics.columns import Floats
 from anatune.templates.gpu.times.columns import Gpu
 
 __all__ = [
@@ -15,9 +32,13 @@ __all__ = [
     "TAIL_OVERLAP",
     "Waves",
     "combine_s_one",
+    "even_waves_one",
+    "in_waves",
+    "norm",
     "norm4",
     "sector_bytes_one",
     "split_is_broken",
+    "uneven_waves",
     "waves_one",
 ]
 
@@ -43,6 +64,13 @@ def norm4(a: float, b: float, c: float) -> float:
     """Return the 4-norm: a sharper smooth maximum, for resources that overlap well."""
     a, b, c = a * a, b * b, c * c
     return math.sqrt(math.sqrt(a * a + b * b + c * c))
+
+
+def norm(exponent: Floats | float, *values: Floats) -> Floats:
+    """Return (a^p + b^p + ...)^(1/p) with the exponent p."""
+    largest = np.maximum(np.maximum.reduce(values), 1e-30)
+    total: Floats = largest * sum((value / largest) ** exponent for value in values) ** (1.0 / exponent)
+    return total
 
 
 @jit_scalar
@@ -97,6 +125,44 @@ def combine_s_one(
     return cycles / gpu.clock_hz + gpu.launch_s
 
 
+@jit_inline
+def even_waves_one(
+    blocks: float,
+    stages: float,
+    busy_one: float,
+    alone: float,
+    store: float,
+    once: float,
+    resident: float,
+    num_sms: float,
+) -> float:
+    """Return the cycles of equal blocks: full waves, then a tail that begins before all others have ended.
+
+    Parameters
+    ----------
+    stages : float
+        Steps of a block.
+    busy_one, alone : float
+        Cycles that a step keeps an SM busy; that it takes a block alone.
+    store, once : float
+        Cycles of a block's stores; of what each wave waits for once.
+    resident : float
+        Blocks of an SM.
+    """
+    per_wave = num_sms * resident
+    whole_waves = math.floor(blocks / per_wave)
+    left = blocks - whole_waves * per_wave
+    wave_cycles = stages * max(resident * busy_one, alone) + resident * store + once
+    tail = 0.0
+    if left > 0.0:
+        last = math.ceil(left / num_sms)
+        tail = stages * max(last * busy_one, alone) + last * store + once
+        if whole_waves > 0.0:
+            tail = max(tail * TAIL_OVERLAP, wave_cycles * left / per_wave)
+    cycles: float = whole_waves * wave_cycles + tail
+    return cycles
+
+
 class Waves(NamedTuple):
     """All blocks, in cycles."""
 
@@ -146,3 +212,61 @@ def waves_one(
     if resident > 1 and whole_waves > 1.0:
         wave -= start * (1.0 - 1.0 / resident)
     return Waves(whole_waves * wave + tail, waves, wave)
+
+
+def in_waves(
+    blocks: Floats,
+    resident: Floats,
+    num_sms: float,
+    block_cycles: Callable[[Floats], Floats],
+    hidden: Floats | float,
+    tail_overlap: float,
+) -> tuple[Floats, Floats]:
+    """Return the cycles of a whole wave, and of all blocks; the last wave overlaps the one before it in part.
+
+    Parameters
+    ----------
+    blocks, resident : (num_tiles,)
+        All of them, and those that an SM holds at once.
+    block_cycles : callable
+        Blocks that an SM has at once -> its cycles until all of them end.
+    hidden
+        Cycles of a wave that those before it hide.
+    tail_overlap
+        Length of the last, partly filled wave relative to one that starts after all others ended.
+    """
+    per_wave = num_sms * resident
+    whole = np.floor(blocks / per_wave)
+    wave = block_cycles(resident)
+    left = blocks - whole * per_wave
+    tail = block_cycles(np.ceil(left / num_sms))
+    # SMs drift apart with every block that one of them runs
+    overlap = tail_overlap + (1.0 - tail_overlap) / np.maximum(np.floor(blocks / num_sms), 1.0)
+    tail = np.where(whole > 0, np.maximum(tail * overlap, wave * left / per_wave), tail)
+    tail = np.where(left > 0, tail, 0.0)
+    wave = wave - np.where(whole > 1, hidden, 0.0)
+    return wave, whole * wave + tail
+
+
+def uneven_waves(
+    blocks: Floats,
+    resident: Floats,
+    num_sms: float,
+    block_cycles: Callable[[Floats], Floats],
+    longest_cycles: Callable[[Floats], Floats],
+    hidden: Floats,
+) -> tuple[Floats, Floats]:
+    """Return the same as `in_waves` of blocks that have different numbers of steps.
+
+    SMs take the next block when one ends: the last ones to end are a step of the average behind.
+
+    Parameters
+    ----------
+    block_cycles, longest_cycles : callable
+        Blocks that an SM has at once -> cycles until all of them end: average blocks, the longest ones.
+    """
+    per_wave = num_sms * resident
+    few = longest_cycles(np.ceil(np.minimum(blocks, per_wave) / num_sms))
+    wave = block_cycles(resident) - np.where(blocks > per_wave, hidden, 0.0)
+    even = blocks / per_wave * wave
+    return wave, np.where(blocks <= per_wave, few, np.maximum(even + 0.25 * wave, few))

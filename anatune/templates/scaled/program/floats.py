@@ -88,7 +88,7 @@ def float_function(
     Parameters
     ----------
     rows, vectors, width, used, steps
-        As of `functions.product_function`; steps of the last part alone.
+        As of `functions.ProductKernel`; steps of the last part alone.
     goes_on : bool
         Whether the result holds sums of earlier parts.
     """

@@ -18,7 +18,7 @@ from anatune.emit.llvm import LlvmCode
 from anatune.emit.llvm_types import same_integers
 from anatune.templates.scaled.rules import ScaledProduct
 
-__all__ = ["digits_function", "product_function", "store_finished"]
+__all__ = ["ProductKernel", "digits_function", "store_finished"]
 
 _LEAST = 2.0**-100
 """Activations below this are zeros where all of a run are: their powers would leave float32."""
@@ -169,37 +169,6 @@ class _Run:
         return found
 
 
-def product_function(
-    name: str,
-    product: ScaledProduct,
-    digits: int,
-    *,
-    rows: int,
-    vectors: Sequence[int],
-    width: int,
-    used: Sequence[int],
-    steps: Sequence[str] = (),
-) -> Function:
-    """Return the microkernel of some rows and columns of a tile.
-
-    It takes the weights of a tile, its scales, its zero points where there are some, digits of the rows, operands of
-    the fused steps, and the result.
-
-    Parameters
-    ----------
-    rows : int
-    vectors : sequence of int
-        Which vectors of the tile.
-    width : int
-        Vectors of a tile.
-    used : sequence of int
-        Columns of each that exist.
-    steps : sequence of str
-        What is fused behind the product.
-    """
-    return _Product(name, product, digits, rows, vectors, width, used, steps).function
-
-
 def store_finished(
     code: LlvmCode, steps: Sequence[str], operands: list[str], value: str, column: int, at: int, target: str, used: int
 ) -> None:
@@ -217,7 +186,25 @@ def store_finished(
     code.store_vector(value, target, "float32", used)
 
 
-class _Product:
+class ProductKernel:
+    """The microkernel of some rows and columns of a tile.
+
+    It takes the weights of a tile, its scales, its zero points where there are some, digits of the rows, operands of
+    the fused steps, and the result.
+
+    Parameters
+    ----------
+    rows : int
+    vectors : sequence of int
+        Which vectors of the tile.
+    width : int
+        Vectors of a tile.
+    used : sequence of int
+        Columns of each that exist.
+    steps : sequence of str
+        What is fused behind the product.
+    """
+
     def __init__(
         self,
         name: str,
@@ -227,7 +214,7 @@ class _Product:
         vectors: Sequence[int],
         width: int,
         used: Sequence[int],
-        steps: Sequence[str],
+        steps: Sequence[str] = (),
     ) -> None:
         self.product, self.digits, self.rows, self.vectors, self.width = product, digits, rows, vectors, width
         lanes = product.lanes

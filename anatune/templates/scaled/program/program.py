@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.schedule import Schedule
@@ -16,7 +17,7 @@ from anatune.templates.cpu.program.microkernel import module_ir
 from anatune.templates.cpu.program.program import CpuProgram, open_program
 from anatune.templates.cpu.rules import cpu_of
 from anatune.templates.scaled.program.floats import float_function, unpack_function
-from anatune.templates.scaled.program.functions import digits_function, product_function
+from anatune.templates.scaled.program.functions import ProductKernel, digits_function
 from anatune.templates.scaled.rules import FLOAT_PIECE, FLOAT_ROWS, FLOATS_FROM, product_of
 
 __all__ = ["program_of"]
@@ -121,15 +122,8 @@ class _Writer:
                     call(text, f"{self.prefix}_digits", places)
             sizes = [self.rows, *(size for size in (4, 2, 1) if size < self.rows)]
             with text.scope(loop_over("tile", self.tiles, parallel=self.is_parallel)):
-                self._tile(
-                    text,
-                    lambda columns: self._rows(
-                        text,
-                        own,
-                        sizes,
-                        lambda start, size: self._call(text, names, first, start, size, columns),
-                    ),
-                )
+                calls = partial(self._call, text, names, first)
+                self._tile(text, lambda columns: self._rows(text, own, sizes, partial(calls, columns)))
 
     def _floats(self, text: Script, names: dict[str, str], rows: str) -> None:
         """Write the products of unpacked weights: a part of k after the other, unpacked for all rows of a piece."""
@@ -170,15 +164,9 @@ class _Writer:
                         (names[access.tensor], f"tile * {self.width * access.shape[1]} + {rest * self.width}")
                     )
                 call(text, f"{self.prefix}_unpack", [*places, ("floats", scratch)], str(depth // each))
-                flags = {"goes_on": start > 0, "ends": start + depth == product.depth}
-                self._rows(
-                    text,
-                    own,
-                    [FLOAT_ROWS, 4, 2, 1],
-                    lambda row, size, at=start, depth=depth, flags=flags: multiplied(  # type: ignore[misc]
-                        row, size, columns, str(at), depth, **flags
-                    ),
-                )
+                ends = start + depth == product.depth
+                call_of = partial(multiplied, columns=columns, at=str(start), depth=depth, goes_on=start > 0, ends=ends)
+                self._rows(text, own, [FLOAT_ROWS, 4, 2, 1], call_of)
 
         with text.scope(f"for piece in range({pieces}):"):
             own = rows if is_one else f"T.min({size_of_piece}, {rows} - piece * {size_of_piece})"
@@ -219,7 +207,7 @@ class _Writer:
         with text.scope(f"for {variable} in range({count}):" if count != "1" else ""):
             yield variable if count != "1" else "0"
 
-    def _call(self, text: Script, names: dict[str, str], first: str, start: str, rows: int, columns: int) -> None:
+    def _call(self, text: Script, names: dict[str, str], first: str, columns: int, start: str, rows: int) -> None:
         """Write the calls of microkernels of some rows: of as many vectors at once as their registers hold."""
         product, lanes = self.product, self.product.lanes
         used = [min(lanes, max(0, columns - vector * lanes)) for vector in range(self.vectors)]
@@ -229,10 +217,9 @@ class _Writer:
             vectors = there[begin : begin + at_once]
             name = f"{self.prefix}_{rows}x{vectors[0]}to{vectors[-1]}of{columns}"
             if name not in self.functions:
-                self.functions[name] = product_function(
-                    name, product, self.digits, rows=rows, vectors=vectors, width=self.vectors, used=used,
-                    steps=self.workload.epilogue,
-                )  # fmt: skip
+                self.functions[name] = ProductKernel(
+                    name, product, self.digits, rows, vectors, self.vectors, used, self.workload.epilogue
+                ).function
             places = [(names[access.tensor], f"tile * {self.width * access.shape[1]}") for access in (*self.packed,)]
             places.append(("digits", f"({start}) * {self.row_words}"))
             at = f"({first} + {start}) * {product.columns} + tile * {self.width}"

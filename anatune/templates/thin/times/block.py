@@ -9,6 +9,7 @@ lanes : threads of a warp that share a result and add up by shuffles; slots : su
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import NamedTuple
 
 from anatune.numerics._jit import jit_sequence
@@ -18,9 +19,13 @@ from anatune.templates.gpu.times.occupancy import ceil_div
 from anatune.templates.gpu.times.waves import MAX_GRID
 from anatune.templates.thin.times.columns import Stream
 
-__all__ = ["MOST_PRODUCTS", "Block", "block_one", "flight_one", "registers_one", "rule_one"]
+__all__ = ["MOST_PRODUCTS", "Block", "ThinRule", "block_one", "flight_one", "registers_one", "rule_one"]
 
-RULE_THREADS, RULE_SHARED, RULE_REGISTERS, RULE_PRODUCTS, RULE_SPLIT, RULE_GRID = 1, 2, 3, 4, 5, 6
+ThinRule = IntEnum(
+    "ThinRule",
+    "threads_per_block shared_bytes_per_block registers_per_thread products_per_step split grid_blocks",
+)
+"""Ids of rules -> what `rule_one` says of points that break them."""
 MOST_PRODUCTS = 1024
 """Products of a thread and step: they are unrolled, and code must fit the instruction cache."""
 BASE_REGISTERS = 16
@@ -149,9 +154,9 @@ def registers_one(block: Block, rows: int) -> int:
 def rule_one(block: Block, shared_bytes: int, cap: int, gpu: Gpu) -> int:
     """Return the code of the first broken rule, 0 where legal; `cap` is the most registers that a thread can have."""
     fewest = LEAST_REGISTERS + block.accumulators + block.loads * block.load_words + block.few_words
-    code = RULE_GRID if block.blocks > MAX_GRID else 0
-    code = RULE_SPLIT if ceil_div(block.all_steps, block.steps) != block.split else code
-    code = RULE_PRODUCTS if block.products > MOST_PRODUCTS else code
-    code = RULE_REGISTERS if fewest > cap else code
-    code = RULE_SHARED if shared_bytes > gpu.shared_block_bytes else code
-    return RULE_THREADS if block.threads > gpu.max_threads_block else code
+    code = ThinRule.grid_blocks if block.blocks > MAX_GRID else 0
+    code = ThinRule.split if ceil_div(block.all_steps, block.steps) != block.split else code
+    code = ThinRule.products_per_step if block.products > MOST_PRODUCTS else code
+    code = ThinRule.registers_per_thread if fewest > cap else code
+    code = ThinRule.shared_bytes_per_block if shared_bytes > gpu.shared_block_bytes else code
+    return ThinRule.threads_per_block if block.threads > gpu.max_threads_block else code

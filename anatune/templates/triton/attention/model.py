@@ -14,7 +14,7 @@ from anatune.core.workload.nest import Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Floats, Points
 from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
-from anatune.templates.gpu.model import MEMORY_LANES, KernelModel, rows_of
+from anatune.templates.gpu.model import MEMORY_LANES
 from anatune.templates.triton.attention.constants import ATTENTION
 from anatune.templates.triton.attention.problem import AttentionTiles
 from anatune.templates.triton.attention.resources import attention_rules
@@ -22,7 +22,8 @@ from anatune.templates.triton.attention.space import AttentionSpace
 from anatune.templates.triton.attention.times import PARTS, score_attention
 from anatune.templates.triton.constants import CONSTANTS
 from anatune.templates.triton.instructions import instruction_of
-from anatune.templates.triton.resources import multiply_adds_per_cycle
+from anatune.templates.triton.model import TileModel, rows_of
+from anatune.templates.triton.times import TileScores
 
 __all__ = ["AttentionModel"]
 
@@ -30,7 +31,7 @@ _CONSTANTS = msgspec.structs.replace(ATTENTION, common=msgspec.structs.replace(C
 """Times are compared with those of other templates, which do not count what a launch after others costs either."""
 
 
-class AttentionModel(KernelModel):
+class AttentionModel(TileModel):
     """Predicts the time of attention's kernels of `workload` on `hardware`, and ranks them exactly.
 
     Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
@@ -54,7 +55,7 @@ class AttentionModel(KernelModel):
         super().__init__(workload, hardware)
         self.space = AttentionSpace(workload, hardware, self._is_legal)
         self.problem = self.space.problem
-        self.rules = attention_rules(hardware, self.problem)
+        self.rules = attention_rules(self.problem, hardware)
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:
@@ -76,27 +77,13 @@ class AttentionModel(KernelModel):
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
         return AttentionTiles(**self.space.columns_of(points, AttentionTiles.__dataclass_fields__))
 
-    def _fill(
-        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
-    ) -> None:
-        tiles = self.tiles(points)
-        scores = score_attention(
-            self.problem, tiles, self.hardware, known=known if known.size else None, own=_CONSTANTS
-        )
-        need = scores.resources
-        rules[:] = need.rule
-        times[:] = scores.time_s
-        needs = need.threads, need.registers, need.shared_bytes, need.resident, need.limiter, need.accumulators
-        parts = (scores.parts[name] for name in PARTS)
-        self._write(columns, parts, needs, need.blocks, scores.waves, (scores.moved.dram, scores.moved.l2))
+    def _scores(self, points: Points, known: Floats | None) -> TileScores:
+        return score_attention(self.problem, self.tiles(points), self.hardware, known=known, own=_CONSTANTS)
 
     @cached_property
     def floor_s(self) -> float:
         """Seconds that no schedule can beat here: all matrix units busy, and the launch."""
-        compute, unit = self.hardware.compute, instruction_of(self.hardware, self.problem.dtype).unit
-        rate = multiply_adds_per_cycle(self.hardware, self.problem.dtype, unit)
-        math_s = self.workload.flop / 2.0 / rate / compute.num_sms / compute.clock_hz
-        return math_s + self.hardware.launch.overhead_s
+        return self._products_s(self.problem.dtype, [instruction_of(self.hardware, self.problem.dtype).unit])
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
         """Return the keys of points of equal time, least important first: two stages, then three, one, more."""

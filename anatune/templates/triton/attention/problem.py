@@ -10,18 +10,12 @@ tile : block_m rows; step: block_n keys.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import ClassVar, NamedTuple
 
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
+from anatune.templates.triton.tiles import Ints, TileBatch, none_said
 
-__all__ = ["TILE_FIELDS", "AttentionProblem", "AttentionTiles", "padded", "problem_of"]
-
-Ints = NDArray[np.int64]
-
-TILE_FIELDS = ("block_m", "block_n", "num_warps", "num_stages", "split_kv")
+__all__ = ["AttentionProblem", "AttentionTiles", "padded", "problem_of"]
 
 
 class AttentionProblem(NamedTuple):
@@ -105,30 +99,11 @@ def problem_of(workload: Workload) -> AttentionProblem:
 
 
 @dataclass(frozen=True)
-class AttentionTiles:
-    """A batch of tiles: (num_tiles,) int64 each, >= 1; descriptors 0 or 1, zeros if left out."""
+class AttentionTiles(TileBatch):
+    """A batch of tiles of attention; rows are these fields, descriptors (0 or 1) perhaps left out."""
 
-    block_m: Ints
-    block_n: Ints
     num_warps: Ints
     num_stages: Ints
     split_kv: Ints
-    descriptors: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-
-    def __post_init__(self) -> None:
-        if len(self.descriptors) == 0:
-            object.__setattr__(self, "descriptors", np.zeros_like(self.block_m))
-
-    @classmethod
-    def of(cls, rows: object) -> AttentionTiles:
-        """Return the tiles of rows (num_tiles, 5), `TILE_FIELDS`, or 6, descriptors behind them."""
-        table = np.asarray(rows, dtype=np.int64)
-        width = len(TILE_FIELDS) if table.ndim < 2 else table.shape[1]
-        return cls(*np.ascontiguousarray(table.reshape(-1, width).T))
-
-    def take(self, places: Ints) -> AttentionTiles:
-        """Return the tiles at these places."""
-        return AttentionTiles(**{name: getattr(self, name)[places] for name in (*TILE_FIELDS, "descriptors")})
-
-    def __len__(self) -> int:
-        return len(self.block_m)
+    descriptors: Ints = field(default_factory=none_said)
+    options: ClassVar[tuple[str, ...]] = ("descriptors",)

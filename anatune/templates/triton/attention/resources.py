@@ -5,21 +5,24 @@ Read off kernels that Triton 3.9 compiled for sm_80, sm_90, sm_100 and gfx942.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.base.model import Rule
+from anatune.templates.base.rules import Limit, first_broken
+from anatune.templates.gpu.rules import GRID_RULE, block_rules
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
 from anatune.templates.triton.instructions import Unit, instructions_of
 from anatune.templates.triton.resources import (
-    GRID,
     LEAST_REGISTERS,
     Resources,
-    first_broken,
+    depth_rule,
     is_wide,
-    most_registers,
     register_cap,
+    registers_rule,
     residency,
     wide_units,
 )
@@ -42,21 +45,18 @@ _BARRIERS = 1024
 """Bytes of barriers, and what reductions of two groups of warps pass."""
 
 
-def attention_rules(spec: GpuSpec, problem: AttentionProblem) -> tuple[Rule, ...]:
-    """Return what limits tiles on a device, in the order in which they are tested."""
-    return (
-        Rule("dot_depth", "block_n of a product on matrix units, at least", float(_least_depth(spec, problem))),
-        Rule("threads_per_block", "threads of a block", float(spec.compute.max_threads_per_block)),
-        Rule("shared_bytes_per_block", "bytes of queries and stages", float(spec.shared_memory.per_block_bytes)),
-        Rule("registers_per_thread", "sums and scores of a thread", float(most_registers(spec))),
-        Rule("grid_blocks", "blocks of the grid", float(GRID)),
-        Rule("page", "keys of a step that come by descriptors, more than a head has", 0.0),
-    )
+_PAGE_RULE = Rule("page", "keys of a step that come by descriptors, more than a head has", 0.0)
 
 
 def _least_depth(spec: GpuSpec, problem: AttentionProblem) -> int:
     found = instructions_of(spec.arch, problem.dtype)
     return 16 if found is None else max(16, found[0].least_depth)
+
+
+@lru_cache(maxsize=64)
+def attention_rules(problem: AttentionProblem, spec: GpuSpec) -> tuple[Rule, ...]:
+    """Return what limits tiles on a device, in the order in which it is tested: the table of no tiles."""
+    return attention_resources(problem, AttentionTiles.of([]), spec).rules
 
 
 def attention_units(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec) -> Ints:
@@ -125,18 +125,19 @@ def attention_resources(
         registers, shared = known[:2].astype(np.int64)
     blocks = problem.groups * -(-problem.rows // tiles.block_m) * tiles.split_kv
     least = np.where(unit == Unit.TCGEN05, 0.5, 1.0) * (sums + scores) + LEAST_REGISTERS
-    depth = _least_depth(spec, problem)
-    limits = [
-        (tiles.block_n < depth, tiles.block_n),
-        (threads > spec.compute.max_threads_per_block, threads),
-        (shared > spec.shared_memory.per_block_bytes, shared),
-        (least > cap, least),
-        (blocks > GRID, blocks),
-        ((tiles.descriptors == 1) & (problem.page_size > 0), tiles.block_n),
-    ]
-    rule, needed = first_broken(limits)
+    shallowest, described = _least_depth(spec, problem), (tiles.descriptors == 1) & (problem.page_size > 0)
+    threads_rule, shared_rule = block_rules(spec, "bytes of queries and stages")
+    table = (
+        Limit(depth_rule("block_n", shallowest), tiles.block_n, tiles.block_n < shallowest),
+        Limit(threads_rule, threads),
+        Limit(shared_rule, shared),
+        Limit(registers_rule("sums and scores of a thread", spec), least, least > cap),
+        Limit(GRID_RULE, blocks),
+        Limit(_PAGE_RULE, tiles.block_n, described),
+    )
     resident, limiter = residency(spec, threads, registers, shared)
     spilled = np.maximum(0.0, wanted - cap) if known is None else known[2]
     accumulators = np.maximum(1, np.ceil(sums)).astype(np.int64)
-    resident = np.maximum(1, resident)
-    return Resources(unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, rule, needed)
+    return Resources(
+        unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, *first_broken(table)
+    )

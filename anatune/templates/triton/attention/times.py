@@ -8,7 +8,6 @@ stream : warps that go through a step together, one for each quarter of an SM: 4
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.visible import first_key
+from anatune.templates.gpu.times.waves import in_waves, norm, uneven_waves
 from anatune.templates.triton.attention.constants import ATTENTION, AttentionConstants
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
 from anatune.templates.triton.attention.resources import attention_resources, repetition, warp_grid
@@ -25,7 +25,7 @@ from anatune.templates.triton.constants import Constants
 from anatune.templates.triton.instructions import Unit, has_descriptors
 from anatune.templates.triton.memory import PART_BYTES, Traffic, combining_s, kept_share
 from anatune.templates.triton.resources import Resources, is_wide, multiply_adds_per_cycle
-from anatune.templates.triton.times import TileScores, in_waves, norm, sustained_flop_per_s
+from anatune.templates.triton.times import TileScores, kernel_s, sustained_flop_per_s
 
 __all__ = ["PARTS", "score_attention"]
 
@@ -108,20 +108,18 @@ def score_attention(
         cycles: Floats = stages + at_once * ends + fill
         return cycles
 
+    hidden, average = fill * (1.0 - 1.0 / resident), partial(block_cycles, count=steps.mean)
     if problem.causal:
-        wave, cycles = _uneven_waves(steps, num_sms, resident, block_cycles, fill)
+        longest = partial(block_cycles, count=steps.most)
+        wave, cycles = uneven_waves(blocks, resident, num_sms, average, longest, hidden)
     else:
-        hidden = fill * (1.0 - 1.0 / resident)
-        even = partial(block_cycles, count=steps.mean)
-        wave, cycles = in_waves(blocks, resident, num_sms, even, hidden, constants)
+        wave, cycles = in_waves(blocks, resident, num_sms, average, hidden, constants.tail_overlap)
     power_s = np.full(len(tiles), _power_s(problem, steps, tiles, spec) if len(tiles) else 0.0)
     l2_s = moved.l2 / (l2_cycle * clock)
     dram_s = moved.dram / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
     combine_s = _combine_s(problem, tiles, spec, constants)
     launch_s = spec.launch.overhead_s * (1.0 + split) + (0.0 if warm else constants.cold_s)
-    time_s = norm(constants.overlap_l2, cycles / clock, l2_s)
-    time_s = norm(constants.overlap_memory, time_s, dram_s)
-    time_s = norm(constants.overlap_power, time_s, power_s) + launch_s + combine_s
+    time_s = kernel_s(cycles / clock, l2_s, dram_s, power_s, constants) + launch_s + combine_s
     total = blocks * steps.mean / num_sms / clock
     waves = blocks / (num_sms * resident)
     parts = {
@@ -286,18 +284,3 @@ def _combine_s(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec, 
     seconds = combining_s(parts, own * problem.head_dim * problem.out_bytes, spec, start)
     found: Floats = np.where(tiles.split_kv > 1, seconds, 0.0)
     return found
-
-
-def _uneven_waves(
-    steps: Steps, num_sms: float, resident: Floats, block_cycles: Callable[[Floats, Floats], Floats], fill: Floats
-) -> tuple[Floats, Floats]:
-    """Return the cycles of a whole wave, and of all blocks, some of which have fewer steps than others.
-
-    SMs take the next block when one ends: the last ones to end are a step of the average behind.
-    """
-    blocks, per_wave = steps.blocks, num_sms * resident
-    few = block_cycles(np.ceil(np.minimum(blocks, per_wave) / num_sms), steps.most)
-    wave = block_cycles(resident, steps.mean)
-    wave = wave - np.where(blocks > per_wave, fill * (1.0 - 1.0 / resident), 0.0)
-    even = blocks / per_wave * wave
-    return wave, np.where(blocks <= per_wave, few, np.maximum(even + 0.25 * wave, few))

@@ -70,7 +70,7 @@ class ScaledModel(TritonModel):
         of_scales = (read for read in self.workload.reads if read.tensor.endswith(("_scales", "_zeros")))
         self._scale_bytes = sum(read.num_bytes * (share if read.tensor[0] == "w" else 1.0) for read in of_scales)
 
-    def _scores(self, tiles: Tiles, known: Floats | None) -> TileScores:
+    def _scores_of(self, tiles: Tiles, known: Floats | None) -> TileScores:
         scaling = scaling_of(self._own, self._scale_bytes, tiles, self.hardware)
         tiles = replace(tiles, block_k=tiles.block_k // self._pairs)
         if not self._scaled and loses_sums_of(self.problem.dtype, self.hardware):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from anatune.emit.buffer import Buffer
+from anatune.templates.gpu.kernel import tensors_of
 from anatune.templates.gpu.ranged import Growth, Ranged
 
 __all__ = ["TritonKernel", "TritonProgram"]
@@ -93,10 +94,4 @@ class TritonProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def tensors(self) -> dict[str, Buffer]:
         """The user's tensors by name: what any of the kernels takes, without the workspace."""
-        own = "" if self.workspace is None else self.workspace.tensor
-        return {
-            parameter.tensor: parameter
-            for kernel in self.kernels
-            for parameter in kernel.parameters
-            if parameter.tensor != own
-        }
+        return tensors_of(self.kernels, self.workspace)

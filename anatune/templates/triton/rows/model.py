@@ -11,15 +11,17 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.composition import Composition, Lane
-from anatune.templates.base.model import Columns, Floats, Points, Rule
-from anatune.templates.gpu.model import GRID_RULE, MEMORY_LANES, KernelModel, block_rules, rows_of
+from anatune.templates.base.model import Columns, Floats, Points
+from anatune.templates.gpu.model import MEMORY_LANES
+from anatune.templates.triton.model import TileModel, rows_of
 from anatune.templates.triton.rows.space import RowSpace
-from anatune.templates.triton.rows.times import MOST_ELEMENTS, PARTS, score_rows
+from anatune.templates.triton.rows.times import PARTS, row_rules, score_rows
+from anatune.templates.triton.times import TileScores
 
 __all__ = ["RowModel"]
 
 
-class RowModel(KernelModel):
+class RowModel(TileModel):
     """Predicts the time of Triton's kernels on rows of `workload` on `hardware`, and ranks them exactly.
 
     Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
@@ -40,20 +42,10 @@ class RowModel(KernelModel):
     def __init__(self, workload: Workload, hardware: GpuSpec, accuracy: str = STANDARD) -> None:
         super().__init__(workload, hardware)
         self.space = RowSpace(workload, hardware, self._is_legal, accuracy)
-        self.rules = (
-            Rule("warp_elements", "elements of a warp's part of a tile", float(MOST_ELEMENTS)),
-            *block_rules(hardware, "bytes in which warps meet", "a thread's elements of a row, and addresses"),
-            GRID_RULE,
-        )
+        self.rules = row_rules(hardware)
 
-    def _fill(
-        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
-    ) -> None:
-        found = score_rows(self.workload, points, self.hardware, known=known if known.size else None)
-        rules[:], times[:] = found.rule, found.time_s
-        needs = found.threads, found.registers, found.shared, found.resident, found.limiter, found.elements
-        parts = (found.parts[name] for name in PARTS)
-        self._write(columns, parts, needs, found.blocks, found.waves, (found.dram_bytes, found.l2_bytes))
+    def _scores(self, points: Points, known: Floats | None) -> TileScores:
+        return score_rows(self.workload, points, self.hardware, known=known)
 
     def _own_columns(self, out: Floats) -> Columns:
         """Return the features of [ICS24] Sec. 4.1; nothing is staged in shared memory."""

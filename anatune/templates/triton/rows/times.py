@@ -8,6 +8,7 @@ that wait for reductions across warps have nothing on its way meanwhile. NumPy o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +16,23 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.access import DTYPE_BYTES, Access
 from anatune.core.workload.nest import Workload
+from anatune.templates.base.model import Rule
+from anatune.templates.base.rules import Limit, first_broken
+from anatune.templates.gpu.rules import GRID_RULE, block_rules
+from anatune.templates.gpu.times.waves import in_waves, norm
 from anatune.templates.triton.constants import CONSTANTS
-from anatune.templates.triton.resources import register_cap, residency
-from anatune.templates.triton.rows.rules import Rows, rows_of
-from anatune.templates.triton.times import in_waves, norm
+from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.memory import Traffic
+from anatune.templates.triton.resources import Resources, register_cap, residency
+from anatune.templates.triton.rows.rules import BODIES, Rows, rows_of
+from anatune.templates.triton.times import TileScores
 
-__all__ = ["MOST_ELEMENTS", "PARTS", "Moved", "RowScores", "moved_of", "score_rows"]
+__all__ = ["MOST_ELEMENTS", "PARTS", "Moved", "moved_of", "row_rules", "score_rows"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PARTS = ("issue_s", "functions_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
-_GRID = 2**31 - 1
 _VECTOR_BYTES = 16
 _SECTOR = 32.0
 _FUNCTIONS_PER_CYCLE = 16.0
@@ -38,6 +44,7 @@ _BARRIER_CYCLES = 40.0
 MOST_ELEMENTS = 2048
 """Elements of a warp's tile: of more the compiler keeps no longer all loads ahead, and spills sums. Tried: Triton 3.9
 on sm_80, sm_90, sm_100 and gfx942, tiles of 1 to 256 elements a thread."""
+_ELEMENTS_RULE = Rule("warp_elements", "elements of a warp's part of a tile", float(MOST_ELEMENTS))
 _REGISTER_BYTES = 4.0
 _FIXED_REGISTERS = {"nvidia": 16.0, "amd": 24.0}
 _STEP_REGISTERS = 10.0
@@ -107,27 +114,6 @@ def moved_of(workload: Workload, rows: Rows) -> Moved:
 
 
 @dataclass(frozen=True)
-class RowScores:
-    """What the model says of a batch of tiles, (num_tiles,) each; `parts`: name of `PARTS` -> seconds."""
-
-    time_s: Floats
-    rule: Ints
-    parts: dict[str, Floats]
-    threads: Ints
-    blocks: Floats
-    registers: Ints
-    shared: Ints
-    resident: Ints
-    limiter: Ints
-    held: Floats
-    waves: Floats
-    dram_bytes: Floats
-    l2_bytes: Floats
-    elements: Floats
-    """Of a thread at once."""
-
-
-@dataclass(frozen=True)
 class _Tile:
     """Sizes of tiles, (num_tiles,) each, and how lanes lie on them."""
 
@@ -164,7 +150,7 @@ class _Tile:
 
 def score_rows(
     workload: Workload, points: Ints, spec: GpuSpec, *, warm: bool = False, known: Floats | None = None
-) -> RowScores:
+) -> TileScores:
     """Predict the time of every tile.
 
     Parameters
@@ -180,24 +166,9 @@ def score_rows(
     moved = moved_of(workload, sizes)
     tile = _Tile.of(sizes, points, moved, spec)
     compute = spec.compute
-    threads = points[:, 2] * compute.warp_size
-    wanted, cap = _registers(sizes, tile, moved, spec.vendor), register_cap(points[:, 2], spec)
-    registers, shared = np.minimum(wanted, cap).astype(np.int64), _shared_bytes(sizes, tile)
-    if known is not None:
-        registers, shared = known[:2].astype(np.int64)
-    rule = np.zeros(len(points), dtype=np.int64)
-    limits = (
-        points[:, 0] * points[:, 1] > MOST_ELEMENTS * points[:, 2],
-        threads > compute.max_threads_per_block,
-        shared > spec.shared_memory.per_block_bytes,
-        wanted > cap,
-        tile.blocks > _GRID,
-    )
-    for code, broken in reversed(list(enumerate(limits, 1))):
-        rule[broken] = code
-    resident, limiter = residency(spec, threads, registers, shared)
-    resident = np.maximum(1, resident)
-    held = np.minimum(resident.astype(np.float64), np.ceil(tile.blocks / compute.num_sms))
+    need = _resources(sizes, tile, moved, points[:, 2], spec, known)
+    resident = need.resident.astype(np.float64)
+    held = np.minimum(resident, np.ceil(tile.blocks / compute.num_sms))
 
     kept = _kept_share(moved, spec) if warm else 0.0
     l2_bytes, dram_bytes = _traffic(sizes, tile, moved, held, spec, kept)
@@ -210,7 +181,7 @@ def score_rows(
     def wave(at_once: Floats) -> Floats:
         return norm(_OVERLAP, alone, at_once * busy)
 
-    full, cycles = in_waves(tile.blocks, resident.astype(np.float64), num_sms, wave, 0.0, CONSTANTS)
+    full, cycles = in_waves(tile.blocks, resident, num_sms, wave, 0.0, CONSTANTS.tail_overlap)
     l2_s = l2_bytes / _streamed_bytes_per_s(spec)
     dram_s = dram_bytes / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
     launch_s = np.full(len(points), spec.launch.overhead_s)
@@ -227,9 +198,39 @@ def score_rows(
     }
     # what DRAM sends passes L2 at once
     time_s = norm(_OVERLAP, cycles / clock, np.maximum(l2_s, dram_s)) + launch_s
-    return RowScores(
-        time_s, rule, parts, threads, tile.blocks, registers, shared, resident, limiter, held, waves, dram_bytes,
-        l2_bytes, tile.elements,
+    traffic = Traffic(l2_bytes / tile.blocks, l2_bytes, dram_bytes, kept)
+    return TileScores(time_s, need, parts, waves, traffic)
+
+
+@lru_cache(maxsize=64)
+def row_rules(spec: GpuSpec) -> tuple[Rule, ...]:
+    """Return what limits tiles on a device, in the order in which it is tested: the table of no tiles, of any body."""
+    sizes, points = Rows(1, 1, BODIES["softmax"]), np.empty((0, 3), dtype=np.int64)
+    moved = Moved(((1.0, 4),), (), ((1.0, 4),), 0, 0, 0)
+    return _resources(sizes, _Tile.of(sizes, points, moved, spec), moved, points[:, 2], spec, None).rules
+
+
+def _resources(sizes: Rows, tile: _Tile, moved: Moved, warps: Ints, spec: GpuSpec, known: Floats | None) -> Resources:
+    """Return what blocks need, and which rule they break first; `known` as of `score_rows`."""
+    threads = warps * spec.compute.warp_size
+    wanted, cap = _registers(sizes, tile, moved, spec.vendor), register_cap(warps, spec)
+    registers, shared = np.minimum(wanted, cap).astype(np.int64), _shared_bytes(sizes, tile)
+    if known is not None:
+        registers, shared = known[:2].astype(np.int64)
+    part, held = tile.rows * tile.cols, "a thread's elements of a row, and addresses"
+    threads_rule, shared_rule, registers_rule = block_rules(spec, "bytes in which warps meet", held)
+    table = (
+        Limit(_ELEMENTS_RULE, part / warps, part > MOST_ELEMENTS * warps),
+        Limit(threads_rule, threads),
+        Limit(shared_rule, shared),
+        Limit(registers_rule, wanted, wanted > cap),
+        Limit(GRID_RULE, tile.blocks),
+    )
+    resident, limiter = residency(spec, threads, registers, shared)
+    unit, spilled = np.full(len(warps), Unit.FMA), np.maximum(0.0, wanted - cap)
+    return Resources(
+        unit, threads, tile.elements, registers, spilled, shared, tile.blocks, resident, limiter,
+        *first_broken(table),
     )  # fmt: skip
 
 

@@ -146,35 +146,30 @@ class _Writer:
         target = self._own("v", workers[0], (tile, layout.data_row))
         inside = [f"0 <= {y}", f"{y} <= {convolution.height - inputs}"]
         inside += [f"0 <= {x}", f"{x} <= {convolution.width - inputs}"]
-        text.open(f"if {' and '.join(f'({condition})' for condition in inside)}:")
         at = [(image, pitch["n"]), (f"({y})", pitch["y"]), (f"({x})", pitch["x"])]
         vectors, rest = divmod(convolution.channels, layout.data_lanes)
-        self._call(text, "input", [(self.data.tensor, affine(at)), target], str(vectors))
-        if rest:
-            done = vectors * layout.data_lanes
-            places = [(self.data.tensor, affine(at, done)), (target[0], f"{target[1]} + {done}")]
-            self._call(text, "input_rest", places, "1")
-        text.close()
-        text.open("else:")
-        source = self._own("gathered", workers[1])
-        with text.scope(f"for r in range({inputs}):", f"for s in range({inputs}):"):
-            here = affine([(source[1], 1), ("r", inputs * whole), ("s", whole), ("c", 1)])
-            bounds = f"(0 <= {y} + r) and ({y} + r < {convolution.height})"
-            bounds += f" and (0 <= {x} + s) and ({x} + s < {convolution.width})"
-            index = self._index(image, f"{y} + r", f"{x} + s", "c")
-            text.open(f"if {bounds}:")
-            with text.scope(f"for c in range({convolution.channels}):"):
-                text.line(f"gathered_copy[{here}] = {self.data.tensor}[{index}]")
+        with text.scope(f"if {' and '.join(f'({condition})' for condition in inside)}:"):
+            self._call(text, "input", [(self.data.tensor, affine(at)), target], str(vectors))
             if rest:
-                with text.scope(f"for c in range({convolution.channels}, {whole}):"):
+                done = vectors * layout.data_lanes
+                places = [(self.data.tensor, affine(at, done)), (target[0], f"{target[1]} + {done}")]
+                self._call(text, "input_rest", places, "1")
+        source = self._own("gathered", workers[1])
+        with text.scope("else:"):
+            with text.scope(f"for r in range({inputs}):", f"for s in range({inputs}):"):
+                here = affine([(source[1], 1), ("r", inputs * whole), ("s", whole), ("c", 1)])
+                bounds = f"(0 <= {y} + r) and ({y} + r < {convolution.height})"
+                bounds += f" and (0 <= {x} + s) and ({x} + s < {convolution.width})"
+                index = self._index(image, f"{y} + r", f"{x} + s", "c")
+                with text.scope(f"if {bounds}:"):
+                    with text.scope(f"for c in range({convolution.channels}):"):
+                        text.line(f"gathered_copy[{here}] = {self.data.tensor}[{index}]")
+                    if rest:
+                        with text.scope(f"for c in range({convolution.channels}, {whole}):"):
+                            text.line(f"gathered_copy[{here}] = {zero}")
+                with text.scope("else:", f"for c in range({whole}):"):
                     text.line(f"gathered_copy[{here}] = {zero}")
-            text.close()
-            text.open("else:")
-            with text.scope(f"for c in range({whole}):"):
-                text.line(f"gathered_copy[{here}] = {zero}")
-            text.close()
-        self._call(text, "gathered", [source, target], str(layout.channel_vectors))
-        text.close()
+            self._call(text, "gathered", [source, target], str(layout.channel_vectors))
 
     def _index(self, *parts: str) -> str:
         """Return the data's index of an image, row, column and channel."""

@@ -19,6 +19,7 @@ unit : a vector of one tile: `lanes` channels of it. sliver : the output channel
 from __future__ import annotations
 
 import math
+from enum import IntEnum
 
 import numpy as np
 
@@ -28,7 +29,10 @@ from anatune.templates.cpu.times.microkernel import call_one, step_one
 from anatune.templates.cpu.times.nest import CpuCore, CpuMachine, combine
 from anatune.templates.winograd.times.columns import Tiling, WinogradCol, WinogradPoint
 
-__all__ = ["run_points"]
+__all__ = ["WinogradRule", "run_points"]
+
+WinogradRule = IntEnum("WinogradRule", "microkernel_registers microkernel_code block_size parallel_cores")
+"""Ids of rules -> what `run_points` says of points that break them."""
 
 _SUM_BYTES = 4.0
 _CHECK = 0
@@ -94,14 +98,14 @@ def _move(traffic: Floats, timed: Floats, phase: int, moved: float, written: flo
 
 @jit_inline
 def _rule(cpu: CpuCore, registers: float, multiply_adds: float, largest: float, split: float, chunks: float) -> int:
-    """Return 0, or the number of the first broken rule of `WinogradModel.rules`."""
+    """Return 0, or the `WinogradRule` that is broken first."""
     if registers > cpu.registers:
-        return 1
+        return WinogradRule.microkernel_registers
     if multiply_adds > cpu.multiply_add_limit:
-        return 2
+        return WinogradRule.microkernel_code
     if largest > 0.0:
-        return 3
-    return 4 if split > 0.0 and (chunks < 2.0 or cpu.num_cores < 2.0) else 0
+        return WinogradRule.block_size
+    return WinogradRule.parallel_cores if split > 0.0 and (chunks < 2.0 or cpu.num_cores < 2.0) else 0
 
 
 @jit

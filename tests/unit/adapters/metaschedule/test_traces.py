@@ -9,7 +9,7 @@ from anatune.adapters.tvm_tiles.tvm_nest import INLINED, NO_PRODUCER, PARTS, Com
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
 from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, match_axes, read_trace
-from anatune.search.learning.residuals import Residuals
+from anatune.search.learning.kriging import Residuals
 
 CPU = hardware("intel_xeon_gold_6230r")  # AVX-512: 16 lanes, 32 registers
 MATMUL = anatune.matmul(256, 256, 256)
@@ -138,6 +138,7 @@ def times(workload, *tilings, threads=1):
 GOOD = tiling([(64, 1, 1, 4), (4, 1, 2, 32), (64, 4)], unroll=64)
 
 
+@pytest.mark.slow
 def test_vectors_beat_scalars_and_registers_beat_memory():
     scalar = tiling([(64, 1, 1, 4), (128, 2, 1, 1), (64, 4)], unroll=64)
     in_memory = tiling([(4, 1, 1, 64), (4, 1, 2, 32), (64, 4)], unroll=0)

@@ -37,6 +37,7 @@ def test_layers_of_other_processes_are_kept_apart():
     assert math.isnan(spread.Luck((), 0).spread)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler: the probes are C")
 def test_processes_run_what_was_built_once(tmp_path):
     pytest.importorskip("tvm", reason="code generation needs apache-tvm")

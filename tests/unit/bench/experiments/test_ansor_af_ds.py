@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from bench.experiments import ansor_af_ds
 
 
@@ -9,6 +11,7 @@ def test_there_are_thirty_benchmarks():
     assert len(ansor_af_ds.BENCHMARKS) == 30
 
 
+@pytest.mark.slow
 def test_the_quick_form_is_read_again(tmp_path, capsys):
     out = tmp_path / "out.json"
     ansor_af_ds.main(["--quick", "--out", str(out)])

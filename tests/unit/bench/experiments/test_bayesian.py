@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from bench.experiments import bayesian
 
 ROOT = Path(__file__).parents[4]
 
 
+@pytest.mark.slow
 def test_every_variant_searches_every_surface(tmp_path):
     bayesian.main([
         str(ROOT / "tests" / "golden" / "recorded"), "--table", "ansor_matmul", "--device", "k80", "--quick",

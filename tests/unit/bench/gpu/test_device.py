@@ -23,6 +23,7 @@ def call(folder, *arguments):
     return msgspec.json.decode((folder / "state.json").read_bytes(), type=State)
 
 
+@pytest.mark.slow
 def test_dry_run_through_all_stages(tmp_path, capsys):
     stages = ",".join(device_gpu.STAGES)
     state = call(tmp_path, "--stage", stages, "--layers", "M0,R2", "--dtypes", "bfloat16")

@@ -9,6 +9,7 @@ from bench.gpu import timing
 from bench.gpu.layers import LAYERS, workload_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [

@@ -11,6 +11,7 @@ WORKLOAD = anatune.matmul(1000, 520, 264, dtype="float16")
 UNITS = {"a100": "mma.sync", "h100": "wgmma.mma_async", "b200": "tcgen05.mma", "mi300x": "v_mfma"}
 
 
+@pytest.mark.slow
 def test_every_device_multiplies_on_its_matrix_unit():
     kernels = [first_choices("product", WORKLOAD, anatune.hardware(device), 1)[0] for device in UNITS]
     found = compiled(kernels)

@@ -70,6 +70,7 @@ def test_shared_bytes_of_a_random_program(build, arch):
     assert compared(program, built).shared_bytes == built.shared_bytes
 
 
+@pytest.mark.slow
 def test_other_instructions_do_not_agree():
     wgmma, mma = instructions_of("sm_90", "float16")
     said = Built(instructions={"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": 4})

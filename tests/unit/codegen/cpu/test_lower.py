@@ -140,11 +140,10 @@ def check(schedule, **options):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_drawn_schedules_compute_the_workload(name):
-    first, second, *others = anatune.space(WORKLOADS[name], HOST).sample(5, seed=sum(map(ord, name)))
+    first, second, third = anatune.space(WORKLOADS[name], HOST).sample(3, seed=sum(map(ord, name)))
     check(first)
     check(second, prepacked=False, threads=2)
-    for schedule in others:
-        check(schedule)
+    check(third)
 
 
 def schedule_of(workload, hardware=HOST, **tiles):

@@ -34,6 +34,7 @@ def pointer(made):
     return ctypes.c_void_p(made.array.ctypes.data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_one_entry_serves_every_extent(tmp_path, threads):
     parallel = threads > 1

@@ -7,7 +7,8 @@ import pytest
 
 from anatune.cli.main import main
 from anatune.core.hardware.files import hardware
-from anatune.fleet.boards import asking, calibration
+from anatune.fleet.boards import calibration
+from anatune.fleet.boards import description as asking
 from anatune.fleet.boards.calibration import CalibratedBoard
 from anatune.fleet.boards.description import BoardDescription
 from anatune.measure.cpu.calibration import calibrate as module

@@ -76,6 +76,7 @@ def test_variables_and_the_processor(errands, monkeypatch):
     assert (errands["processor"]() != 0) is (HERE == "aarch64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["time.sleep(30)", "os.kill(os.getpid(), 11)", "ctypes.string_at(0)", "os.abort()"])
 def test_a_limited_process_ends_with_success_whatever_ends_it(library, end):
     script = f"import ctypes, os, time, tvm; tvm.runtime.load_module({str(library)!r})['limit'](1); {end}"

@@ -11,7 +11,7 @@ pytest.importorskip("tornado", reason="TVM's tracker needs tornado")
 import anatune
 from anatune.core.trial import Outcome
 from anatune.errors import DeviceError, SpaceError
-from anatune.fleet.boards.asking import ask_board
+from anatune.fleet.boards.description import ask_board
 from anatune.fleet.boards.measurer import BOARD_ENTRIES, BoardMeasurer
 from anatune.measure.run.build_processes import Limits
 from anatune.measure.run.timing import TimingProtocol
@@ -57,6 +57,7 @@ def measurer(lab, board, **more):
     return BoardMeasurer(more.pop("workload", WORKLOAD), board.hardware, tracker=lab.tracker, key=board.key, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["python", "small"])
 def test_every_fault_is_an_outcome_and_the_board_stays(lab, boards, key):
     if key not in boards:
@@ -86,7 +87,7 @@ def test_every_fault_is_an_outcome_and_the_board_stays(lab, boards, key):
     assert found[asked[-1]].outcome is Outcome.OK
     assert found[asked[-1]].worker == state.name == board.name
     assert found[asked[-1]].max_rel_error < 1e-6
-    assert len(found[asked[-1]].times_s) == len(found[asked[-1]].reference_times_s) >= 3
+    assert len(found[asked[-1]].times_s) == len(found[asked[-1]].reference_times_s) >= 2
     assert (state.trials, state.failed, state.state) == (
         len(asked) - ("build fails" in faults),
         sum(one != "" for one in faults) - ("build fails" in faults),
@@ -127,6 +128,7 @@ def test_an_emulated_board_of_another_processor(lab):
         lab.end(name)
 
 
+@pytest.mark.slow
 def test_another_device_is_refused_in_one_line(lab, boards):
     board = boards["python"]
     other = anatune.hardware("intel_i7_3770")
@@ -150,6 +152,7 @@ def test_what_boards_do_not_do(boards):
         BoardMeasurer(WORKLOAD, anatune.hardware("a100_sxm"), tracker="127.0.0.1:1", key="k")
 
 
+@pytest.mark.slow
 def test_no_board_is_told_in_one_line(lab, boards):
     board = msgspec.structs.replace(boards["python"], key="nobody")
     with (

@@ -80,6 +80,7 @@ def test_contenders_take_turns_on_what_was_built(station, hardware):
     assert fast.relative < slow.relative
 
 
+@pytest.mark.slow
 def test_sessions_take_turns_and_two_stay_open(station, hardware):
     sessions = [letter * 32 for letter in "bcd"]
     for number, session in enumerate(sessions):
@@ -126,6 +127,7 @@ def test_a_worker_that_only_builds_measures_nothing(hardware):
         station.close()
 
 
+@pytest.mark.slow
 def test_the_peak_is_that_of_multiply_adds(hardware, tmp_path):
     from anatune.fleet.cluster.builder import entries_of
     from anatune.fleet.cluster.station import peak_flop_per_s
@@ -135,6 +137,7 @@ def test_the_peak_is_that_of_multiply_adds(hardware, tmp_path):
     assert found > 1e9 * lanes / 8  # more than an eighth of a multiply-add a nanosecond: it ran in vectors
 
 
+@pytest.mark.slow
 def test_a_workload_that_does_not_fit_the_memory_is_refused_in_one_line(station, hardware):
     import anatune
 

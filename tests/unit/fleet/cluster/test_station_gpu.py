@@ -17,6 +17,7 @@ LIMITS = Limits(build_s=60.0, run_s=30.0, start_s=120.0)
 SESSION = "a" * 32
 
 
+@pytest.mark.slow
 def test_a_cubin_travels_from_who_builds_to_who_has_the_gpu(tmp_path, monkeypatch):
     monkeypatch.setenv(STATE, str(tmp_path))
     entries = {"entries": lambda hardware: EMULATED}

@@ -164,6 +164,7 @@ class LateFleet(DaskFleet):
         super()._ended(number, future, fetched)
 
 
+@pytest.mark.slow
 def test_what_was_built_by_a_worker_that_left_is_no_lost_connection():
     with (
         process("scheduler", 0) as (_, address),

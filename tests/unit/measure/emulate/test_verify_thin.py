@@ -30,8 +30,8 @@ WORKLOADS = dict(thin_workloads())
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_random_points(name):
     space = ThinModel(WORKLOADS[name], gpu("a100")).space
-    for schedule in space.sample(2, seed=len(name)):
-        assert anatune.verify(schedule).ok, schedule
+    (schedule,) = space.sample(1, seed=len(name))
+    assert anatune.verify(schedule).ok, schedule
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

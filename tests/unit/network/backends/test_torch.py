@@ -82,6 +82,7 @@ def test_weights_that_change_in_place_are_packed_again(compiled):
     assert len(compiled) == 2
 
 
+@pytest.mark.slow
 def test_sub_graphs_are_compiled_in_one_thread_at_a_time(monkeypatch):
     working, most = [], []
 
@@ -126,6 +127,7 @@ def turned(x):
     return torch.linalg.qr(x.T @ x).Q[:8]
 
 
+@pytest.mark.slow
 def test_an_operator_that_tvm_does_not_know_stays_with_pytorch_and_is_named_once(compiled):
     module = Layers(turned)
     run = optimized(module)
@@ -213,6 +215,7 @@ def test_writes_into_inputs_are_not_lost():
     assert torch.equal(given, expected)
 
 
+@pytest.mark.slow
 def test_a_size_that_changes_is_compiled_for_a_range():
     module = Layers()
     run = optimized(module, strict=True)

@@ -185,6 +185,7 @@ class Several(torch.nn.Module):
         return (both + self.attribute) @ self.view.t() @ self.view @ self.shared
 
 
+@pytest.mark.slow
 def test_weights_of_every_kind_are_checked():
     module = Several()
     run = optimized(module, strict=True)
@@ -211,6 +212,7 @@ def test_equal_contents_share_a_model(compiled):
     assert len(compiled) == 2
 
 
+@pytest.mark.slow
 def test_weights_that_were_freed_are_not_taken_for_new_ones(compiled):
     def apply(x, module):
         return module(x)
@@ -224,6 +226,7 @@ def test_weights_that_were_freed_are_not_taken_for_new_ones(compiled):
     assert len(compiled) == 3
 
 
+@pytest.mark.slow
 def test_a_weight_that_comes_as_an_input_is_one():
     def apply(x, weight):
         return x @ weight
@@ -235,6 +238,7 @@ def test_a_weight_that_comes_as_an_input_is_one():
         assert close(run(X, weight), apply(X, weight))
 
 
+@pytest.mark.slow
 def test_a_sub_graph_stays_with_pytorch_when_its_weights_never_stay_as_they_are(compiled):
     module = torch.nn.Linear(5, 5)
     run = optimized(module)

@@ -46,6 +46,7 @@ def test_a_model_runs_on_files(folder, tmp_path):
     assert answer["benchmark"]["runs"] == 30
 
 
+@pytest.mark.slow
 def test_a_tuned_model_is_measured_once(folder, tmp_path):
     words = (
         "compile",
@@ -108,6 +109,7 @@ def test_nodes_are_left_to_onnxruntime(tmp_path):
     assert np.load(tmp_path / "y.npz")["places"].shape[0] == 2
 
 
+@pytest.mark.slow
 def test_a_decoder_runs_with_tokens_held(tmp_path):
     import onnx
 

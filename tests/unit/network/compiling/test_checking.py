@@ -71,6 +71,7 @@ def test_a_broken_kernel_of_rows_is_named(path, monkeypatch):
     assert "the first operator that differs is anatune_rows_0_softmax, anatune.softmax" in complaint(path)
 
 
+@pytest.mark.slow
 def test_a_pass_that_changes_the_model_is_not_blamed_on_a_kernel(path, monkeypatch):
     onnx_models.resnet18(path)
 
@@ -86,6 +87,7 @@ def test_a_pass_that_changes_the_model_is_not_blamed_on_a_kernel(path, monkeypat
     assert "a pass of anatune's over the graph changes what it computes" in text
 
 
+@pytest.mark.slow
 def test_what_tvm_imports_wrongly_is_blamed_on_it(path, monkeypatch):
     onnx_models.vgg16(path)
     good = Imported.graph

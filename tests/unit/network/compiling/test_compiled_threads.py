@@ -118,6 +118,7 @@ def test_outputs_stay_what_they_are_while_others_call():
         assert all(np.abs(found - wanted(x)).max() < 1e-4 for x, found in pairs)
 
 
+@pytest.mark.slow
 def test_a_state_takes_one_call_after_the_other():
     model = with_state()
     model.reset()

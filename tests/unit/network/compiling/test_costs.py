@@ -3,7 +3,7 @@
 import pytest
 
 from anatune.network.compiling.costs import STAGES, ModelCost, ModelCosts, estimate_model
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.request import Listeners, MeasuringOptions, Request
 from anatune.report.tuning import model_cost_text
 from tests.unit.network.graph import graphs as g
 from tests.unit.tuning.fakes import HOST
@@ -14,7 +14,7 @@ COST = ModelCost(
 
 
 def estimate(products=20, trials=0, *, is_checked=True, earlier=(), compile_s=0.0, **asked):
-    request = Request(trials=trials, **asked)
+    request = Request(measuring=MeasuringOptions(trials=trials, **asked))
     return estimate_model(products, HOST, 1, request, is_checked=is_checked, earlier=earlier, compile_s=compile_s)
 
 
@@ -48,7 +48,7 @@ def test_models_that_are_quantised_are_planned_and_built_thrice():
 
 def test_each_part_is_told_as_it_begins():
     stages = []
-    costs = ModelCosts(HOST, 1, Request(on_stage=stages.append), is_checked=False)
+    costs = ModelCosts(HOST, 1, Request(listeners=Listeners(on_stage=stages.append)), is_checked=False)
     for name in STAGES:
         with costs.part(name):
             assert stages[-1] == STAGES[name]
@@ -72,7 +72,7 @@ def test_models_learn_from_models_but_not_of_what_happens_once(tmp_path, monkeyp
     now, told = [0.0], []
     x = g.source(16, 32)
     graph = g.graph(g.matmul(g.matmul(x, g.constant(32, 32)), g.constant(32, 32, seed=1)), inputs=[x])
-    request = Request(threads=1, on_estimate=told.append)
+    request = Request(threads=1, listeners=Listeners(on_estimate=told.append))
     for _ in range(2):
         costs = ModelCosts(HOST, 1, request, is_checked=True, folder=tmp_path, clock=lambda: now[0])
         assert costs.tell(graph) is told[-1]
@@ -92,7 +92,7 @@ def test_models_learn_from_models_but_not_of_what_happens_once(tmp_path, monkeyp
 def test_models_without_products_neither_fail_nor_count(tmp_path):
     now, told = [0.0], []
     x = g.source(16, 32)
-    empty, request = g.graph(x, inputs=[x]), Request(threads=1, on_estimate=told.append)
+    empty, request = g.graph(x, inputs=[x]), Request(threads=1, listeners=Listeners(on_estimate=told.append))
     for _ in range(5):
         costs = ModelCosts(HOST, 1, request, is_checked=True, folder=tmp_path, clock=lambda: now[0])
         costs.tell(empty)

@@ -128,6 +128,7 @@ model.save(target)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_a_save_that_is_killed_leaves_the_model_of_before(two, folder, tmp_path, steps):
     _, second, x, *wanted = two
@@ -154,6 +155,7 @@ def test_a_save_that_fails_leaves_what_was_there(two, folder, tmp_path, monkeypa
     np.testing.assert_array_equal(anatune.load(folder)(x), want)
 
 
+@pytest.mark.slow
 def test_processes_that_save_and_load_at_once_see_whole_models(two, folder, tmp_path):
     _, second, x, *wanted = two
     second.save(tmp_path / "other")

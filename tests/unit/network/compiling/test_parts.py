@@ -31,7 +31,7 @@ def test_kernels_without_a_plan_are_summed_by_name():
     x = g.source(2, 30, 40)
     graph = g.graph(g.mean(x, 1), g.mean(g.relu(x), 1), inputs=[x])
     own = [node for node in graph.nodes() if node.op == "mean"]
-    kernels = {id(node): ModelKernel("anatune_mean", None, {}) for node in own}
+    kernels = {node: ModelKernel("anatune_mean", None, {}) for node in own}
     (found,) = rows_of(graph, kernels, HARDWARE)
     assert found.count == 2
     assert found.predicted_s == pytest.approx(2 * CPU.streaming_s(HARDWARE, 4 * (2400 + 80), 2400))

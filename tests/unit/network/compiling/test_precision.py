@@ -58,6 +58,7 @@ def test_onnx_models_in_16_bits(tmp_path, write, dtype):
     assert difference(got.astype(np.float64), want) <= ROUNDING[dtype]
 
 
+@pytest.mark.slow
 def test_a_cache_in_16_bits_is_kept_in_float32():
     weights = decoders.weights_of()
     compiled = compile_model(
@@ -72,6 +73,7 @@ def test_a_cache_in_16_bits_is_kept_in_float32():
         assert difference(got[0, 0].astype(np.float64), want[place]) <= 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_modules_of_pytorch_in_16_bits(dtype):
     torch = pytest.importorskip("torch")
@@ -92,6 +94,7 @@ def software(monkeypatch):
     monkeypatch.setattr(cpu, "has_instruction", lambda workload, hardware: workload.dtype in ROUNDING)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [onnx_models.inception_v3, onnx_models.bert_base], ids=lambda one: one.__name__)
 def test_models_in_float32_with_products_of_bfloat16(tmp_path, software, write):
     write(tmp_path / "model.onnx")

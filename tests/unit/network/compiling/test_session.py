@@ -1,5 +1,6 @@
 """``anatune.compile``: outputs are the original's, weights are packed once, bad input is one line."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -10,8 +11,13 @@ import pytest
 
 import anatune
 from anatune.errors import RunError, SpaceError, WorkloadError
+from anatune.network.compiling import session
+from anatune.network.compiling.costs import ModelCosts
+from anatune.network.compiling.request import Request
 from anatune.network.compiling.session import compile as compile_model
+from anatune.network.compiling.targets import target_of
 from anatune.network.compiling.targets.cpu import cpu_named
+from anatune.network.relax.frontends import imported
 from anatune.network.relax.reading import graph_of
 from tests.machine import fixed
 from tests.unit.network.compiling import models
@@ -34,6 +40,25 @@ def wide(module, x):
 
     with torch.no_grad():
         return copy.deepcopy(module).double()(x.double() if x.is_floating_point() else x)
+
+
+def test_stages_are_functions_whose_results_can_be_printed(network, tmp_path):
+    module, x, compiled = network
+    target = target_of(cpu_named(fixed()), Request(threads=1))
+    costs = ModelCosts(target.hardware, 1, target.request, is_checked=False, folder=tmp_path)
+    decisions = session.plan(imported(module, x), target, costs)
+    schedules = [kernel.schedule.to_json() for kernel in decisions.planned.kernels]
+    assert schedules == [kernel.schedule for kernel in compiled.summary.kernels if kernel.schedule]
+    first, *lines = repr(decisions).splitlines()
+    assert "products predicted to take" in first
+    assert len(lines) == len(schedules)
+    assert decisions.planned.kernels[0].workload.describe() in lines[0]
+    assert session.tune(decisions, target, costs) is decisions  # nothing is measured
+    kernels = list(decisions.planned.kernels)
+    alike = dataclasses.replace(decisions, measured=decisions.planned._replace(kernels=kernels))
+    assert alike.changed is None
+    kernels[0] = kernels[0]._replace(schedule=msgspec.structs.replace(kernels[0].schedule, unroll=7))
+    assert alike.changed is alike.measured
 
 
 def test_a_residual_network_computes_what_the_original_does(network):
@@ -265,6 +290,7 @@ def test_a_module_that_branches_on_data_is_one_line():
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_sizes_of_exported_programs_vary():
     torch = pytest.importorskip("torch")
     module, x = torch.nn.Linear(4, 4).eval(), torch.randn(3, 4)

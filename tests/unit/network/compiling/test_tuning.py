@@ -7,7 +7,7 @@ from anatune.errors import RecordError, SpaceError
 from anatune.measure.place import WorkerState
 from anatune.model.bound import time_bound
 from anatune.network.compiling.planning import SumPlanner, plan_products, without_steps
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.request import Listeners, MeasuringOptions, Request
 from anatune.network.compiling.tuning import PART, tuned
 from anatune.network.report import tuning_text
 from anatune.records.store import RecordStore
@@ -50,7 +50,8 @@ class Machine:
         return self.tuned(*given, **more).kernels
 
     def tuned(self, kernels, trials, path=None, *, progress=None, clock=None, **budget):
-        given = Request(trials=trials, records=path, tuning_progress=progress, **budget)
+        measuring = MeasuringOptions(trials=trials, records=path, **budget)
+        given = Request(measuring=measuring, listeners=Listeners(tuning_progress=progress))
         stand_ins = self.stand_ins(**({} if clock is None else {"clock": clock}))
         return tuned(kernels, HOST, 1, given, stand_ins)
 
@@ -180,9 +181,9 @@ def test_kernels_that_are_near_their_bound_get_no_more(path):
     summary = Machine().tuned(planned(), 20, path, stop_at=1e-9).summary  # one trial is near enough for that
     assert [(one.trials, one.ended) for one in summary.kernels] == [(1, "stop_at")] * 2
     with pytest.raises(SpaceError, match="stop_at and patience end measuring"):
-        Request(patience=3)
+        MeasuringOptions(patience=3)
     with pytest.raises(SpaceError, match="tune: stop_at is"):
-        Request(trials=3, stop_at=95)
+        MeasuringOptions(trials=3, stop_at=95)
 
 
 def test_progress_says_what_is_tuned_and_the_models_times():
@@ -213,19 +214,19 @@ def test_who_measured_is_told_over_all_parts(monkeypatch):
 
 def test_bad_budgets_are_one_line(tmp_path):
     with pytest.raises(RecordError, match="does not exist, and resume"):
-        Request(records=tmp_path / "none.sqlite", resume=True)
+        MeasuringOptions(records=tmp_path / "none.sqlite", resume=True)
     with pytest.raises(SpaceError, match="records is None"):
-        Request(resume=True)
+        MeasuringOptions(resume=True)
     with pytest.raises(SpaceError, match="compile: trials"):
-        Request(trials=-1)
+        MeasuringOptions(trials=-1)
 
 
 def test_who_measures_is_checked_before_anything_is_planned(path):
     with pytest.raises(SpaceError, match="trials is 0"):
-        Request(cluster="tcp://127.0.0.1:8786")
+        MeasuringOptions(cluster="tcp://127.0.0.1:8786")
     with pytest.raises(SpaceError, match="expected one of them"):
-        Request(trials=1, cluster="tcp://127.0.0.1:8786", tracker="127.0.0.1:9190", key="pi4")
+        MeasuringOptions(trials=1, cluster="tcp://127.0.0.1:8786", tracker="127.0.0.1:9190", key="pi4")
     with pytest.raises(SpaceError, match="tracker is given without key"):
-        Request(trials=1, tracker="127.0.0.1:9190")
+        MeasuringOptions(trials=1, tracker="127.0.0.1:9190")
     with pytest.raises(SpaceError, match="reuse is 1"):
-        Request(trials=1, reuse=1)
+        MeasuringOptions(trials=1, reuse=1)

@@ -199,6 +199,7 @@ logging.getLogger("torch.export").warning("heard again")
 """
 
 
+@pytest.mark.slow
 def test_damaged_programs_are_a_line_without_what_pytorch_logs(tmp_path):
     torch = pytest.importorskip("torch")
     whole = tmp_path / "whole.pt2"

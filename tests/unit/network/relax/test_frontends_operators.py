@@ -185,6 +185,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("route", ["module", "program", "compiler"])
 def test_what_pytorch_computes(name, route):

@@ -43,7 +43,7 @@ def test_one_module_serves_all_sizes(op):
     inputs = [Input(f"x{place}", TensorType(own, "float32")) for place, own in enumerate(shapes)]
     node = Node(op, tuple(inputs), TensorType(shape, "float32"), attributes)
     hardware = api.hardware("host")
-    kernel = unplanned_kernels(Graph(inputs, [node], is_tuple=False), hardware, 1)[id(node)]
+    kernel = unplanned_kernels(Graph(inputs, [node], is_tuple=False), hardware, 1)[node]
 
     symbols = {name: tirx.Var(name, "int64") for name in ("batch", "tokens")}
 

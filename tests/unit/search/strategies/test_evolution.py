@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.search.base import make_strategy
-from anatune.search.heredity import mutate, roulette, single_point_crossover
+from anatune.search.knobs import mutate, roulette, single_point_crossover
 from anatune.search.points import distinct
 from anatune.search.strategies.evolution import EvolutionStrategy, weighted_neighbours
 from tests.unit.search.worlds import GPU, RANKED, search, varied

@@ -3,7 +3,7 @@
 import numpy as np
 
 from anatune.search.base import make_strategy
-from anatune.search.limits import is_within_limits
+from anatune.search.knobs import is_within_limits
 from anatune.search.strategies.genetic import AnalyticalGeneticStrategy, GeneticStrategy
 from tests.unit.search.worlds import GPU, RANKED, search, varied
 

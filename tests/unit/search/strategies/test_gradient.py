@@ -3,8 +3,7 @@
 import numpy as np
 
 from anatune.search.base import make_strategy
-from anatune.search.knobs import knobs_of
-from anatune.search.limits import is_within_limits
+from anatune.search.knobs import is_within_limits, knobs_of
 from anatune.search.strategies.gradient import GradientStrategy
 from tests.unit.search.worlds import GPU, RANKED, search, seconds, varied
 

@@ -6,7 +6,7 @@ import pytest
 import anatune
 from anatune import api
 from anatune.errors import SpaceError
-from anatune.templates.winograd.rules import applies
+from anatune.templates.winograd import WINOGRAD
 
 HARDWARE = anatune.hardware("xeon_gold_6230r")
 WORKLOAD = anatune.conv2d(1, 20, 13, 13, 40, 3, 3, padding=1)
@@ -17,8 +17,8 @@ def test_the_schedule_is_one():
     assert SCHEDULE.check() is SCHEDULE
     assert dict(SCHEDULE.tiles) == {"p": (2, 2, 7), "f": (2, 1, 2, 16), "c": (5, 4)}
     assert anatune.Schedule.from_json(SCHEDULE.to_json()) == SCHEDULE
-    assert applies(WORKLOAD, HARDWARE)
-    assert not applies(anatune.matmul(4, 4, 4), HARDWARE)
+    assert WINOGRAD.takes(WORKLOAD, HARDWARE)
+    assert not WINOGRAD.takes(anatune.matmul(4, 4, 4), HARDWARE)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_one_line_names_the_field(field, changes, message):
 def test_operands_of_8_bits_need_the_instruction_for_pairs():
     workload = anatune.conv2d(1, 20, 13, 13, 40, 3, 3, padding=1, layout="NHWC", dtype="uint8xint8")
     zen3 = anatune.hardware("epyc_7763")
-    assert applies(workload, zen3)
-    assert not applies(workload, HARDWARE)  # VNNI multiplies four at a time
+    assert WINOGRAD.takes(workload, zen3)
+    assert not WINOGRAD.takes(workload, HARDWARE)  # VNNI multiplies four at a time
     with pytest.raises(SpaceError, match="xeon_gold_6230r multiplies 8 bits directly, expected a CPU with vpmaddwd"):
         anatune.plan(workload, HARDWARE, template="winograd")
     schedule = api.model(workload, zen3, "winograd").space.schedule({"p": (2, 7), "f": (1, 2), "c": (4,)})

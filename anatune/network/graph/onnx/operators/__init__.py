@@ -8,7 +8,6 @@ from importlib import import_module
 
 from anatune.network.graph.onnx.call import Convert
 from anatune.network.graph.onnx.operators.control import OUTSIDE, REFUSED
-from anatune.untyped import OnnxObject
 
 __all__ = ["DEFAULTS", "MICROSOFT", "OUTSIDE", "READERS", "UNUSED"]
 
@@ -57,7 +56,7 @@ READERS: Mapping[tuple[str, str], Convert] = _Readers()
 _NORM = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
 _WINDOWS = {**dict.fromkeys(("kernel_shape", "pads", "strides")), "auto_pad": "NOTSET", "channels_last": 0}
 _AXIS, _EPSILON, _PRODUCT = {"axis": 1}, {"epsilon": 1e-12}, {"alpha": 1.0, "transA": 0, "transB": 0}
-_DEFAULTS: dict[str, dict[str, OnnxObject]] = {
+_DEFAULTS: dict[str, Mapping[str, object]] = {
     "Attention": {
         "do_rotary": 0, "mask_filter_value": -10000.0, "num_heads": None, "past_present_share_buffer": 0,
         "qkv_hidden_sizes": None, "rotary_embedding_dim": 0, "scale": None, "unidirectional": 0,
@@ -89,7 +88,7 @@ _DEFAULTS: dict[str, dict[str, OnnxObject]] = {
     "SkipLayerNormalization": _EPSILON, "SkipSimplifiedLayerNormalization": _EPSILON,
     "Trilu": {"upper": 1},
 }  # fmt: skip
-DEFAULTS: Mapping[tuple[str, str], Mapping[str, OnnxObject]] = {
+DEFAULTS: Mapping[tuple[str, str], Mapping[str, object]] = {
     ("", "LayerNormalization"): _NORM,  # before version 17
     ("", "SimplifiedLayerNormalization"): _NORM,
     **{(MICROSOFT, name): attributes for name, attributes in _DEFAULTS.items()},

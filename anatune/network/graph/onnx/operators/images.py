@@ -11,16 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.network.graph.building import (
-    broadcast,
-    cast,
-    constant,
-    elementwise,
-    padded,
-    reshape,
-    taken,
-    where,
-)
+from anatune.network.graph.building import broadcast, cast, constant, elementwise, padded, reshape, taken, where
 from anatune.network.graph.images import neighbours, resized_axis
 from anatune.network.graph.nodes import Array, Value, tensor_type
 from anatune.network.graph.onnx.call import Call, Convert, RefusedError, check_table

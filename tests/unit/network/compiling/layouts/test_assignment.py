@@ -53,7 +53,7 @@ def test_transforms_are_made_where_they_pay_and_only_there():
     assert chain(6e-6).assigned().picked == {1: 0, 2: 0, 3: 0}
     cost_s, turned = chain(4e-6).cost_of({1: 0, 2: 1, 3: 0})
     assert cost_s == pytest.approx(3.8e-5)
-    assert turned == {(1, "last", "blocks"), (2, "blocks", "last")}
+    assert turned == [(1, "last", "blocks"), (2, "blocks", "last")]
 
 
 def test_a_value_is_turned_once_for_all_readers():

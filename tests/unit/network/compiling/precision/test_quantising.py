@@ -83,6 +83,7 @@ def plain(path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("percentile", [None, 99.9])
 def test_a_network_is_quantised_by_what_it_computes(tmp_path, percentile):
     plain(tmp_path / "model.onnx")

@@ -33,6 +33,7 @@ def error_of(got):
     return np.abs(got - want).max() / np.abs(want).max()
 
 
+@pytest.mark.slow
 def test_a_decoder_runs_its_prompt_and_steps_from_one_model(tmp_path):
     model = compiled()
     model.reset()

@@ -88,6 +88,7 @@ def test_options_that_mean_nothing_are_refused_before_the_model_is_read(options,
         anatune.compile("there_is_no_such.onnx", **{"hw": GPU, **options})
 
 
+@pytest.mark.slow
 def test_the_emulator_runs_every_kernel_where_it_is_asked_to(network, monkeypatch):
     module, x, _ = network
     seen = []
@@ -105,6 +106,7 @@ def test_the_emulator_runs_every_kernel_where_it_is_asked_to(network, monkeypatc
     assert "right in the emulator" in compiled.report()
 
 
+@pytest.mark.slow
 def test_records_of_that_gpu_are_used(network, tmp_path):
     module, x, compiled = network
     kernel = max(compiled.summary.kernels, key=lambda one: one.flop)
@@ -131,6 +133,7 @@ def emulated(tmp_path, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_order_of_dimensions_is_the_one_with_the_least_predicted_time():
     x = g.source(1, 32, 16, 16)
     graph = g.graph(g.relu(g.convolution(g.convolution(x, 32, 3, padding=1), 64, 1)), inputs=[x])

@@ -22,6 +22,7 @@ from tests.unit.network.compiling.targets.gpu_models import decoder, interpreted
 nn = torch.nn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hw", "tokens"), slow_from(1, [("h100", 1), ("mi300x", 3)]))
 def test_caches_stay_on_the_device(hw, tokens):
     model, own = decoder(tokens=tokens, hw=hw)
@@ -67,6 +68,7 @@ def test_caches_stay_on_a_device_that_runs_them(on_device):
     np.testing.assert_allclose(own(x[:, :1].numpy()), model(x[:, :1]).detach().numpy(), atol=0.05)
 
 
+@pytest.mark.slow
 def test_sizes_that_vary_beside_a_state_are_refused():
     with pytest.raises(WorkloadError, match=r"sizes of LlamaLayers vary .*x_1.*is a GPU, where no more than how much"):
         decoder(tokens="1..4")

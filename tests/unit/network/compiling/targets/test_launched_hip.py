@@ -91,6 +91,7 @@ def test_another_gpu_is_told(small, monkeypatch):
     assert not launched.is_here("gfx942")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hw", slow_from(1, ["mi300x", "mi210", "mi355x"]))
 def test_machine_code_takes_what_launches_pass(hw):
     """Threads of a block, and pointers of tensors and of two kinds of scratch, as the code's own metadata has them."""

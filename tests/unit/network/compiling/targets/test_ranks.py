@@ -27,6 +27,7 @@ def compared(**more):
     return anatune.compare(model, inputs, hw=["h100"], precision="bfloat16", **more)[0]
 
 
+@pytest.mark.slow
 def test_a_rank_has_a_share_of_the_weights_and_sends_sums():
     whole = compared()
     part = compared(ranks=4, rank_plan=PLAN, link_bytes_per_s=1e9)
@@ -40,6 +41,7 @@ def test_a_rank_has_a_share_of_the_weights_and_sends_sums():
     assert compared(ranks=4, rank_plan=PLAN).rows[-1].predicted_s is None
 
 
+@pytest.mark.slow
 def test_a_rank_of_a_decoder_has_its_caches():
     with torch.device("meta"):
         model, x = LlamaLayers().eval(), torch.zeros(2, 7, 64)

@@ -318,6 +318,7 @@ def test_a_model_that_no_memory_holds_is_refused():
         compiled(Large().eval(), (torch.zeros(16),), "rtx3090")
 
 
+@pytest.mark.slow
 def test_caches_need_memory_once():
     count, held = torch.export.Dim("count", min=1, max=64), torch.export.Dim("held", min=0, max=200)
     with torch.device("meta"):

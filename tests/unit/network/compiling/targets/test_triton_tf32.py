@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 import anatune
-from anatune.errors import SpaceError, WorkloadError
-from anatune.network.compiling.request import Request
+from anatune.errors import BuildError, SpaceError, WorkloadError
+from anatune.network.compiling.request import MeasuringOptions, Request
 from anatune.network.compiling.targets import target_of
-from anatune.network.graph.nodes import Graph, Input, TensorType
 from anatune.network.report import model_dict, model_lines
 from tests.tiers import slow_from
 from tests.unit.network.compiling.models import residual_network
@@ -79,7 +78,7 @@ def test_networks_of_any_sizes_err_as_tf32_does(seed):
         ("a100", {}, "GpuTarget"),
         ("a100", {"accuracy": "relaxed"}, "TritonTarget"),
         ("a100", {"accuracy": "relaxed", "precision": "float32"}, "TritonTarget"),
-        ("a100", {"accuracy": "relaxed", "records": "log.jsonl"}, "GpuTarget"),
+        ("a100", {"accuracy": "relaxed", "measuring": MeasuringOptions(records="log.jsonl")}, "GpuTarget"),
         ("t4", {"accuracy": "relaxed"}, "GpuTarget"),
         ("v100", {"accuracy": "relaxed"}, "GpuTarget"),
         ("rtx2080ti", {"accuracy": "relaxed"}, "GpuTarget"),
@@ -89,11 +88,22 @@ def test_tf32_is_where_it_is_admitted_and_the_device_has_it(hw, options, kind):
     assert type(target_of(anatune.hardware(hw), Request(**options))).__name__ == kind
 
 
-def test_numbers_of_64_bits_stay_on_cuda_cores():
-    target = target_of(anatune.hardware("a100"), Request(accuracy="relaxed"))
-    for dtype, kind in (("float64", "GpuTarget"), ("float32", "TritonTarget"), ("int64", "TritonTarget")):
-        value = Input("x", TensorType((4,), dtype))
-        assert type(target.suited(Graph((value,), (value,), is_tuple=False))).__name__ == kind
+class Angles(nn.Linear):
+    """A layer behind which stands a function that has no Triton source."""
+
+    def forward(self, x):
+        return torch.atan(super().forward(x))
+
+
+@pytest.mark.parametrize("model", [nn.Linear(4, 4, dtype=torch.float64), Angles(4, 4)], ids=["float64", "atan"])
+def test_what_has_no_code_by_triton_stays_on_cuda_cores(model):
+    """Numbers of 64 bits would be rounded."""
+    model, x = model.eval(), torch.randn(2, 4).to(model.weight.dtype)
+    summary = anatune.compile(model, x, hw="a100", accuracy="relaxed").summary
+    assert summary.kernels or summary.operators
+    assert "triton" not in {kernel.template for kernel in summary.kernels}
+    with pytest.raises((SpaceError, BuildError), match="float64|Triton"):
+        anatune.compile(model, x, hw="a100", accuracy="relaxed", precision="float32")
 
 
 def test_devices_are_compared_in_tf32_where_it_is_admitted():

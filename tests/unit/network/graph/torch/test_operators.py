@@ -234,6 +234,7 @@ class Family(torch.nn.Module):
         return tuple(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_operators_compute_what_pytorch_does(name):
     cases = FAMILIES[name]
@@ -265,6 +266,7 @@ def test_deviations_of_numbers_whose_squares_leave_the_range():
         np.testing.assert_allclose(own, other, rtol=2e-3 if own.dtype == torch.float16 else 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 def test_grids_in_float64(padding):
     image, grid = r(2, 2, 4, 5).double(), 1.6 * r(2, 3, 2, 2).double()

@@ -29,7 +29,7 @@ def lower(graph, precision="bfloat16", hardware=H100):
     """Return a graph as launches, its products as loops."""
     graph = rewritten(graph, lambda node: unfused(node) if node.op in PRODUCTS else node)
     own = {
-        id(node): plain_product(f"product_{place}", workload_of(node))
+        node: plain_product(f"product_{place}", workload_of(node))
         for place, node in enumerate(graph.nodes())
         if node.op in PRODUCTS
     }

@@ -42,6 +42,7 @@ def numbers():
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 2])
 @pytest.mark.parametrize("falls", [False, True])
 def test_equal_elements_stay_in_order(dim, falls):
@@ -49,6 +50,7 @@ def test_equal_elements_stay_in_order(dim, falls):
     assert torch.equal(places, right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("largest", [True, False])
 def test_the_first_of_an_order(largest):
     x = torch.randperm(600).float().reshape(2, 300)
@@ -63,6 +65,7 @@ def test_no_numbers_of_any_sign_are_behind_all_others():
     assert torch.equal(places, right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("largest", [True, False])
 def test_an_element_is_chosen_once(largest):
     far = -float("inf") if largest else float("inf")
@@ -82,6 +85,7 @@ def test_running_sums_of_what_comes_before(name, first):
     assert (result[:, 0] == first).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_running_sums_and_products(name, dim):
@@ -109,6 +113,7 @@ def test_positions_of_what_is_not_padding():
     assert places[0].tolist() == [1, 2, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [64, 3000])
 def test_products_of_all_elements(size):
     torch.manual_seed(0)

@@ -66,6 +66,7 @@ def test_orders_of_every_dtype(dtype, is_falling):
     np.testing.assert_array_equal(made, argsort(x, 1, descending=is_falling))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_exclusive", [False, True])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])

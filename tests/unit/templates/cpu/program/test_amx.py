@@ -20,7 +20,8 @@ from anatune.codegen import compat
 from anatune.codegen.cpu import lower as lowering
 from anatune.codegen.cpu.lower import lower
 from anatune.export.cpu.write import write_c_library
-from anatune.measure.cpu import calls, tiles
+from anatune.measure.cpu import features as tiles
+from anatune.measure.cpu import kernel as calls
 
 HOST = detect_cpu()
 SAPPHIRE_RAPIDS = api.hardware("xeon_8480")

@@ -16,7 +16,7 @@ pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 from anatune.codegen import compat
 from anatune.codegen.compat import compile_module
 from anatune.codegen.cpu.lower import lower
-from anatune.measure.cpu import calls
+from anatune.measure.cpu import kernel as calls
 
 HOST = detect_cpu()
 PAIRS = {

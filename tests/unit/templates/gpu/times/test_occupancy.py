@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import njit
 
 from anatune.core.hardware.files import list_hardware
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.gpu.pack import pack_gpu
 from anatune.templates.gpu.times.columns import Gpu, Limiter
-from anatune.templates.gpu.times.occupancy import ceil_div, resident_blocks_one
+from anatune.templates.gpu.times.occupancy import blocks_from_table_one, ceil_div, resident_blocks, resident_blocks_one
 from tests import naive_gpu
 
 ORACLE = Path(__file__).parent / "occupancy_oracle.csv"
@@ -142,6 +143,26 @@ def test_register_tables(name: str) -> None:
         for registers in range(1, cap + 1, 7):
             by_registers = packed.resident_by_registers[warps, registers]
             assert by_registers == naive_gpu.resident_blocks(spec, threads, registers, 0)
+
+
+@pytest.mark.parametrize("name", ["rtx3090", "k80", "mi50", "p100", "tx2", "h100_sxm", "t4", "mi300x"])
+def test_arrays_numbers_and_tables_agree(name: str) -> None:
+    spec = naive_gpu.gpu(name)
+    packed, rng = pack_gpu(spec, "float32"), np.random.default_rng(2)
+    threads, registers, shared = (
+        rng.integers(least, most, 1000) for least, most in ((1, 1100), (0, 260), (0, 120_000))
+    )
+    blocks, limiter = resident_blocks(threads, registers, shared, packed)
+    for at, block in enumerate(zip(threads.tolist(), registers.tolist(), shared.tolist(), strict=True)):
+        assert resident_blocks_one(*block, packed) == (blocks[at], limiter[at])
+        if blocks[at]:
+            warps = -(-block[0] // packed.warp_size)
+            assert from_table(warps, *block[1:], packed) == blocks[at]
+
+
+@njit
+def from_table(warps: int, registers: int, shared_bytes: int, packed: Gpu) -> float:
+    return blocks_from_table_one(warps, registers, shared_bytes, packed)  # cannot be called from Python
 
 
 def test_never_rises_with_registers_or_shared_memory() -> None:

@@ -20,7 +20,7 @@ def model_of(words: str, device: str) -> ScaledModel:
 def resources(words: str, device: str, tile: tuple[int, int, int], **options: int) -> Resources:
     model = model_of(words, device)
     schedule = model.space.schedule(dict(zip("mnk", tile, strict=True)), **options)
-    return model._scores(model.tiles(model.space.point_of(schedule)[None]), None).resources
+    return model._scores(model.space.point_of(schedule)[None], None).resources
 
 
 ZEROS = "scaled_matmul 16x4096x4096 --dtype bfloat16xint4 --group 32 --zero-points"

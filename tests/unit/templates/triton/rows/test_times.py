@@ -26,7 +26,7 @@ def test_no_time_is_below_the_floor_and_no_traffic_below_the_bound(text: str) ->
     points = model.space.points_at(np.arange(model.space.size))
     found = score_rows(model.workload, points, model.hardware)
     assert (found.time_s >= model.floor_s).all()
-    assert (found.dram_bytes >= model.workload.compulsory_bytes).all()
+    assert (found.moved.dram >= model.workload.compulsory_bytes).all()
 
 
 def test_a_row_that_is_read_twice_takes_longer() -> None:
@@ -45,7 +45,7 @@ def test_l2_keeps_small_tensors_of_repeated_kernels_only() -> None:
     points = np.array([[1, 4096, 4]])
     for rows, kept in ((256, True), (65536, False)):
         cold, warm = (score_rows(anatune.softmax(rows, 4096), points, spec(), warm=warm) for warm in (False, True))
-        assert (warm.dram_bytes[0] == 0.0) == kept
+        assert (warm.moved.dram[0] == 0.0) == kept
         assert (warm.time_s[0] < cold.time_s[0]) == kept
 
 

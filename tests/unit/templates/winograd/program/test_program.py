@@ -18,7 +18,7 @@ tvm = pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 from anatune.codegen.cpu.lower import lower  # noqa: E402
 from anatune.export.cpu.write import write_c_library  # noqa: E402
 from anatune.measure.cpu.blocks import Block  # noqa: E402
-from anatune.measure.cpu.calls import build  # noqa: E402
+from anatune.measure.cpu.kernel import build  # noqa: E402
 from anatune.measure.run.correctness import expected, random_inputs, tolerance  # noqa: E402
 from anatune.templates.winograd.program.program import program_of  # noqa: E402
 

@@ -10,7 +10,7 @@ from anatune.errors import SpaceError
 from anatune.servers.files import MANIFEST, Request, write_configs
 from anatune.servers.measuring import Measuring
 from anatune.servers.shapes import Experts, Product
-from anatune.servers.shipped import find_shipped
+from anatune.servers.written import find_shipped
 from tests.unit.measure.fake_cuda import BACKEND
 from tests.unit.servers.pretended import Pretended
 
@@ -23,7 +23,7 @@ TUNED = {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE
 
 @pytest.fixture(autouse=True)
 def _no_server(monkeypatch):
-    monkeypatch.setattr("anatune.servers.shipped.util.find_spec", lambda name: None)
+    monkeypatch.setattr("anatune.servers.written.util.find_spec", lambda name: None)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_server_that_is_installed_here_is_asked_first(tmp_path, monkeypatch)
     (package / "configs").mkdir(parents=True)
     (package / "__init__.py").write_text("")
     spec = importlib.util.spec_from_file_location("vllm", package / "__init__.py")
-    monkeypatch.setattr("anatune.servers.shipped.util.find_spec", lambda name: spec)
+    monkeypatch.setattr("anatune.servers.written.util.find_spec", lambda name: spec)
     assert find_shipped("vllm", NAME) is None  # the list says that another version has it
     (package / "configs" / NAME).write_text(json.dumps({"1": TUNED, "64": {**TUNED, "BLOCK_SIZE_M": 64}}))
     shipped = find_shipped("vllm", NAME)

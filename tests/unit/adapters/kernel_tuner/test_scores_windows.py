@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune.adapters.kernel_tuner.names import tile_points
-from anatune.adapters.kernel_tuner.windows import shared_by_windows
+from anatune.adapters.kernel_tuner.scores import shared_by_windows
 
 CONV = anatune.conv2d(1, 1, 4110, 4110, 1, 15, 15)
 NAMES = {

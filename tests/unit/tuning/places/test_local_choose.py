@@ -1,8 +1,7 @@
 """Places of sessions."""
 
 import anatune
-from anatune.tuning.places.choose import place_of
-from anatune.tuning.places.local import LocalPlace
+from anatune.tuning.places.local import LocalPlace, place_of
 from anatune.tuning.settings import TuningSettings
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from anatune.core.hardware.files import hardware
 from anatune.core.workload.routing import balanced
-from anatune.servers.floor import floor_of
+from anatune.servers.choose import floor_of
 from anatune.templates.triton.grouped.layer import ExpertLayer
 from anatune.templates.triton.problem import MatmulProblem
 

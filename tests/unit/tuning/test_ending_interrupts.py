@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from anatune.tuning.interrupts import Interrupts
+from anatune.tuning.ending import Interrupts
 
 
 def press():

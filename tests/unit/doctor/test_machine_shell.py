@@ -1,6 +1,6 @@
 import pytest
 
-from anatune.doctor.shell import shell_findings
+from anatune.doctor.machine import shell_findings
 
 
 @pytest.mark.parametrize(

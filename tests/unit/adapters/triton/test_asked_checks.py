@@ -2,7 +2,7 @@
 
 import pytest
 
-from anatune.adapters.triton.checks import Launch
+from anatune.adapters.triton.asked import Launch
 from anatune.errors import SpaceError
 from anatune.templates.triton.problem import MatmulProblem
 

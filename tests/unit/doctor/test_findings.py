@@ -1,7 +1,6 @@
 import json
 
-from anatune.doctor.findings import Finding
-from anatune.doctor.report import lines, tree
+from anatune.doctor.findings import Finding, lines, tree
 from anatune.report.text import plain
 
 FOUND = [

@@ -7,8 +7,7 @@ import anatune
 from anatune.api import model
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
-from anatune.search.knobs import Knobs, knobs_of
-from anatune.search.limits import FEWEST_THREADS, MOST_RESULTS, is_within_limits, knobs_within_limits
+from anatune.search.knobs import FEWEST_THREADS, MOST_RESULTS, Knobs, is_within_limits, knobs_of, knobs_within_limits
 from anatune.templates import make_model
 from tests.unit.search.worlds import GPU
 

@@ -1,6 +1,6 @@
 import pytest
 
-from anatune.servers.plots import plot_blocks, plot_rows
+from anatune.servers.page import plot_blocks, plot_rows
 from tests.unit.servers.written import choices
 
 

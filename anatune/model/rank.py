@@ -1,0 +1,174 @@
+"""Rank the schedules of a workload on a device: the analytical model, and learned corrections of it, nothing else.
+
+A plan that also has what a compiler or records say is made of this one by `tuning.plans`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from anatune.arguments import checked_flag, checked_seconds
+from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.core.hardware.spec import HardwareSpec
+from anatune.core.workload.nest import Workload
+from anatune.model import joint
+from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
+from anatune.model.learned.corrections import AUTO
+from anatune.model.plan import AppliedCorrection, LeftOut, Plan
+from anatune.templates import make_model, template_named
+from anatune.templates.base.model import Guarantee, Model, Progress, Ranking
+from anatune.templates.base.watch import Watch
+
+__all__ = ["Constraints", "rank", "rank_templates"]
+
+_LEAST_S = 1e-3
+"""Least time limit of one of several searches, s."""
+
+
+class Constraints(msgspec.Struct, frozen=True, kw_only=True):
+    """Which schedules are ranked, and for how long. Immutable; checked when it is made.
+
+    Attributes
+    ----------
+    template, accuracy, time_limit_s, distinct
+        As `anatune.plan`.
+    call : str
+        The call that is made, for messages.
+
+    Raises
+    ------
+    SpaceError
+        There is no such accuracy; the time limit is not positive; `distinct` is no bool.
+    """
+
+    template: str | None = None
+    accuracy: str | None = None
+    time_limit_s: float | None = None
+    distinct: bool = False
+    call: str = "plan"
+
+    def __post_init__(self) -> None:
+        if self.accuracy is not None:
+            checked_accuracy(f"{self.call}: accuracy", self.accuracy)
+        limit_s = checked_seconds(f"{self.call}: time_limit_s", self.time_limit_s)
+        msgspec.structs.force_setattr(self, "time_limit_s", limit_s)  # NumPy's numbers become Python's
+        msgspec.structs.force_setattr(self, "distinct", checked_flag(f"{self.call}: distinct", self.distinct))
+
+    @property
+    def admitted(self) -> str:
+        """The arithmetic that is admitted."""
+        return self.accuracy or STANDARD
+
+    def templates(self, workload: Workload, hardware: HardwareSpec) -> tuple[str, ...]:
+        """Return the names of the templates to rank; errors as `joint.asked_templates`."""
+        return joint.asked_templates(workload, hardware, self.template, self.accuracy)
+
+
+def rank(
+    workload: Workload,
+    hardware: HardwareSpec,
+    top_k: int = 10,
+    constraints: Constraints = Constraints(),  # noqa: B008  immutable
+    correction: str | Path = AUTO,
+    progress: Progress | None = None,
+) -> Plan:
+    """Return the first `top_k` schedules of all templates that are asked for, in one order.
+
+    Raises
+    ------
+    SpaceError
+        A template or its accuracy does not apply.
+    UnknownNameError, ModelVersionError, MissingDependencyError
+        As `joint.find_corrections`.
+    """
+    names = constraints.templates(workload, hardware)
+    corrections = joint.find_corrections(hardware, names, correction)
+    return rank_templates(workload, hardware, names, top_k, constraints, corrections, progress)[0]
+
+
+def rank_templates(
+    workload: Workload,
+    hardware: HardwareSpec,
+    names: Sequence[str],
+    count: int,
+    constraints: Constraints,
+    corrections: joint.Corrections,
+    progress: Progress | None = None,
+) -> tuple[Plan, dict[str, Model]]:
+    """Return the first schedules of templates in one order, and the model that ranked each; `rank` says what it is for.
+
+    Templates are ranked one after the other, those that are evaluated whole first. One whose floor, a time that no
+    point of it beats, is above all that a whole one lists is not searched: nobody counts its legal points then.
+
+    Parameters
+    ----------
+    count : int
+        First schedules of each, and of all.
+    constraints : Constraints
+        The time limit is that of all together; what is left of it is shared out evenly among those that are left.
+
+    Raises
+    ------
+    SpaceError
+        A template does not apply.
+    ModelVersionError
+        A correction does not fit its model.
+    """
+    watch, accuracy = Watch(constraints.time_limit_s, progress), constraints.admitted
+    plans: dict[str, Plan] = {}
+    models: dict[str, Model] = {}
+    number, cut_s = len(names), math.inf
+    for at, name in enumerate(sorted(names, key=lambda name: not template_named(name).is_whole)):
+        saved, plain = corrections[name], make_model(workload, hardware, name, accuracy)
+        learned = None if saved is None else CorrectedModel(plain, saved.model)
+        model = models[name] = plain if learned is None else learned
+        left_s = None if watch.left_s is None else max(_LEAST_S, watch.left_s / (number - at))
+        part = watch.part(at / number, (at + 1) / number)
+        left_out = LeftOut(plain.floor_s, cut_s) if learned is None and plain.floor_s > cut_s else None
+        if left_out is None:
+            ranking = model.rank(count, left_s, distinct=constraints.distinct, progress=part.report)
+        else:
+            ranking = _slower(model)
+        plan, points = replace(_plan(model, ranking, accuracy), left_out=left_out), ranking.points
+        if learned is not None and saved is not None and len(points):
+            support = float(learned.correction(points[:1]).support[0])
+            applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
+            plan = replace(plan, correction=applied)
+        plans[name] = plan
+        if template_named(name).is_whole and len(points) >= count:
+            cut_s = min(cut_s, max(prediction.time_s for prediction in plan.predictions))
+    return joint.merged([plans[name] for name in names], count), models
+
+
+def _slower(model: Model) -> Ranking:
+    """Return the ranking of a space of which no point is needed: its floor is above what others have."""
+    guarantee = Guarantee("certified", 0.0, 0, model.space.size)
+    none = np.empty((0, len(model.space.columns)), dtype=np.int64)
+    return Ranking(none, guarantee, None, None, alike_is_exact=True)
+
+
+def _plan(model: Model, ranking: Ranking, accuracy: str) -> Plan:
+    """Return the plan of one template, without what it says of corrections."""
+    points = ranking.points
+    return Plan(
+        model.workload,
+        model.hardware,
+        [model.space.schedule_of(point) for point in points],
+        model.predictions(points),
+        ranking.guarantee,
+        model.space.size,
+        ranking.num_legal,
+        ranking.rejected,
+        model.rules,
+        model.space.template,
+        None if ranking.num_alike is None else ranking.num_alike.tolist(),
+        ranking.alike_is_exact,
+        accuracy=accuracy,
+        plain_best_s=float(model.plain.times(points)[0].min()) if len(points) else None,
+    )

@@ -1,0 +1,51 @@
+"""What is asked of whole networks: groups that check themselves and do not change."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from anatune.errors import SpaceError
+from anatune.network.compiling.request import Listeners, MeasuringOptions, ModelSource, Quantising, Request
+from anatune.network.compiling.session import compile as compile_model
+
+GROUPS = (ModelSource, MeasuringOptions, Quantising, Listeners, Request)
+
+
+def test_every_keyword_of_compile_is_in_one_group():
+    fields = [name for group in GROUPS for name in group.__struct_fields__]
+    groups = {"measuring", "quantising", "listeners"}
+    assert sorted(set(fields) - groups) == sorted(set(inspect.signature(compile_model).parameters) - {"hw"})
+    assert len(set(fields)) == len(fields)
+
+
+@pytest.mark.parametrize("group", [MeasuringOptions, Quantising, Listeners, Request])
+def test_groups_have_defaults_and_do_not_change(group):
+    made = group()
+    with pytest.raises(AttributeError):
+        setattr(made, group.__struct_fields__[0], None)
+
+
+@pytest.mark.parametrize(
+    ("group", "wrong", "why"),
+    [
+        (MeasuringOptions, {"trials": 1.5}, "trials is 1.5"),
+        (MeasuringOptions, {"time_limit_s": -1}, "time_limit_s is -1"),
+        (MeasuringOptions, {"patience": 3}, "trials is 0; say how many"),
+        (MeasuringOptions, {"cluster": "tcp://lab:8786"}, "trials is 0; say how many"),
+        (Quantising, {"percentile": 50}, "percentile is 50"),
+        (Quantising, {"percentile": True}, "percentile is True"),
+        (Listeners, {"on_stage": "say"}, "on_stage is 'say'"),
+        (Request, {"fallback": "torch"}, "fallback is 'torch'"),
+        (Request, {"precision": "int4"}, "precision is 'int4'"),
+        (Request, {"quantising": Quantising(np.zeros((2, 3)))}, "are for precision int8"),
+        (Request, {"quantising": Quantising(percentile=99)}, "are for precision int8"),
+    ],
+)
+def test_each_group_refuses_what_is_wrong(group, wrong, why):
+    with pytest.raises(SpaceError, match=f"^compile: .*{why}"):
+        group(**wrong)
+
+
+def test_int8_takes_data():
+    assert Request(precision="int8", quantising=Quantising(np.zeros((2, 3)), 99.9)).quantising.percentile == 99.9
