@@ -102,7 +102,7 @@ def test_what_has_no_code_by_triton_stays_on_cuda_cores(model):
     summary = anatune.compile(model, x, hw="a100", accuracy="relaxed").summary
     assert summary.kernels or summary.operators
     assert "triton" not in {kernel.template for kernel in summary.kernels}
-    with pytest.raises((SpaceError, BuildError), match="float64|Triton"):
+    with pytest.raises((SpaceError, BuildError), match=r"float64|Triton"):
         anatune.compile(model, x, hw="a100", accuracy="relaxed", precision="float32")
 
 
