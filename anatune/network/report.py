@@ -155,6 +155,7 @@ def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, 
             "count": kernel.count,
             "flop": kernel.count * kernel.flop,
             "template": kernel.template,
+            "rounded_to": _rounding(summary, kernel),
             "layout": kernel.layout,
             "epilogue": kernel.epilogue,
             "bound_by": kernel.bound_by,
@@ -243,6 +244,11 @@ def _told(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, bool]]
     return [*told, *_losses_told(summary), (_check_text(summary), False)]
 
 
+def _rounding(summary: ModelSummary, kernel: KernelSummary) -> str | None:
+    """Return what a product's operands are rounded to: Triton's products of float32 are of tf32."""
+    return "tf32" if summary.precision == "float32" and kernel.template == "triton" else None
+
+
 def _table(summary: ModelSummary, measured_s: Measured, width: int) -> list[Line]:
     kernels = sorted(summary.kernels, key=lambda kernel: -kernel.total_s)
     times = [measured_of(measured_s, kernel.name) if measured_s else kernel.total_s for kernel in kernels]
@@ -254,11 +260,14 @@ def _table(summary: ModelSummary, measured_s: Measured, width: int) -> list[Line
         ("share", ["-" if time_s is None else units.percent(time_s / total_s) for time_s in times]),
         ("bound by", [kernel.bound_by for kernel in kernels]),
         ("template", [kernel.template for kernel in kernels]),
+        ("rounded to", [_rounding(summary, kernel) or "-" for kernel in kernels]),
         ("registers", [str(kernel.registers) for kernel in kernels]),
         ("spilled", [units.size(kernel.spill_bytes or 0) for kernel in kernels]),
         ("product", [f"{one.workload} ({one.varies})" if one.varies else one.workload for one in kernels]),
     ]
-    without = {"measured": measured_s is None, "registers": not _on_gpu(summary), "spilled": not _on_gpu(summary)}
+    is_rounded = any(_rounding(summary, kernel) for kernel in kernels)
+    without = dict.fromkeys(("registers", "spilled"), not _on_gpu(summary))
+    without |= {"measured": measured_s is None, "rounded to": not is_rounded}
     shown = [column for column in cells if not without.get(column[0])]
     return table(shown, ("bound by", "template", "product"), width=width)
 

@@ -193,8 +193,9 @@ def compile_model(
     instructions of that CPU, and gives it its own cores.
 
     A GPU need not be here: kernels become cubins, and the folder runs where that GPU is. Records of it (--records,
-    written by `anatune tune` there) are used. With --precision bfloat16, float16 or fp8, and on AMD's GPUs always,
-    products run on matrix units, and everything is Triton's kernels.
+    written by `anatune tune` there) are used. With --precision bfloat16, float16 or fp8, on NVIDIA from sm_80 on with
+    --accuracy relaxed (float32 rounded to tf32) unless records are named, and on AMD's GPUs always, products run on
+    matrix units, and everything is Triton's kernels.
 
     `anatune run DIR` and anatune.load("DIR") run it.
 
@@ -295,7 +296,7 @@ def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Pat
         raise UsageError("--compare plans and predicts; leave who measures out")
     usual = CompileOptions()
     given = {name for name in asked.__struct_fields__ if getattr(asked, name) != getattr(usual, name)}
-    others = given - {"hw", "compare", "price", "precision", "input_shape", "size", "state"}
+    others = given - {"hw", "compare", "price", "precision", "accuracy", "input_shape", "size", "state"}
     if others:
         raise UsageError(f"--compare plans and predicts; leave out --{min(others).replace('_', '-')}")
     names = [name.strip() for name in str(asked.hw).split(",")]
@@ -305,8 +306,8 @@ def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Pat
     with Progress() as progress:
         inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
         found = compare(
-            model, inputs, hw=names, precision=asked.precision, sizes=named_sizes(asked.size),
-            state=named_state(asked.state), progress=progress.count("predictions"),
+            model, inputs, hw=names, precision=asked.precision, accuracy=asked.accuracy or "standard",
+            sizes=named_sizes(asked.size), state=named_state(asked.state), progress=progress.count("predictions"),
         )  # fmt: skip
     named = {one.hardware: prices[name] for one, name in zip(found, names, strict=False) if name in prices}
     if page_file is not None:

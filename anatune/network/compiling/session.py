@@ -13,7 +13,7 @@ import msgspec
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.show import duration
-from anatune.errors import SpaceError, WorkloadError
+from anatune.errors import BuildError, SpaceError, WorkloadError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.network.compiling.compiled import CompiledModel, draw_inputs
 from anatune.network.compiling.memory import check_model
@@ -87,7 +87,8 @@ def compile(
     threads : int, optional
         Of a CPU's kernels; all cores by default.
     accuracy : {"standard", "relaxed"}
-        As `anatune.plan`.
+        As `anatune.plan`. "relaxed" for NVIDIA's GPUs from sm_80 on, without records: products of float32 are of tf32
+        on matrix units, and all kernels are Triton's; other GPUs multiply float32 on CUDA cores.
     precision : {"float32", "bfloat16", "float16", "int8", "fp8"}, optional
         Of a CPU: products multiply numbers of this dtype, sums are float32, and what lies between products has 16 bits
         where nothing but products reads it. By default the model's own, where the processor has instructions for it;
@@ -205,7 +206,17 @@ def compile_source(given: ModelSource, device: HardwareSpec, request: Request) -
 
 
 def compile_imported(source: Imported, target: ModelTarget) -> CompiledModel:
-    """Return an imported model compiled for a device, stage by stage; errors as `compile`."""
+    """Return an imported model compiled by a target, or by the one that takes what it has no code for."""
+    try:
+        return _compile_by(source, target)
+    except (BuildError, SpaceError):
+        if target.otherwise is None:
+            raise
+    return _compile_by(source, target.otherwise)
+
+
+def _compile_by(source: Imported, target: ModelTarget) -> CompiledModel:
+    """Return an imported model compiled by a target, stage by stage; errors as `compile`."""
     from anatune.network.compiling.costs import ModelCosts
 
     if target.widens:

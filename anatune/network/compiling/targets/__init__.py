@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anatune.core.accuracy import RELAXED
 from anatune.core.hardware.spec import HardwareSpec
 
 if TYPE_CHECKING:
@@ -22,7 +23,19 @@ __all__ = ["is_all_triton", "model_of", "target_of"]
 
 def is_all_triton(device: HardwareSpec, request: Request) -> bool:
     """Whether a GPU's kernels are all Triton's."""
-    return request.precision is not None or (device.kind == "gpu" and device.vendor == "amd")
+    if request.precision is not None or (device.kind == "gpu" and device.vendor == "amd"):
+        return True
+    return _may_round(device, request)
+
+
+def _may_round(device: HardwareSpec, request: Request) -> bool:
+    """Whether products of float32 may be tf32's: kernels with records are those that were measured, on CUDA cores."""
+    if device.kind != "gpu" or request.accuracy != RELAXED or request.trials or request.records is not None:
+        return False
+    from anatune.core.workload.operators.matmul import matmul
+    from anatune.templates import TRITON
+
+    return TRITON.takes(matmul(512, 512, 512), device)
 
 
 def target_of(device: HardwareSpec, request: Request) -> ModelTarget:

@@ -155,6 +155,11 @@ class ModelTarget(ABC):
         """Return what a processor has to have for a model."""
         return self.features
 
+    @property
+    def otherwise(self) -> ModelTarget | None:
+        """The target of the same device that takes a model for which this one has no code; None: there is none."""
+        return None
+
     @abstractmethod
     def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
         """Return an imported model behind all passes, with the model's first choices of kernels.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from anatune.core.accuracy import STANDARD
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.network.compiling.request import Request
@@ -28,6 +29,7 @@ def compare(
     *,
     hw: str | Sequence[HardwareLike],
     precision: str | None = None,
+    accuracy: str = STANDARD,
     sizes: Sizes | None = None,
     dynamic_shapes: object = None,
     state: str | Mapping[str, str] | None = None,
@@ -43,7 +45,7 @@ def compare(
 
     Parameters
     ----------
-    model, example_inputs, precision, sizes, dynamic_shapes, state
+    model, example_inputs, precision, accuracy, sizes, dynamic_shapes, state
         As of `anatune.compile`. What a state holds is the most that it can. Weights may be on PyTorch's meta device.
     hw : str, or sequence of str, Path or GpuSpec
     ranks : int
@@ -93,7 +95,7 @@ def compare(
             assert device.kind == "gpu"
             if progress is not None:
                 progress(len(found), len(points) * len(devices))
-            target = TritonTarget(device, Request(precision=precision))
+            target = TritonTarget(device, Request(precision=precision, accuracy=accuracy))
             check_sizes(own, target)
             summary = target.described(planned_model(target, graph, own))
             rows = (*summary.rows, *exchange)

@@ -13,6 +13,7 @@ import msgspec
 from anatune import api
 from anatune.codegen.compat import bare_target
 from anatune.codegen.triton.compiler import check_target
+from anatune.core.accuracy import RELAXED
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
@@ -37,7 +38,7 @@ from anatune.network.compiling.targets.partial_sums import with_partial_sums
 from anatune.network.compiling.targets.smaller import smaller
 from anatune.network.graph.experts.passes import deciding, lead_of
 from anatune.network.graph.integers.scaled import has_integers
-from anatune.network.graph.nodes import HALVES, Graph, Node, Value, rewritten, tensor_type
+from anatune.network.graph.nodes import HALVES, Graph, Node, TensorType, Value, rewritten, tensor_type
 from anatune.network.graph.operators import ATTENTION, EXPERTS, PRODUCTS, PUT, ROUTE, SCALED_MATMUL
 from anatune.network.graph.passes.attention import attention_of, with_attention, without_mask
 from anatune.network.graph.passes.layouts import everywhere, laid_out
@@ -61,8 +62,9 @@ from anatune.tuning.machine import usable_cores
 
 __all__ = ["TritonTarget"]
 
-_MOST_ERROR = {"bfloat16": 5e-2, "float16": 1e-2, FP8: 0.25}
-"""Of an output, over its largest magnitude, beside the original in float32."""
+_MOST_ERROR = {"bfloat16": 5e-2, "float16": 1e-2, WIDE: 1e-2, FP8: 0.25}
+"""Of an output, over its largest magnitude, beside the original in float32, whose products are of tf32: it has the bits
+behind the point that float16 has."""
 _LEAST_DIM = 16
 """Of a product in Triton."""
 _WHOLE_S = 600.0
@@ -130,7 +132,8 @@ class _Planner:
             return None, ()
         if node.op == SCALED_MATMUL:
             return plain, (0,) * len(node.arguments)
-        word = f"{self.precision}:{WIDE}" if is_output and node.op != EXPERTS else self.precision
+        is_wider = is_output and node.op != EXPERTS and self.precision != WIDE
+        word = f"{self.precision}:{WIDE}" if is_wider else self.precision
         workload = workload_named(plain.operator, **{**plain.attribute, "dtype": word})
         if node.op == EXPERTS:  # nothing else computes it
             return workload, (0, 0, lead_of(workload.tensor("ends").num_elements), 0)
@@ -139,7 +142,7 @@ class _Planner:
     def _attention(self, node: Node) -> tuple[Workload, tuple[int, ...]] | None:
         """Return an attention's workload and where its operands begin; None: the template does not take it."""
         found = attention_of(node)
-        if found is None:
+        if found is None or self.precision == WIDE:  # its kernels are of 16 bits; else it is products and a softmax
             return None
         own = node.attributes
         steps = (own["dim"], *found.offsets, *(step for place in found.strides for step in place))
@@ -173,6 +176,13 @@ def _planner_of(planned: PlannedModel) -> _Planner:
     return planned.decisions
 
 
+def _has_float64(graph: Graph) -> bool:
+    """Return whether anything that is computed is float64."""
+    values = [*graph.inputs, *graph.outputs, *graph.nodes()]
+    types = [kind for value in values for kind in ([value.type] if isinstance(value.type, TensorType) else value.type)]
+    return any(kind.dtype == "float64" for kind in types)
+
+
 class TritonTarget(ModelTarget):
     """A GPU with matrix units, which need not be there; see `ModelTarget`.
 
@@ -196,13 +206,18 @@ class TritonTarget(ModelTarget):
                 f"compile: kernels for {hardware.name} are planned, not measured, where all are Triton's; leave trials "
                 "and records out"
             )
-        if request.precision not in (None, *HALVES, FP8):
+        self._rounds = request.accuracy == RELAXED and hardware.vendor == "nvidia"
+        if request.precision not in (None, *HALVES, FP8, *((WIDE,) if self._rounds else ())):
+            advice = f"; leave it out for {WIDE}" if hardware.vendor == "nvidia" else ""
             raise SpaceError(
                 f"compile: precision is {request.precision}, expected {', '.join(HALVES)} or {FP8} for {hardware.name}"
+                f"{advice}"
             )
         super().__init__(hardware, 1, request, bare_target("x86_64"))
         check_target(hardware)
         self._check_units(_of_memory(request.precision) or HALVES[0])
+        if self._rounds and request.precision in (None, WIDE):
+            self.keeps_state = False  # as models of float32 on CUDA cores
         if request.precision == FP8:
             float8_of(hardware)
 
@@ -212,6 +227,15 @@ class TritonTarget(ModelTarget):
 
     # -- planning ----------------------------------------------------------------------------------------------------
 
+    @property
+    def otherwise(self) -> ModelTarget | None:
+        """The target of CUDA cores, where tf32 is only admitted and no precision is named."""
+        if not self._rounds or self.request.precision is not None:
+            return None
+        from anatune.network.compiling.targets.gpu import GpuTarget
+
+        return GpuTarget(self.hardware, self.request)
+
     def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
         """Return an imported model behind all passes, with the model's first choices of kernels."""
         if has_integers(graph):
@@ -219,11 +243,14 @@ class TritonTarget(ModelTarget):
                 f"compile: the model is quantised, and for {self.hardware.name} products are {' or '.join(HALVES)}; "
                 "compile the float32 model"
             )
+        if self._rounds and _has_float64(graph):
+            raise SpaceError("compile: the model has numbers of float64, which tf32 would round; leave --accuracy out")
         precision = _of_memory(self.request.precision) or precision_of(graph)
-        if precision not in HALVES:
+        if precision not in HALVES and not self._rounds:
+            others = f", or --accuracy {RELAXED} for tf32" if self.hardware.vendor == "nvidia" else ""
             raise SpaceError(
                 f"compile: the model is {precision}, which {self.hardware.name}'s matrix units do not multiply "
-                f"unrounded; name a precision (--precision {HALVES[1]} or {HALVES[0]})"
+                f"unrounded; name a precision (--precision {HALVES[1]} or {HALVES[0]}){others}"
             )
         self._check_units(precision)
         planner = _Planner(self.hardware, self.request, precision)

@@ -298,6 +298,8 @@ LINEAR = (nn.Linear(32, 16).eval(), (torch.zeros(4, 32),))
         ({"hw": "mi300x", "precision": None}, SpaceError, r"the model is float32, .* name a precision"),
         ({"hw": "rtx2080ti"}, SpaceError, "has no matrix units that Triton makes code for"),
         ({"precision": "float32"}, SpaceError, "precision is float32, expected float16, bfloat16 or fp8 for h100"),
+        ({"hw": "rtx2080ti", "precision": "float32", "accuracy": "relaxed"}, SpaceError, "has no matrix units that"),
+        ({"hw": "mi300x", "precision": "float32", "accuracy": "relaxed"}, SpaceError, "precision is float32"),
         ({"threads": 2}, SpaceError, "threads are for CPUs"),
         ({"hw": "mi300x", "trials": 4, "precision": None}, DeviceError, "planned, not measured"),
     ],
