@@ -24,7 +24,7 @@ from anatune.writable import can_write
 
 _log = logging.getLogger(__name__)
 _FIRST_S = {"cpu": 25.0, "cuda": 16.0, "thin": 5.0, "winograd": 2.0}
-"""Room of ``anatune/templates`` -> seconds that compiling it takes. Source: user time of a first plan less that of a
+"""Folder of ``anatune/templates`` -> seconds that compiling it takes. Source: user time of a first plan less that of a
 second one, Granite Rapids, one of 2 virtual cores, 2026-11."""
 
 _Function = TypeVar("_Function", bound=Callable[..., object])

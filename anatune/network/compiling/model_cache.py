@@ -3,7 +3,7 @@
 An entry is found by all that the model depends on: the file with all weights beside it, the sizes of example inputs,
 the device, what was asked for, the sources of this package, the compilers and the processor. Models that are no files,
 and those whose kernels are measured, are compiled each time; so are plans and kernels (`compiling.plan_cache`,
-`codegen.relax.objects`) not.
+`network.relax.objects`) not.
 """
 
 from __future__ import annotations

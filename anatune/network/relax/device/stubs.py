@@ -14,7 +14,7 @@ _WIDE = "float32"
 
 
 def stub(name: str, node: Node, kind: str) -> ModelKernel:
-    """Return a kernel that does nothing: what stands for a planned one where its operands are looked at.
+    """Return a kernel that does nothing: TVM keeps its call, whose operands `steps` reads to launch the planned kernel.
 
     Parameters
     ----------
