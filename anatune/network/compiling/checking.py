@@ -346,15 +346,15 @@ class Suspects:
         return f"{right}: {self._origin(inputs, wanted)}"
 
     def _origin(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
-        """Return whose mistake it is where no operator is wrong: of the passes, or of the import."""
+        """Return whose mistake it is where no operator is wrong: of the passes, or of the reader."""
         try:
             plain = self._results(self.original(), {}, inputs)
         except AnatuneError as error:
-            return f"a pass over the graph, or TVM's import ({error})"
+            return f"a pass over the graph, or the reader of the model ({error})"
         worst = max(error_of(own, want) for own, want in zip(plain, wanted, strict=True))
         if not any(map(_differs, plain, wanted)):
             return "a pass of anatune's over the graph changes what it computes"
-        return f"TVM's own import and code differ as well, by {worst:.3g}, without anything of anatune's"
+        return f"without passes and planned kernels it differs as well, by {worst:.3g}: reader or TVM's code is wrong"
 
     def _results(self, graph: Graph, kernels: Mapping[Node, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
         """Return the outputs of a graph, built and run; errors as `compiling.session.compile`."""
