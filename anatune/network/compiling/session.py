@@ -209,10 +209,10 @@ def compile_imported(source: Imported, target: ModelTarget) -> CompiledModel:
     """Return an imported model compiled by a target, or by the one that takes what it has no code for."""
     try:
         return _compile_by(source, target)
-    except (BuildError, SpaceError):
-        if target.otherwise is None:
+    except (BuildError, SpaceError) as error:
+        if (other := target.otherwise(error)) is None:
             raise
-    return _compile_by(source, target.otherwise)
+    return _compile_by(source, other)
 
 
 def _compile_by(source: Imported, target: ModelTarget) -> CompiledModel:

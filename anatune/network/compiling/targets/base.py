@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anatune.core.hardware.spec import HardwareSpec
-from anatune.errors import BuildError, RunError
+from anatune.errors import AnatuneError, BuildError, RunError
 from anatune.files import scratch_folder
 from anatune.network.compiling.attention import PlannedAttention
 from anatune.network.compiling.compiled import CompiledModel
@@ -155,9 +155,8 @@ class ModelTarget(ABC):
         """Return what a processor has to have for a model."""
         return self.features
 
-    @property
-    def otherwise(self) -> ModelTarget | None:
-        """The target of the same device that takes a model for which this one has no code; None: there is none."""
+    def otherwise(self, error: AnatuneError) -> ModelTarget | None:
+        """Return the target of the same device that takes a model which this one refused; None: the error stands."""
         return None
 
     @abstractmethod

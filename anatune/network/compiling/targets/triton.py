@@ -20,7 +20,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Access, Workload
 from anatune.core.workload.operators.attention import attention, strided_attention
 from anatune.emit.buffer import Buffer
-from anatune.errors import BuildError, DeviceError, SpaceError
+from anatune.errors import AnatuneError, BuildError, DeviceError, SpaceError
 from anatune.measure.cuda.apart import compiled_kernels
 from anatune.model.learned.corrections import NONE
 from anatune.network.compiling.checking import checked
@@ -49,6 +49,7 @@ from anatune.network.graph.passes.rows import without_rows
 from anatune.network.graph.passes.simplify import simplified, source_of
 from anatune.network.graph.products import workload_named, workload_of
 from anatune.network.graph.summary import ModelSummary, num_bytes_of
+from anatune.network.relax.device.ir import NoSourceError
 from anatune.network.relax.device.lowering import DeviceCall, Lowered, Planned, lowered
 from anatune.network.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
 from anatune.network.relax.device.routing import planned_route
@@ -63,8 +64,7 @@ from anatune.tuning.machine import usable_cores
 __all__ = ["TritonTarget"]
 
 _MOST_ERROR = {"bfloat16": 5e-2, "float16": 1e-2, WIDE: 1e-2, FP8: 0.25}
-"""Of an output, over its largest magnitude, beside the original in float32, whose products are of tf32: it has the bits
-behind the point that float16 has."""
+"""Largest error of an output over its largest magnitude; float32 stands for tf32, which is as precise as float16."""
 _LEAST_DIM = 16
 """Of a product in Triton."""
 _WHOLE_S = 600.0
@@ -227,10 +227,10 @@ class TritonTarget(ModelTarget):
 
     # -- planning ----------------------------------------------------------------------------------------------------
 
-    @property
-    def otherwise(self) -> ModelTarget | None:
-        """The target of CUDA cores, where tf32 is only admitted and no precision is named."""
-        if not self._rounds or self.request.precision is not None:
+    def otherwise(self, error: AnatuneError) -> ModelTarget | None:
+        """Return the target of CUDA cores, where tf32 is only admitted and a refusal, not a compiler, ended it."""
+        is_refusal = isinstance(error, NoSourceError | SpaceError)
+        if not is_refusal or not self._rounds or self.request.precision is not None:
             return None
         from anatune.network.compiling.targets.gpu import GpuTarget
 

@@ -5,8 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from anatune.errors import BuildError
-from anatune.network.relax.device.ir import INFINITY, NAN_STAYS, Call, Expr, Infix, Negative, Number, equal, where
+from anatune.network.relax.device.ir import (
+    INFINITY,
+    NAN_STAYS,
+    Call,
+    Expr,
+    Infix,
+    Negative,
+    NoSourceError,
+    Number,
+    equal,
+    where,
+)
 
 __all__ = ["expand", "join", "reduce_tile"]
 
@@ -70,11 +80,11 @@ def expand(
 
     Raises
     ------
-    BuildError
+    NoSourceError
         There is no Triton for it.
     """
     if function not in {*_SAME, *_ONCE, *_AGAIN, "pow"}:
-        raise BuildError(f"the function {function} has no Triton source")
+        raise NoSourceError(f"the function {function} has no Triton source")
     first = arguments[0]
     if function == "pow":
         exponent = arguments[1].value if isinstance(arguments[1], Number) else math.nan

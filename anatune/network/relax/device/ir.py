@@ -11,16 +11,22 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from anatune.errors import BuildError
+
 __all__ = [
     "INFINITY", "LARGEST", "NAN_STAYS", "Assign", "Call", "Cast", "Choice", "Element", "Expanded", "Expr", "For",
-    "Full", "Infix", "Load", "Name", "Negative", "Nest", "Number", "Reduction", "Statement", "Store", "compensated",
-    "elements_in", "equal", "expr_of", "finite", "names_in", "parts_of", "where",
+    "Full", "Infix", "Load", "Name", "Negative", "Nest", "NoSourceError", "Number", "Reduction", "Statement", "Store",
+    "compensated", "elements_in", "equal", "expr_of", "finite", "names_in", "parts_of", "where",
 ]  # fmt: skip
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
 """Numbers of 16 bits."""
 NAN_STAYS = (("propagate_nan", "tl.PropagateNan.ALL"),)
 """Argument of ``tl.maximum`` and ``tl.minimum`` with which a NaN is no number that the other one replaces."""
+
+
+class NoSourceError(BuildError):
+    """A part of a network has no Triton source, though TVM may have code for it."""
 
 
 class Expr:

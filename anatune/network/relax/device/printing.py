@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from anatune.emit.elementary import MIDDLE, NORMAL_TAIL
 from anatune.emit.script import Script
-from anatune.errors import BuildError
 from anatune.network.relax.device.ir import (
     Assign,
     Call,
@@ -21,6 +20,7 @@ from anatune.network.relax.device.ir import (
     Load,
     Name,
     Negative,
+    NoSourceError,
     Number,
     Statement,
     Store,
@@ -165,12 +165,12 @@ def triton_type(dtype: str) -> str:
 
     Raises
     ------
-    BuildError
+    NoSourceError
         Triton has no such type.
     """
     own = {**TRITON_TYPES, "bool": "int1", **{name: name for name in _OTHERS}}
     if dtype not in own:
-        raise BuildError(f"numbers of type {dtype} have no Triton source; keep them out of the model")
+        raise NoSourceError(f"numbers of type {dtype} have no Triton source; keep them out of the model")
     return own[dtype]
 
 
@@ -226,4 +226,4 @@ def _text_and_level(node: Expr) -> tuple[str, int]:
             where = "" if mask is None else f", mask={print_expr(mask)}"
             where += "" if other is None else f", other={print_expr(other)}"
             return f"tl.load({parameter}_ptr + {print_expr(index, 6)}{where})", _ALONE
-    raise BuildError(f"{type(node).__name__} of a nest has no Triton source: it is made one of tiles first")
+    raise NoSourceError(f"{type(node).__name__} of a nest has no Triton source: it is made one of tiles first")

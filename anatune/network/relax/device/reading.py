@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anatune.codegen.compat import import_tvm
-from anatune.errors import BuildError
 from anatune.network.relax.device.ir import (
     NAN_STAYS,
     Call,
@@ -17,6 +16,7 @@ from anatune.network.relax.device.ir import (
     Infix,
     Name,
     Nest,
+    NoSourceError,
     Number,
     Reduction,
     equal,
@@ -50,7 +50,7 @@ def read_nest(name: str, nest: nests.Nest, buffers: Mapping[tirx.Var, int]) -> N
 
     Raises
     ------
-    BuildError
+    NoSourceError
         It has something that there is no Triton for.
     """
     return _Reader(name, nest, buffers).read()
@@ -71,7 +71,7 @@ class _Reader:
     def read(self) -> Nest:
         nest, stores = self.nest, self.stores(self.nest.body)
         if len(stores) > 1:
-            raise BuildError(f"{self.name}: a nest with several results has no Triton source")
+            raise NoSourceError(f"{self.name}: a nest with several results has no Triton source")
         value = self.reduction(stores[0]) if any(nest.is_reduction) else self.value(stores[0].value)
         moves = tuple(access.steps for access in nest.accesses if not access.is_store)
         target = self.element(stores[0].buffer, stores[0].indices)
@@ -90,7 +90,7 @@ class _Reader:
         sides = [node.a, node.b] if kind in JOINS else []
         terms = [side for side in sides if not self.is_own(side, store)]
         if len(terms) != 1:
-            raise BuildError(f"{self.name}: the reduction {node!s:.60} has no Triton source")
+            raise NoSourceError(f"{self.name}: the reduction {node!s:.60} has no Triton source")
         first = self.value(self.stores(self.nest.first)[0].value)
         return Reduction(kind, self.value(terms[0]), first, str(node.ty))
 
@@ -135,13 +135,13 @@ class _Reader:
         if isinstance(node, tvm.tirx.Let):
             self.values[node.var] = self.value(node.value)
             return self.value(node.body)
-        raise BuildError(f"{kind} {node!s:.80} has no Triton source")
+        raise NoSourceError(f"{kind} {node!s:.80} has no Triton source")
 
     def quotient(self, node: tirx.FloorDiv, kind: str) -> Expr:
         left, right = self.value(node.a), self.value(node.b)
         is_float, is_division = str(node.ty).startswith(("float", "bfloat")), kind.endswith("Div")
         if is_float and kind != "Div":
-            raise BuildError(f"{kind} of {node.ty} has no Triton source")
+            raise NoSourceError(f"{kind} of {node.ty} has no Triton source")
         if is_float:
             return left / right
         if kind.startswith("Floor") and not self.is_natural(node.a):  # Triton's own truncate, as C's

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, last_line
-from anatune.errors import BuildError
 from anatune.network.graph.nodes import Array
 from anatune.network.relax.building import fused
-from anatune.network.relax.device.ir import Cast, Element, Nest, elements_in
+from anatune.network.relax.device.ir import Cast, Element, Nest, NoSourceError, elements_in
 from anatune.network.relax.device.reading import read_nest
 from anatune.network.relax.kernels import KERNEL
 from anatune.network.relax.rest import nests
@@ -101,7 +100,7 @@ def steps_of(module: IRModule, target: Target, num_inputs: int, num_weights: int
 
     Raises
     ------
-    BuildError
+    NoSourceError
         TVM has no loops for an operator, or they are more than loops around arithmetic: large sorts.
     """
     tvm = import_tvm()
@@ -111,7 +110,7 @@ def steps_of(module: IRModule, target: Target, num_inputs: int, num_weights: int
         with target:
             module = relax.transform.RewriteDataflowReshape()(fused(module))
     except TVM_ERRORS as error:
-        raise BuildError(f"TVM cannot write the model as loops: {last_line(error)}") from error
+        raise NoSourceError(f"TVM cannot write the model as loops: {last_line(error)}") from error
     return _Reader(tvm, module, num_inputs, num_weights).read()
 
 
@@ -164,7 +163,7 @@ class _Reader:
             return self.one(node.args[0])
         if name in ("relax.call_tir", "relax.call_tir_inplace"):
             return self.called(node, kind, is_in_place=name != "relax.call_tir")
-        raise BuildError(f"{name or type(node).__name__} of the model has no kernel on GPUs")
+        raise NoSourceError(f"{name or type(node).__name__} of the model has no kernel on GPUs")
 
     def one(self, node: ir.Expr) -> Tensor:
         found = self.value(node, None)
@@ -230,7 +229,7 @@ class _Reader:
         return nests.Nest([one], [tvm.tirx.const(1, "int64")], [False], body, None, (), frozenset(), frozenset())
 
 
-def _refused(name: str) -> BuildError:
+def _refused(name: str) -> NoSourceError:
     is_put = name.startswith("scatter")
     advice = "put rows into what is state (state=, --state), or " * is_put + "cut the model before it"
-    return BuildError(f"{name}: the operator is more than loops around arithmetic, and has no kernel on GPUs; {advice}")
+    return NoSourceError(f"{name}: it is more than loops around arithmetic, and has no kernel on GPUs; {advice}")

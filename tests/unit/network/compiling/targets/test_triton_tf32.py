@@ -16,6 +16,7 @@ import anatune
 from anatune.errors import BuildError, SpaceError, WorkloadError
 from anatune.network.compiling.request import MeasuringOptions, Request
 from anatune.network.compiling.targets import target_of
+from anatune.network.relax.device.ir import NoSourceError
 from anatune.network.report import model_dict, model_lines
 from tests.tiers import slow_from
 from tests.unit.network.compiling.models import residual_network
@@ -104,6 +105,13 @@ def test_what_has_no_code_by_triton_stays_on_cuda_cores(model):
     assert "triton" not in {kernel.template for kernel in summary.kernels}
     with pytest.raises((SpaceError, BuildError), match=r"float64|Triton"):
         anatune.compile(model, x, hw="a100", accuracy="relaxed", precision="float32")
+
+
+def test_what_a_compiler_says_is_no_refusal():
+    """Else a fault of Triton's would show as a slower network only."""
+    target = target_of(anatune.hardware("a100"), Request(accuracy="relaxed"))
+    assert target.otherwise(BuildError("ptxas ended")) is None
+    assert type(target.otherwise(NoSourceError("atan"))).__name__ == "GpuTarget"
 
 
 def test_devices_are_compared_in_tf32_where_it_is_admitted():
