@@ -232,4 +232,5 @@ class _Reader:
 def _refused(name: str) -> NoSourceError:
     is_put = name.startswith("scatter")
     advice = "put rows into what is state (state=, --state), or " * is_put + "cut the model before it"
-    return NoSourceError(f"{name}: it is more than loops around arithmetic, and has no kernel on GPUs; {advice}")
+    what = "the operator is more than loops around arithmetic, and has no kernel on GPUs"
+    return NoSourceError(f"{name}: {what}; {advice}")
