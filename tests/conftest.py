@@ -15,6 +15,7 @@ import pytest
 
 from tests import first_runs
 from tests.postgres import PostgresServer
+from tests.wording import MESSAGES
 
 pytest_plugins = ["tests.tiers"]
 
@@ -31,6 +32,18 @@ for variable in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
 # Several workers share the cores: threads of linear algebra that wait for each other would take most of their time.
 # Set before any test imports NumPy, and inherited by all processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files; say why in the commit")
+
+
+def pytest_configure(config):
+    MESSAGES.update = config.getoption("--update-golden")
+
+
+def pytest_sessionfinish():
+    MESSAGES.write()
 
 
 def pytest_unconfigure(config):

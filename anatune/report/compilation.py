@@ -7,7 +7,8 @@ from statistics import fmean
 from anatune.core.prediction import Prediction
 from anatune.model.compilation import Compilation, CompiledSchedule
 from anatune.report import units
-from anatune.report.plans import occupancy_text, schedule_items
+from anatune.report.plans import occupancy_text
+from anatune.report.schedules import schedule_items
 from anatune.report.text import Line, columns, paragraph
 
 _MOST_FAILURES = 3

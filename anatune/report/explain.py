@@ -19,8 +19,9 @@ from anatune.model.alternatives import Alternative, alternatives
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.devices import unverified_keys
-from anatune.report.plans import rejected_lines, schedule_items
+from anatune.report.plans import rejected_lines
 from anatune.report.roofline import reachable_share, roofline, workload_peak
+from anatune.report.schedules import schedule_items
 from anatune.report.text import Line, wrapped
 from anatune.templates import template_named
 

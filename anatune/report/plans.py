@@ -6,23 +6,23 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.codegen.arithmetic import arithmetic_of
 from anatune.core.accuracy import ACCURACIES, STANDARD, admits, is_plain_sum
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
-from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
 from anatune.model.plan import Plan
 from anatune.model.pruning.subset import RankedSubset
 from anatune.report import units
 from anatune.report.roofline import ceiling, workload_peak
-from anatune.report.text import Line, item_lines, paragraph, table, wrapped, wrapped_items
+from anatune.report.schedules import meaning_lines, schedule_items, schedule_line, schedule_table, template_items
+from anatune.report.text import Line, paragraph, table, wrapped, wrapped_items
 from anatune.templates import joined_templates, template_named, templates_of, tuning_template
 from anatune.templates.base.model import Rule
 
 _LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
 _MATERIAL_S = 0.5
 """Seconds of compiling that are told."""
+_OCCUPANCY = {"gpu": "share of the warps that an SM can hold", "cpu": "share of the cores that are at work"}
 _TENSOR_DTYPE = {"float32": "tf32"}
 
 
@@ -97,14 +97,20 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None, com
         lines += paragraph(text, width)
     if not plan.schedules:
         return lines
-    heading, *rows = _table(plan, width)
-    lines += [Line(""), heading]
-    for row, schedule, alike in zip(rows, plan.schedules, _alike_items(plan), strict=True):
-        lines.append(row._replace(style="green") if row is rows[0] else row)
-        lines += item_lines(
-            [*template_items(schedule, among_several=bool(plan.joined)), *schedule_items(schedule), *alike], width
-        )
+    heading, first, *rows = _table(plan, width)
+    lines += [Line(""), heading, first._replace(style="green"), *rows, Line(""), *_tile_lines(plan, width)]
     return [*lines, Line(""), *(Line(text, "dim") for text in _legend(plan, width))]
+
+
+def _tile_lines(plan: Plan, width: int) -> list[Line]:
+    """Return the schedules: the first as a table of its tiles, the others in a line each, in the same order."""
+    shown = [
+        (schedule, rank, template_items(schedule, among_several=bool(plan.joined)), ties)
+        for rank, (schedule, ties) in enumerate(zip(plan.schedules, _ties(plan), strict=True), start=1)
+    ]
+    lines = paragraph("schedules: iterations of each axis at each level of the loops, outermost first", width)
+    lines += schedule_table(*shown[0], width)
+    return lines + [line for one in shown[1:] for line in schedule_line(*one, width)]
 
 
 def joined_text(templates: Sequence[str], accuracy: str) -> str:
@@ -148,11 +154,11 @@ def _products_text(plan: Plan) -> str:
     return f"products: {note}" if note else ""
 
 
-def _alike_items(plan: Plan) -> list[list[str]]:
-    """Return what to say behind each schedule of its ties."""
+def _ties(plan: Plan) -> list[str]:
+    """Return how many other schedules have the predicted time of each one, "" for none."""
     word = "" if plan.alike_is_exact else "at least "
     counts = plan.num_alike or [0] * len(plan.schedules)
-    return [[f"and {word}{units.count(count)} alike"] if count else [] for count in counts]
+    return [f"{word}{units.count(count)} more of the same predicted time" if count else "" for count in counts]
 
 
 def _workload_text(plan: Plan) -> str:
@@ -249,45 +255,15 @@ def _legend(plan: Plan, width: int) -> list[str]:
     words = [
         "peak: share of the theoretical peak" + (", of the operations that a plain sum needs" if errors else ""),
         "error: about, of a typical result" if errors else "",
+        f"occupancy: {_OCCUPANCY[plan.hardware.kind]}, and what limits it",
         "waves: work over what the device runs at once",
         f"{levels}: bytes moved at that level over the I/O lower bound" if levels else "",
-        "regs: registers" + (" + spilled ones" if spilled else ""),
-        "alike: of the same predicted time, listed by --all" if any(plan.num_alike or ()) else "",
+        ("regs: registers of a thread" if plan.hardware.kind == "gpu" else "regs: vector registers")
+        + (" + spilled ones" if spilled else ""),
+        "schedules of the same predicted time are listed by --all" if any(plan.num_alike or ()) else "",
     ]
     lines = wrapped("; ".join(word for word in words if word) + ".", width)
-    for template in dict.fromkeys(schedule.template for schedule in plan.schedules):
-        tiles: dict[str, list[str]] = {}
-        for axis, names in template_named(template).levels(plan.workload).items():
-            tiles.setdefault(" x ".join(names), []).append(axis)
-        whose = f"{template}, " if plan.joined else ""
-        for names_text, axes in tiles.items():
-            lines += wrapped(f"{whose}tiles of {', '.join(axes)}: {names_text}", width, hanging="  ")
-    return lines
-
-
-def schedule_items(schedule: Schedule) -> list[str]:
-    """Return a schedule as items: ``i 8x2x16x2x1``, ``k 64x4x4``, ``unroll 512``, ``A by 4``; options last."""
-    words = [f"{axis} {'x'.join(map(str, factors))}" for axis, factors in schedule.tiles.items()]
-    told = schedule.told_options
-    words += [f"{name} {told.pop(name)}" for name in ("unroll",) if name in told]
-    words += [f"{tensor} by {width}" for tensor, width in schedule.vector.items()]
-    return words + [f"{name} {_option_text(value)}" for name, value in told.items()]
-
-
-def template_items(schedule: Schedule, *, among_several: bool) -> list[str]:
-    """Return what to say before a schedule's items: its template among several, and how far off its results may be."""
-    items = [schedule.template] if among_several else []
-    if not is_plain_sum(schedule.template):
-        items.append(f"error {arithmetic_of(schedule).expected_relative_error:.1g}")
-    return items
-
-
-def _option_text(value: OptionValue) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return "-".join(map(str, value)) if value else "none"
-    return str(value)
+    return lines + meaning_lines(plan.schedules, width, name_templates=bool(plan.joined))
 
 
 def rejected_lines(plan: Plan) -> list[str]:

@@ -7,7 +7,8 @@ import math
 from anatune.core.generation import generation_limit
 from anatune.model.ranges.plan import RangePlan
 from anatune.report import units
-from anatune.report.plans import place_text, schedule_items, template_items
+from anatune.report.plans import place_text
+from anatune.report.schedules import schedule_items, template_items
 from anatune.report.text import Line, item_lines, paragraph, table
 
 _MOST_SPELLED = 4

@@ -14,8 +14,8 @@ from anatune.records.export import workload_text
 from anatune.report import units
 from anatune.report.explain import binding_text, changed_parts, circumstances_of
 from anatune.report.findings import agreement, contests, failure_kinds, reference_speeds
-from anatune.report.plans import schedule_items, template_items
 from anatune.report.records import when_text
+from anatune.report.schedules import schedule_items, template_items
 from anatune.report.sessions import SessionView
 from anatune.report.text import Line, Style, paragraph
 from anatune.report.tuning import bound_by_text, interval_text, measured_rate

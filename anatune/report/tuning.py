@@ -8,8 +8,9 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.trial import Trial
 from anatune.model.bound import TimeBound
 from anatune.report import units
-from anatune.report.plans import joined_text, schedule_items, template_items, template_text
+from anatune.report.plans import joined_text, template_text
 from anatune.report.records import peak_of_threads, rate_text
+from anatune.report.schedules import schedule_items, template_items
 from anatune.report.text import Line, paragraph, wrapped_items
 from anatune.report.workers import failures_text, fleet_text, share_lines
 from anatune.tuning.cost import CostEstimate, ModelEstimate

@@ -7,6 +7,7 @@ from anatune.core.hardware.files import load_spec_file
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import BuildError
 from anatune.resources import data_folder
+from tests.wording import refuses
 
 GPUS = [
     spec for path in sorted(data_folder("hwspecs").glob("*.toml")) if isinstance(spec := load_spec_file(path), GpuSpec)
@@ -36,7 +37,7 @@ def test_code_of_its_first_choice_compiles(arch):
 
     source = cuda_kernel(anatune.plan(anatune.matmul(128, 128, 128), NVIDIA[arch], 1).best).source
     if arch not in nvrtc.known_archs():
-        with pytest.raises(BuildError, match=f"arch {arch} is unknown to this compiler") as caught:
+        with refuses(BuildError) as caught:
             nvrtc.compile_cuda(source, arch)
         assert "\n" not in str(caught.value)
         return
@@ -50,6 +51,6 @@ def test_code_for_amd_is_refused_in_one_line(spec):
     lower = pytest.importorskip("anatune.codegen.cuda.lower")
     pytest.importorskip("tvm")
     best = anatune.plan(anatune.matmul(128, 128, 128), spec, 1).best
-    with pytest.raises(BuildError, match=f"{spec.name} is of architecture '{spec.arch}', expected an NVIDIA one") as no:
+    with refuses(BuildError) as no:
         lower.cuda_kernel(best)
     assert "\n" not in str(no.value)

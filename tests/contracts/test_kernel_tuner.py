@@ -11,6 +11,7 @@ from anatune.adapters.kernel_tuner import Ordered, Within, clblast_gemm, prune, 
 from anatune.adapters.kernel_tuner_files import read_results, write_cache, write_t4
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import MissingDependencyError, SpaceError, UnknownNameError
+from tests.wording import refuses
 
 kernel_tuner = pytest.importorskip("kernel_tuner", reason="pip install '.[kernel-tuner]'")
 pytestmark = pytest.mark.filterwarnings("ignore:anatune keeps")
@@ -77,7 +78,7 @@ def test_configurations_are_asked_for_in_three_ways(space):
     assert space.keeps(**config)
     assert space.keeps(*config.values())
     assert not space.keeps({**config, "bx": 8, "by": 4})
-    with pytest.raises(SpaceError, match="lacks 'by'"):
+    with refuses(SpaceError):
         space.keeps(bx=8)
 
 
@@ -205,7 +206,7 @@ def test_the_order_alone_is_had_without_a_warning():
     assert "spread" not in repr(space)
     assert space.configs == whole.configs[: len(space)]
     for wrong in (-0.1, 1.5, "some", True):
-        with pytest.raises(SpaceError, match="expected 'auto' or a share"):
+        with refuses(SpaceError):
             foreign(spread=wrong)
 
 
@@ -235,7 +236,7 @@ def test_clblast_is_known_by_its_names():
     assert space.fit.trusted
     assert space.configs[0]["SA"] == space.configs[0]["SB"] == 1
     assert space.configs[0]["MDIMA"] == space.configs[0]["NDIMB"] == 32
-    with pytest.raises(SpaceError, match="'KWI', which tune_params lacks"):
+    with refuses(SpaceError):
         prune(gemm, "titan_rtx", {name: v for name, v in params.items() if name != "KWI"})
 
 
@@ -263,24 +264,24 @@ def test_t4_files_are_those_of_kernel_tuner(cache, tmp_path):
 
 
 def test_what_cannot_be_pruned_is_one_line(monkeypatch):
-    with pytest.raises(SpaceError, match="keep is 0"):
+    with refuses(SpaceError):
         prune(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=0)
-    with pytest.raises(SpaceError, match="expected a mapping"):
+    with refuses(SpaceError):
         prune(MATMUL, "rtx3090", PARAMS, names=5)
-    with pytest.raises(UnknownNameError, match="rtx309"):
+    with refuses(UnknownNameError):
         prune(MATMUL, "rtx309", PARAMS, names=NAMES)
-    with pytest.raises(SpaceError, match="tune_params is empty"):
+    with refuses(SpaceError):
         prune(MATMUL, "rtx3090", {}, names={"block_i": 1, "threads_i": 1})
-    with pytest.raises(SpaceError, match="lists no configuration"):
+    with refuses(SpaceError):
         prune(MATMUL, "rtx3090", PARAMS, names=NAMES, restrictions=["bx > 100"])
     space = prune(MATMUL, "rtx3090", PARAMS, names=NAMES)
-    with pytest.raises(SpaceError, match="unknown to Kernel Tuner"):
+    with refuses(SpaceError):
         Within(space, "guess")
     monkeypatch.setitem(__import__("sys").modules, "kernel_tuner.searchspace", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'kernel-tuner"):
+    with refuses(MissingDependencyError):
         prune(MATMUL, "rtx3090", PARAMS, names=NAMES)
 
 
 def test_a_restriction_of_an_unknown_parameter_is_one_line():
-    with pytest.raises(SpaceError, match="restrictions: Kernel Tuner lists no configuration"):
+    with refuses(SpaceError):
         prune(MATMUL, "rtx3090", PARAMS, names=NAMES, keep=5, restrictions=["unknown * 2"])

@@ -16,6 +16,8 @@ from anatune.errors import MissingDependencyError, RecordError, SpaceError, Unkn
 tvm = pytest.importorskip("tvm")
 from tvm import te  # noqa: E402
 
+from tests.wording import refuses  # noqa: E402
+
 HOST = anatune.hardware("host")
 TARGET = target_of(HOST, threads=1)
 M, N, K = 24, 32, 40
@@ -88,9 +90,9 @@ def test_a_run_proposes_learns_records_goes_on_and_is_applied(meta_schedule, tmp
     assert len(lines) == 1
     assert "tuning record" in lines[0]
     path.write_text("[1, 2")
-    with pytest.raises(RecordError, match="line 1 cannot be replayed"):
+    with refuses(RecordError):
         metaschedule.open_database(tmp_path)
-    with pytest.raises(RecordError, match="no such file"):
+    with refuses(RecordError):
         metaschedule.open_database(tmp_path / "nowhere")
 
 
@@ -141,7 +143,7 @@ def relax_product():
 
 
 def test_a_plan_wants_a_legalised_module(meta_schedule, tmp_path):
-    with pytest.raises(WorkloadError, match=r"operators relax\.matmul, relax\.nn\.relu.*LegalizeOps") as caught:
+    with refuses(WorkloadError) as caught:
         metaschedule.plan_model(relax_product(), TARGET, tmp_path / "none", HOST)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "none").exists()
@@ -159,7 +161,6 @@ CUDA = {"kind": "cuda", "arch": "sm_86", "max_threads_per_block": 1024, "max_sha
 @pytest.mark.parametrize("name", ["plan_model", "space", "strategy", "tune_tir"])
 @pytest.mark.parametrize("target", [CUDA | {"thread_warp_size": 32}, "vulkan"], ids=["cuda", "vulkan"])
 def test_a_target_that_is_no_cpu_is_one_line(meta_schedule, tmp_path, name, target):
-    kind = target if isinstance(target, str) else target["kind"]
     logging.getLogger("tvm.s_tir.meta_schedule").handlers.clear()  # those that pytest closed
     target = tvm.target.Target(target)
     call = {
@@ -172,7 +173,7 @@ def test_a_target_that_is_no_cpu_is_one_line(meta_schedule, tmp_path, name, targ
             product(), target, str(tmp_path), 2, **metaschedule.tuning_options(HOST)
         ),
     }[name]
-    with pytest.raises(SpaceError, match=f"the target is {kind}, expected llvm") as caught:
+    with refuses(SpaceError) as caught:
         call()
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.rglob("*.json"))
@@ -204,11 +205,11 @@ def test_a_target_without_the_vectors_is_one_line(tmp_path):
     plain = tvm.target.Target({"kind": "llvm", "num-cores": 1})
     if HOST.compute.isa not in ("avx512", "avx2"):
         pytest.skip("every target of this machine has its vectors")
-    with pytest.raises(SpaceError, match=r"take the target that anatune\.adapters\.relax"):
+    with refuses(SpaceError):
         metaschedule.plan_model(product(), plain, tmp_path, HOST)
 
 
 def test_a_missing_package_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "tvm.s_tir.meta_schedule", None)
-    with pytest.raises(MissingDependencyError, match="pip install"):
+    with refuses(MissingDependencyError):
         metaschedule.builder()

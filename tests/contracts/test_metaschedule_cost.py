@@ -18,6 +18,7 @@ from anatune.core.hardware.files import hardware
 from anatune.errors import MissingDependencyError, RecordError, SpaceError
 from anatune.records.traces import UnfitError, read_trace
 from anatune.templates.cuda.model.pipelined import PipelinedModel
+from tests.wording import refuses
 
 tvm = pytest.importorskip("tvm", reason="contract tests of MetaSchedule need TVM")
 for missing in ("psutil", "cloudpickle"):
@@ -241,11 +242,11 @@ def test_saved_measurements_are_read_back(tmp_path):
     again = cost_model(CPU, path=path)
     assert again.learned == 12
     np.testing.assert_allclose(again.predict(context, found), model.predict(context, found))
-    with pytest.raises(RecordError, match="expected a saved cost model"):
+    with refuses(RecordError):
         cost_model(CPU, path=tmp_path / "none.json")
     for damaged in ("no json", "{}", f'{{"format": "{FORMAT}", "tasks": {{"a": {{"features": [[1]]}}}}}}'):
         path.write_text(damaged)
-        with pytest.raises(RecordError, match="expected what"):
+        with refuses(RecordError):
             cost_model(CPU, path=path)
 
 
@@ -259,10 +260,10 @@ def test_what_is_not_understood_is_neutral_and_counted(caplog):
     assert model.learned == 0
     # a device of another kind than the target
     candidates = drawn(context_of(matmul(), LLVM), 3)
-    with pytest.raises(SpaceError, match="the target is llvm, expected a GPU as"):
+    with refuses(SpaceError):
         cost_model(GPU, fallback=None).predict(context_of(matmul(), LLVM), candidates)
     filtered = ms.space_generator.PostOrderApply(sch_rules=[], postprocs=[postproc(GPU)], mutator_probs={})
-    with pytest.raises(SpaceError, match="the target is llvm, expected a GPU as"):
+    with refuses(SpaceError):
         ms.TuneContext(matmul(), target=LLVM, space_generator=filtered)
     # a device of another architecture
     for _ in range(2):
@@ -306,16 +307,16 @@ def test_kernels_of_anatune_are_scored_by_the_cpu_model():
 
 
 def test_a_cpu_has_no_limits_to_filter_by():
-    with pytest.raises(SpaceError, match="is a CPU, expected a GPU"):
+    with refuses(SpaceError):
         postproc(CPU)
 
 
 def test_without_tvm_one_line_says_what_to_install(monkeypatch):
     for name in [name for name in sys.modules if name == "tvm" or name.startswith("tvm.")]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingDependencyError, match=r"pip install apache-tvm=="):
+    with refuses(MissingDependencyError):
         cost_model(CPU)
-    with pytest.raises(MissingDependencyError, match=r"pip install apache-tvm=="):
+    with refuses(MissingDependencyError):
         postproc(GPU)
 
 

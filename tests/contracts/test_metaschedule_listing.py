@@ -12,6 +12,7 @@ from anatune.adapters.metaschedule.listing import with_decisions
 from anatune.errors import SpaceError
 from anatune.listing.formats import PruneRequest
 from anatune.listing.writers import writer
+from tests.wording import refuses
 
 pytest.importorskip("tvm", reason="pip install '.[tvm]'")
 
@@ -144,16 +145,16 @@ def test_lines_of_a_cpu_are_schedules():
 
 
 def test_one_clear_line_where_it_does_not_apply():
-    with pytest.raises(SpaceError, match="template is triton, expected cuda"):
+    with refuses(SpaceError):
         lines_of(WORKLOADS["half"], template="triton")
-    with pytest.raises(SpaceError, match="32 threads"):
+    with refuses(SpaceError):
         lines_of(anatune.matmul(2, 2, 2), keep=0.9)
 
 
 def test_a_trace_that_does_not_fit(answers):
     lines, found = answers
     trace = found["matmul"][0][0][0]
-    with pytest.raises(SpaceError, match=r"a loop of 64 in 5 levels"):
+    with refuses(SpaceError):
         with_decisions(trace, lines["conv2d"][0])
-    with pytest.raises(SpaceError, match="SSSRRSRS"):
+    with refuses(SpaceError):
         with_decisions([[], []], lines["matmul"][0])

@@ -5,6 +5,7 @@ import pytest
 import anatune
 from anatune.adapters.optuna import schedule_space
 from anatune.errors import SpaceError, UnknownNameError
+from tests.wording import refuses
 
 optuna = pytest.importorskip("optuna", reason="contract tests of the Optuna adapter need the package optuna")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -46,7 +47,7 @@ def test_a_study_begins_with_the_best_predictions(extents, dtype, device, templa
 def test_combinations_that_break_a_rule_are_pruned(monkeypatch):
     space = schedule_space(anatune.matmul(1024, 1024, 1024), "rtx3090", keep=8)
     wide = {**space.params(space.schedules[0]), "tiles.i": "1x1x1024x1x1", "tiles.j": "1x1x1024x1x1"}
-    with pytest.raises(SpaceError, match="threads_per_block"):
+    with refuses(SpaceError):
         space.schedule(wide)
     monkeypatch.setitem(space.choices, "tiles.i", ["1x1x1024x1x1"])
     monkeypatch.setitem(space.choices, "tiles.j", ["1x1x1024x1x1"])
@@ -58,12 +59,12 @@ def test_combinations_that_break_a_rule_are_pruned(monkeypatch):
 def test_bad_input_is_one_line():
     workload = anatune.matmul(64, 64, 64)
     for keep in (0, 0.1, True, 10**6):
-        with pytest.raises(SpaceError, match="expected an integer >= 1 and at most 20000"):
+        with refuses(SpaceError):
             schedule_space(workload, "rtx3090", keep=keep)
     with pytest.raises(UnknownNameError):
         schedule_space(workload, "rtx9999")
     space = schedule_space(workload, "rtx3090", keep=4)
-    with pytest.raises(SpaceError, match=r"tiles.i is None"):
+    with refuses(SpaceError):
         space.schedule({})
-    with pytest.raises(SpaceError, match="count is 0"):
+    with refuses(SpaceError):
         space.enqueue(optuna.create_study(), 0)

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import RecordError
 from anatune.records.store import RecordStore
 from tests.unit.records.making import CONV, CPU, MATMUL, failed, ok, schedule, session_of, trial
+from tests.wording import refuses
 
 ROOT = Path(__file__).resolve().parents[2]
 STORES = ["sqlite", "postgresql"]
@@ -127,7 +127,7 @@ def test_filters(make):
         assert len(store.trials(outcome=Outcome.BUILD_ERROR)) == 300
         assert store.sessions(MATMUL) == [first, third]
         assert store.sessions(strategy="random") == store.sessions(threads=2) == [second]
-        with pytest.raises(RecordError, match="build_timeout"):
+        with refuses(RecordError):
             store.trials(outcome="fine")
 
 
@@ -136,7 +136,7 @@ def test_sessions_by_their_ids(make):
         session_of(store)
         last = session_of(store, seed=9)
         assert store.session(last.id) == last
-        with pytest.raises(RecordError, match="has no session"):
+        with refuses(RecordError):
             store.session("0" * 32)
 
 
@@ -160,9 +160,9 @@ def test_best_of_each_group(make):
 def test_trials_of_another_workload_or_file_are_refused(make):
     with make() as store, make("other") as other:
         session = session_of(store)
-        with pytest.raises(RecordError, match="begin a session of its own"):
+        with refuses(RecordError):
             store.append(session, trial(0, schedule=schedule(1, CONV)))
-        with pytest.raises(RecordError, match="has no session"):
+        with refuses(RecordError):
             other.append(session, trial(0))
         assert store.trials() == other.trials() == []
 
@@ -170,7 +170,7 @@ def test_trials_of_another_workload_or_file_are_refused(make):
 def test_times_that_are_no_numbers(make):
     with make() as store:
         session = session_of(store)
-        with pytest.raises(RecordError, match=r"trial 3 was not recorded"):
+        with refuses(RecordError):
             store.append(session, trial(3, ok(times=(float("inf"),))))
         wrong = failed(Outcome.WRONG_RESULT, "NaN in the result \udc80")
         wrong = type(wrong)(wrong.outcome, wrong.message, max_rel_error=float("nan"))
@@ -183,7 +183,7 @@ def test_times_that_are_no_numbers(make):
 def test_settings_and_seeds_that_cannot_be_kept(make):
     with make() as store:
         for settings, seed in (({"a": object()}, 0), ({}, -1), ({}, 1 << 63)):
-            with pytest.raises(RecordError, match=re.escape(f"{store.path}: ")):
+            with refuses(RecordError):
                 store.new_session(MATMUL, CPU, 1, "dgd", seed, settings)
         assert store.sessions() == []
 
@@ -193,9 +193,9 @@ def test_closed(make):
     session = session_of(store)
     store.close()
     store.close()
-    with pytest.raises(RecordError, match="is closed"):
+    with refuses(RecordError):
         store.append(session, trial())
-    with make(read_only=True) as store, pytest.raises(RecordError, match="reading only"):
+    with make(read_only=True) as store, refuses(RecordError):
         store.append(session, trial())
 
 

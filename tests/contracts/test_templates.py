@@ -13,6 +13,7 @@ from anatune.search.base import STRATEGIES, make_strategy
 from anatune.templates import tuning_template
 from anatune.templates.base.model import Model
 from tests.contracts.trial_template import JOINED, TRIAL
+from tests.wording import refuses
 
 DEVICES = {"gpu": anatune.hardware("a100"), "cpu": anatune.hardware("xeon_gold_6230r")}
 WORKLOAD = anatune.matmul(32, 64, 48, dtype="float16")
@@ -69,7 +70,7 @@ def test_the_default_comes_first_and_tuning_takes_a_wider_one_where_it_applies()
 def test_one_that_joins_answers_alone_where_the_default_does_not_take_the_workload(monkeypatch):
     cpu, other = DEVICES["cpu"], anatune.matmul(16, 32, 24, dtype="float8_e4m3fn")
     assert templates.joined_templates(other, cpu, "standard") == (templates.CPU,)
-    with pytest.raises(SpaceError, match="float8_e4m3fn is for matrix units"):
+    with refuses(SpaceError):
         anatune.plan(other, cpu)
     monkeypatch.setitem(templates.TEMPLATES, JOINED.name, JOINED)
     assert templates.joined_templates(other, cpu, "standard") == (JOINED,)
@@ -92,7 +93,7 @@ def test_a_new_template_is_planned_predicted_and_pruned():
     assert table["time_s"].tolist() == [one.time_s for one in plan.predictions]
     assert anatune.prune(workload, hardware, keep=5, template="trial").num_kept == 5
     assert json.loads(plan.to_json())["schedules"][0]["tiles"]["i"] == list(plan.best.tiles["i"])
-    assert "tiles of i, j, k: outer x inner" in "\n".join(line.text for line in plan_lines(plan))
+    assert "axis  outer  inner" in "\n".join(line.text for line in plan_lines(plan))
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
@@ -106,5 +107,5 @@ def test_strategies_walk_a_new_template(strategy):
 
 def test_the_schedules_of_a_new_template_are_checked():
     space = anatune.space(anatune.matmul(16, 32, 24), DEVICES["cpu"], template="trial")
-    with pytest.raises(anatune.AnatuneError, match="tiles"):
+    with refuses(anatune.AnatuneError):
         space.schedule({"i": (3, 3)})

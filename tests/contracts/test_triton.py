@@ -11,6 +11,7 @@ from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import resources
 from anatune.templates.triton.tiles import Tiles
 from tests.kernel_arguments import Tensor, arguments
+from tests.wording import refuses, warns
 
 pytestmark = pytest.mark.filterwarnings("error::anatune.errors.NotJudgedWarning")
 triton = pytest.importorskip("triton", reason="contract tests of the Triton adapter need the package triton")
@@ -131,53 +132,53 @@ def test_names_of_ones_own():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        ({"keep": 0}, "expected a share"),
-        ({"names": {"block": "X"}}, "unknown key 'block'"),
-        ({"names": {"block_m": 3}}, "expected the name"),
-        ({"names": "BLOCK_M"}, "expected a mapping"),
-        ({"dtype": "int3"}, "int3"),
+        {"keep": 0},
+        {"names": {"block": "X"}},
+        {"names": {"block_m": 3}},
+        {"names": "BLOCK_M"},
+        {"dtype": "int3"},
     ],
 )
-def test_wrong_options_are_one_line(options, words):
-    with pytest.raises(SpaceError, match=words) as caught:
+def test_wrong_options_are_one_line(options):
+    with refuses(SpaceError) as caught:
         matmul_pruner(hw="a100", **options)
     assert "\n" not in str(caught.value)
 
 
 CALLS = [
-    ([triton.Config({"P": 1}), CONFIGS[1]], arguments(), 2, "which one is block_m"),
-    ([triton.Config({"P": 1})], arguments(), 1, "which one is block_m"),
-    ([triton.Config({"BLOCK_M": "x", "BLOCK_N": 64, "BLOCK_K": 64})], arguments(), 1, "block_m is 'x'"),
-    ([triton.Config({})], arguments(), 1, "no meta-parameters"),
-    ([1], arguments(), 1, "expected a triton.Config"),
-    (CONFIGS, {"a_ptr": Tensor((8, 8)), "M": 8, "N": 8}, None, "which one is k"),
-    (CONFIGS, {"M": 8, "N": 8, "K": 8}, None, "no argument of the kernel has a dtype"),
-    (CONFIGS, None, None, "which one is m"),
-    (CONFIGS, arguments() | {"a_ptr": None, "b_ptr": None, "c_ptr": None}, None, "has a dtype"),
-    (CONFIGS, arguments(dtype="torch.float64"), None, "dtype is 'torch.float64'"),
-    (CONFIGS, arguments(dtype="torch.int8") | {"b_ptr": Tensor((4096, 4096))}, None, "operands are torch.int8 and"),
-    (CONFIGS, arguments() | {"b_ptr": Tensor((2048, 4096), "torch.uint8")}, None, "of weights of 4 bits say"),
-    (CONFIGS, arguments() | {"b_ptr": Tensor((4096, 4096), "torch.bfloat16")}, None, "operands are torch.float16 and"),
-    (CONFIGS, arguments() | {"M": 0}, None, "m is 0"),
-    (CONFIGS, arguments() | {"M": 64.0}, None, "m is 64.0"),
-    (CONFIGS, arguments() | {"a_ptr": Tensor((8, 4096, 4096))}, None, "operand a has 3 dimensions: a batch"),
-    (CONFIGS, arguments() | {"a_ptr": Tensor((4096, 4096), steps=(8192, 2))}, None, "steps between elements"),
-    (CONFIGS, arguments() | {"grid": (128, 128, 8)}, None, "more blocks than one product has tiles"),
-    (CONFIGS, arguments() | {"grid": lambda meta: (128 * 128, 8)}, None, "more blocks than one product has tiles"),
-    (CONFIGS, arguments() | {"grid": (100,)}, None, "fewer blocks than the product has tiles, and no multiple of 108"),
-    (CONFIGS, arguments() | {"grid": lambda meta: (meta["HEADS"],)}, None, "grid cannot be computed"),
-    ([*CONFIGS, triton.Config(CONFIGS[5].kwargs, num_ctas=2)], arguments(), 9, "num_ctas is not modelled"),
-    ([*CONFIGS, triton.Config(CONFIGS[5].kwargs, maxnreg=64)], arguments(), 9, "maxnreg is not modelled"),
-    ([triton.Config({"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128}, num_stages=5)] * 2, arguments(), 2, "keeps to"),
+    ([triton.Config({"P": 1}), CONFIGS[1]], arguments(), 2),
+    ([triton.Config({"P": 1})], arguments(), 1),
+    ([triton.Config({"BLOCK_M": "x", "BLOCK_N": 64, "BLOCK_K": 64})], arguments(), 1),
+    ([triton.Config({})], arguments(), 1),
+    ([1], arguments(), 1),
+    (CONFIGS, {"a_ptr": Tensor((8, 8)), "M": 8, "N": 8}, None),
+    (CONFIGS, {"M": 8, "N": 8, "K": 8}, None),
+    (CONFIGS, None, None),
+    (CONFIGS, arguments() | {"a_ptr": None, "b_ptr": None, "c_ptr": None}, None),
+    (CONFIGS, arguments(dtype="torch.float64"), None),
+    (CONFIGS, arguments(dtype="torch.int8") | {"b_ptr": Tensor((4096, 4096))}, None),
+    (CONFIGS, arguments() | {"b_ptr": Tensor((2048, 4096), "torch.uint8")}, None),
+    (CONFIGS, arguments() | {"b_ptr": Tensor((4096, 4096), "torch.bfloat16")}, None),
+    (CONFIGS, arguments() | {"M": 0}, None),
+    (CONFIGS, arguments() | {"M": 64.0}, None),
+    (CONFIGS, arguments() | {"a_ptr": Tensor((8, 4096, 4096))}, None),
+    (CONFIGS, arguments() | {"a_ptr": Tensor((4096, 4096), steps=(8192, 2))}, None),
+    (CONFIGS, arguments() | {"grid": (128, 128, 8)}, None),
+    (CONFIGS, arguments() | {"grid": lambda meta: (128 * 128, 8)}, None),
+    (CONFIGS, arguments() | {"grid": (100,)}, None),
+    (CONFIGS, arguments() | {"grid": lambda meta: (meta["HEADS"],)}, None),
+    ([*CONFIGS, triton.Config(CONFIGS[5].kwargs, num_ctas=2)], arguments(), 9),
+    ([*CONFIGS, triton.Config(CONFIGS[5].kwargs, maxnreg=64)], arguments(), 9),
+    ([triton.Config({"BLOCK_M": 256, "BLOCK_N": 256, "BLOCK_K": 128}, num_stages=5)] * 2, arguments(), 2),
 ]
 
 
-@pytest.mark.parametrize(("configs", "call", "count", "words"), CALLS, ids=range(len(CALLS)))
-def test_what_cannot_be_judged_stays_and_is_said_once(configs, call, count, words):
+@pytest.mark.parametrize(("configs", "call", "count"), CALLS, ids=range(len(CALLS)))
+def test_what_cannot_be_judged_stays_and_is_said_once(configs, call, count):
     pruner = matmul_pruner(hw="a100", keep=8)
-    with pytest.warns(NotJudgedWarning, match=words) as said:
+    with warns(NotJudgedWarning) as said:
         kept = pruner.early_config_prune(configs, call)
     assert len(said) == 1
     assert "\n" not in str(said[0].message)
@@ -202,7 +203,7 @@ def test_triton_goes_on_with_the_whole_list(call, grid):
     with pytest.warns(NotJudgedWarning):
         assert tuned.prune_configs({"grid": grid} if grid else {}) == CONFIGS
     alone = autotuner({"perf_model": matmul_pruner(hw="a100").perf_model, "top_k": 5}, call)
-    with pytest.warns(NotJudgedWarning, match="perf_model leaves the order") as said:
+    with warns(NotJudgedWarning) as said:
         assert alone.prune_configs({"grid": grid} if grid else {}) == list(dict.fromkeys(CONFIGS))[:5]
     assert len(said) == 1
 
@@ -252,7 +253,7 @@ def test_an_empty_list():
     assert matmul_pruner(hw="a100").early_config_prune([], arguments()) == []
     tuned = triton.autotune(configs=[], key=["M"], prune_configs_by=matmul_pruner(hw="a100"))(kernel)
     tuned.nargs = arguments()
-    with pytest.warns(NotJudgedWarning, match="no meta-parameters"):
+    with warns(NotJudgedWarning):
         assert tuned.prune_configs({}) == tuned.configs  # Triton's own default
 
 
@@ -264,14 +265,14 @@ def test_hooks_of_configurations_stay():
 
 
 def test_an_unknown_device_is_told_where_it_is_named():
-    with pytest.raises(UnknownNameError, match="rtx9999"):
+    with refuses(UnknownNameError):
         matmul_pruner(hw="rtx9999")
-    with pytest.raises(SpaceError, match="no GPU"):
+    with refuses(SpaceError):
         matmul_pruner(hw="ryzen_3700x")
 
 
 def test_asking_before_a_call():
-    with pytest.raises(SpaceError, match="nothing was pruned yet"):
+    with refuses(SpaceError):
         matmul_pruner(hw="a100").explain(CONFIGS[0])
 
 
@@ -280,7 +281,7 @@ def test_auto_is_looked_up_at_the_first_call(monkeypatch):
     monkeypatch.setattr("anatune.measure.cuda.detect.gpu_detection", lambda: ([], "no driver"))
     monkeypatch.setattr("anatune.adapters.device._triton_driver", lambda: None)
     pruner = matmul_pruner()
-    with pytest.warns(NotJudgedWarning, match=r"no GPU can be used here \(no driver; AMD.*\); name the device") as said:
+    with warns(NotJudgedWarning) as said:
         assert pruner.early_config_prune(CONFIGS, arguments()) == CONFIGS
     assert "\n" not in str(said[0].message)
     with pytest.raises(DeviceError):

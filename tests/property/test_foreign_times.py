@@ -12,6 +12,7 @@ from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RecordError
 from anatune.records.export import is_export
 from tests.unit.adapters.logs.making import ansor, autotvm, kernel_tuner, metaschedule
+from tests.wording import refuses
 
 GPU, MATMUL = anatune.hardware("rtx3090"), anatune.matmul(64, 64, 64)
 KNOBS = {name: value for name, value in kernel_tuner().items() if name != "time"}
@@ -203,10 +204,10 @@ def test_reasons_are_told_and_a_file_without_any_time_is_refused(tmp_path):
     assert read_results(path).left_out == reasons
     assert list(read_foreign(path, GPU, MATMUL).left_out.values()) == [1, 1]
     path.write_text(json.dumps({"results": [bad]}))
-    with pytest.raises(RecordError, match="its time is in 'cycles'"):
+    with refuses(RecordError):
         read_results(path)
     path.write_bytes(b"\x1f\x8b\x08" + bytes(20))
-    with pytest.raises(RecordError, match="gunzip"):
+    with refuses(RecordError):
         read_results(path)
 
 

@@ -17,6 +17,7 @@ from anatune.templates.cuda.model.scoring import PARTS, RESOURCES
 from anatune.templates.cuda.space import GpuSpace
 from anatune.templates.gpu.model import FEATURES
 from tests.naive_gpu import gpu
+from tests.wording import refuses
 
 MATMUL = anatune.matmul(64, 48, 32)
 
@@ -27,7 +28,7 @@ def test_space_by_hardware() -> None:
 
 
 def test_unknown_hardware_is_an_error() -> None:
-    with pytest.raises(UnknownNameError, match="rtx3090"):
+    with refuses(UnknownNameError):
         anatune.hardware("rtx3091")
 
 
@@ -58,22 +59,22 @@ def test_hardware_by_name_path_or_spec(tmp_path: Path) -> None:
     ],
 )
 def test_hardware_is_called_hw_and_wrong_one_is_told(call: Callable[..., object]) -> None:
-    with pytest.raises(UnknownNameError, match="rtx3090"):
+    with refuses(UnknownNameError):
         call(hw="rtx3091")
     for hw in (5, None, MATMUL):
-        with pytest.raises(SpaceError, match=r"^hw is .*expected a device's name as 'rtx3090', the path"):
+        with refuses(SpaceError):
             call(hw=hw)
 
 
 @pytest.mark.parametrize("top_k", [0, -3, 1.0, True, "3", None])
 def test_bad_top_k(top_k: object) -> None:
-    with pytest.raises(SpaceError, match=r"top_k is .* expected an integer >= 1"):
+    with refuses(SpaceError):
         anatune.plan(MATMUL, gpu("rtx3090"), top_k)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("limit", [0, -1.0, math.nan])
 def test_bad_time_limit(limit: float) -> None:
-    with pytest.raises(SpaceError, match=r"time_limit_s is .* expected a number of seconds > 0"):
+    with refuses(SpaceError):
         anatune.plan(MATMUL, gpu("rtx3090"), time_limit_s=limit)
 
 
@@ -114,7 +115,7 @@ def test_predict_illegal_points() -> None:
 def test_predict_refuses_foreign_schedules() -> None:
     hardware = gpu("tx2")
     foreign = anatune.space(anatune.matmul(64, 48, 16), hardware).sample(1)
-    with pytest.raises(SpaceError, match="used with"):
+    with refuses(SpaceError):
         anatune.predict(MATMUL, hardware, foreign)
 
 
@@ -157,5 +158,5 @@ def test_threads_of_a_cpu() -> None:
     ],
 )
 def test_threads_of_a_gpu_are_refused(call: Callable[..., object]) -> None:
-    with pytest.raises(SpaceError, match="threads is 1, but rtx3090 is a GPU: leave threads out"):
+    with refuses(SpaceError):
         call(threads=1)

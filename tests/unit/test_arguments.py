@@ -13,6 +13,7 @@ from anatune.measure.run import correctness
 from anatune.measure.run import memory as room
 from anatune.records.store import RecordStore
 from anatune.templates.base.space import MOST_POINTS
+from tests.wording import refuses
 
 ODD = [None, "", "x", b"x", 1.5, math.nan, math.inf, True, np.True_, [], {}, object(), np.zeros(3), 10**5000, -(10**30)]
 SMALL = anatune.matmul(8, 8, 8)
@@ -44,7 +45,7 @@ def test_seconds(value):
 
 def test_times_that_are_fine():
     assert [arguments.checked_seconds("t", value) for value in (None, 2, 0.5, np.float32(0.5))] == [None, 2.0, 0.5, 0.5]
-    with pytest.raises(SpaceError, match="at most 1e\\+06"):
+    with refuses(SpaceError):
         arguments.checked_seconds("t", 10**29)
 
 
@@ -67,11 +68,11 @@ def test_choices_flags_and_functions():
     arguments.checked_function("g", None)
     arguments.checked_function("g", len)
     for value in (None, 5, ["a"], "d", {}):
-        with pytest.raises(UnknownNameError, match="expected one of a, b"):
+        with refuses(UnknownNameError):
             arguments.checked_choice("c", value, ("a", "b"), UnknownNameError)
-    with pytest.raises(SpaceError, match="expected True or False"):
+    with refuses(SpaceError):
         arguments.checked_flag("f", 1)
-    with pytest.raises(SpaceError, match="expected a function or None"):
+    with refuses(SpaceError):
         arguments.checked_function("g", "len")
 
 
@@ -140,7 +141,7 @@ def test_large_samples_are_drawn_in_parts():
 @pytest.mark.parametrize("call", [anatune.tune, None])
 def test_operands_that_do_not_fit_are_told_beforehand(monkeypatch, call):
     large = anatune.matmul(2147483647, 2147483647, 2147483647)
-    with pytest.raises(AnatuneError, match="A has 4611686014132420609 elements"):
+    with refuses(AnatuneError):
         anatune.tune(large, HOST) if call else room.check_runs_here(large, HOST, ["cpu"])
     monkeypatch.setattr(room, "free_bytes", lambda: 1 << 30)
     middle = anatune.matmul(8192, 8192, 16384)

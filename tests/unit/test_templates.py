@@ -9,6 +9,7 @@ from anatune.cli import main
 from anatune.errors import SpaceError
 from anatune.templates import check_accuracy, template_named
 from anatune.tuning.manifest import build_manifest
+from tests.wording import refuses
 
 WORK = anatune.matmul(32, 32, 32)
 ROUNDED = [("rtx4090", "triton"), ("mi300x", "triton"), ("h100", "triton")]
@@ -17,9 +18,9 @@ MESSAGE = "rounds float32 operands of matmul to tf32, which needs accuracy relax
 
 @pytest.mark.parametrize(("hw", "template"), ROUNDED)
 def test_calls_refuse_tf32_at_the_accuracy_standard(hw, template):
-    with pytest.raises(SpaceError, match=f"template {template} {MESSAGE}"):
+    with refuses(SpaceError):
         anatune.plan(WORK, hw, 1, template=template, accuracy="standard")
-    with pytest.raises(SpaceError, match=MESSAGE):
+    with refuses(SpaceError):
         anatune.prune(WORK, hw, 3, template=template, accuracy="standard")
     for accuracy in (None, "relaxed"):
         assert anatune.plan(WORK, hw, 1, template=template, accuracy=accuracy).best.template == template
@@ -27,7 +28,7 @@ def test_calls_refuse_tf32_at_the_accuracy_standard(hw, template):
 
 
 def test_kernels_are_not_built_for_a_manifest(tmp_path):
-    with pytest.raises(SpaceError, match=MESSAGE):
+    with refuses(SpaceError):
         build_manifest(WORK, anatune.hardware("rtx4090"), tmp_path, template="triton", accuracy="standard")
     assert not list(tmp_path.iterdir())
 

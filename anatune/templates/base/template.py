@@ -74,6 +74,8 @@ class TemplateOf(ABC, Generic[Device]):
         Tuner whose kernels the shipped corrections describe that also hold for this template's.
     silent : mapping
         Option, or "unroll" -> value at which it says nothing of a schedule: descriptions leave it out.
+    option_meanings : mapping of str to str
+        Option, "unroll" or "vector" -> its meaning in a few words, for reports; "order" is for "order.l2" and others.
     diverse : bool
         Whether its model's errors have been measured, so that few are kept by what they differ in
         (`model.pruning.diversity`).
@@ -99,6 +101,7 @@ class TemplateOf(ABC, Generic[Device]):
     feature_version: ClassVar[int] = 1
     corrections: ClassVar[str | None] = None
     silent: ClassVar[Mapping[str, object]] = MappingProxyType({})
+    option_meanings: ClassVar[Mapping[str, str]] = MappingProxyType({})
     diverse: ClassVar[bool] = False
 
     @abstractmethod

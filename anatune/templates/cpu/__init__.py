@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
@@ -34,6 +34,16 @@ class NestTemplate(CpuTemplate):
     has_ranges = True
     learner = "ranked"
     feature_version = 2
+    option_meanings: ClassVar[Mapping[str, str]] = {
+        "unroll": "steps of the reduction that the microkernel computes without a loop",
+        "simd_axis": "axis along which vectors lie",
+        "simd_lanes": "elements of a vector",
+        "pair": "two microkernels along this axis: calls and size of the first, calls and size of the second",
+        "order": "loops of this level, outermost first",
+        "packed": "operands that are copied into the order in which the microkernel reads them",
+        "packed_ahead": "operands that are copied so before the run, because they are constant",
+        "parallel": "whether the outer loops are distributed over the cores",
+    }
     check = staticmethod(check_cpu)
     supports = staticmethod(check_formats)
     levels = staticmethod(levels_of)

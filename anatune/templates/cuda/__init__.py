@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.templates.cuda.rules import check_cuda, check_pipelined, cuda_applies, levels_of, pipeline_applies
-from anatune.templates.gpu.split import needed_accuracy
+from anatune.templates.gpu.split import SPLIT_MEANINGS, needed_accuracy
 from anatune.templates.gpu.template import GpuTemplate
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ class CudaTemplate(GpuTemplate):
     all_accuracy = "standard"
     corrections: ClassVar[str | None] = "ansor"
     diverse = True
+    option_meanings: ClassVar[Mapping[str, str]] = {
+        "unroll": "loops of at most so many statements are unrolled",
+        "vector": "elements of a staged operand that a thread loads at once",
+        **SPLIT_MEANINGS,
+    }
     check = staticmethod(check_cuda)
     takes = staticmethod(cuda_applies)
     levels = staticmethod(levels_of)
@@ -55,6 +60,11 @@ class PipelinedTemplate(CudaTemplate):
     has_ranges = False
     corrections = None
     diverse = False
+    option_meanings: ClassVar[Mapping[str, str]] = {
+        **CudaTemplate.option_meanings,
+        "stages": "tiles of an operand that are in shared memory at the same time",
+        "pad": "unused elements after each row of a staged tile, which avoid bank conflicts",
+    }
     check = staticmethod(check_pipelined)
     takes = staticmethod(pipeline_applies)
 

@@ -24,6 +24,7 @@ from anatune.templates.base.values import check_count
 
 __all__ = [
     "SPLIT",
+    "SPLIT_MEANINGS",
     "Split",
     "atomic_limit",
     "check_split",
@@ -36,6 +37,12 @@ __all__ = [
 
 SPLIT = {"split": 1, "whole": 0, "atomic": 0}
 """Options of split reductions, and what they are where they are left out."""
+
+SPLIT_MEANINGS = {
+    "split": "blocks that share the reduction of a tile",
+    "whole": "first tiles whose reduction is not shared, which fill the device in whole waves",
+    "atomic": "1 if the blocks add their parts to the result atomically, 0 if a second kernel adds them in order",
+}
 
 
 class Split(NamedTuple):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from anatune.templates.cpu.template import CpuTemplate
 from anatune.templates.scaled.rules import LEVELS, check_scaled, digits_error, needed_accuracy, product_of
 
@@ -16,6 +19,10 @@ class ScaledTemplate(CpuTemplate):
     joins = True
     is_whole = True
     all_accuracy = "relaxed"
+    option_meanings: ClassVar[Mapping[str, str]] = {
+        "digits": "8-bit or 16-bit integers that stand for one activation",
+        "parallel": "whether the columns are distributed over the cores",
+    }
     check = staticmethod(check_scaled)
     supports = staticmethod(product_of)
     factors = LEVELS

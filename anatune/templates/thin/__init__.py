@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anatune.templates.gpu.split import SPLIT_MEANINGS
 from anatune.templates.gpu.template import GpuTemplate
 from anatune.templates.thin.rules import LEVELS, check_supported, check_thin
 
@@ -15,6 +16,7 @@ class ThinTemplate(GpuTemplate):
     model_name = "model:ThinModel"
     writer_name = "program.program:ThinWriter"
     joins = True
+    option_meanings = SPLIT_MEANINGS
     check = staticmethod(check_thin)
     factors = LEVELS
     supports = staticmethod(check_supported)

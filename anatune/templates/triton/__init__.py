@@ -15,6 +15,7 @@ from anatune.templates.triton.family import Family, ProductFamily
 from anatune.templates.triton.grouped import ScaledFamily
 from anatune.templates.triton.instructions import instructions_of, operand_type
 from anatune.templates.triton.rows import RowFamily
+from anatune.templates.triton.rules import OPTION_MEANINGS
 
 if TYPE_CHECKING:
     from anatune.core.workload.ranges import RangedWorkload
@@ -43,6 +44,7 @@ class TritonTemplate(GpuTemplate):
     joins = is_whole = has_kernels = has_ranges = True
     is_limited = False
     all_accuracy = RELAXED
+    option_meanings = MappingProxyType(OPTION_MEANINGS)
     silent = MappingProxyType({"unroll": 0, "waves_per_eu": 0, "matrix_instr_nonkdim": 0})  # the compiler chooses
 
     def check(self, schedule: Schedule) -> None:

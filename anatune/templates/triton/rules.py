@@ -27,6 +27,7 @@ __all__ = [
     "LEAST_TILE",
     "LEVELS",
     "OPTIONS",
+    "OPTION_MEANINGS",
     "check_multiplied",
     "check_options",
     "check_supported",
@@ -56,11 +57,20 @@ OPTIONS: dict[str, tuple[int, int]] = {
     "waves_per_eu": (0, 10),
     "matrix_instr_nonkdim": (0, 32),
 }
-"""Option of a schedule -> least and largest value. "descriptors": operands come by tensor descriptors (TMA);
-"persistent": one program a multiprocessor takes tiles in turn; "promote": steps of k after which sums of 8-bit floats
-leave the tensor core's own accumulators, 0 for never; "warp_specialize": in persistent programs warps of their own copy
-operands and start products while the others store the tile before. The last two are AMD's: 0 leaves the choice to the
-compiler."""
+"""Option of a schedule -> least and largest value; `OPTION_MEANINGS` says what each of them is."""
+OPTION_MEANINGS = {
+    "group_m": "tiles of rows that are computed one after another, so that they share columns in the L2 cache",
+    "split_k": "programs that share the reduction of a tile",
+    "split_kv": "programs that share the keys of a tile",
+    "num_warps": "warps of a program",
+    "num_stages": "stages of the software pipeline",
+    "descriptors": "1 if operands are loaded through tensor descriptors (TMA)",
+    "persistent": "1 if one program a multiprocessor computes several tiles in turn",
+    "promote": "steps of k after which sums of 8-bit floats move from the tensor core to registers, 0 for never",
+    "warp_specialize": "1 if some warps load operands and start products while the others store the previous tile",
+    "waves_per_eu": "waves of an execution unit that the compiler aims at",
+    "matrix_instr_nonkdim": "rows and columns of the matrix instruction",
+}
 LEAST_TILE = 16
 _MFMA_ROWS = (0, 16, 32)
 """Values of "matrix_instr_nonkdim": rows and columns of the results of AMD's instructions."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from anatune.core.schedule import Schedule
 from anatune.templates.cpu.template import CpuTemplate
 from anatune.templates.winograd.rules import LEVELS, check_winograd, convolution_on, needed_accuracy
@@ -15,6 +18,12 @@ class WinogradTemplate(CpuTemplate):
     name = folder = "winograd"
     model_name = "model:WinogradModel"
     joins = True
+    option_meanings: ClassVar[Mapping[str, str]] = {
+        "unroll": "input channels that the microkernel computes without a loop",
+        "output_tile": "rows and columns of results that one transform computes",
+        "parallel": "whether a loop is distributed over the cores",
+        "split": "the loop that is distributed: over tiles of the image or over output channels",
+    }
     all_accuracy = "relaxed"
     is_plain_sum = False
     check = staticmethod(check_winograd)

@@ -8,6 +8,7 @@ import pytest
 import anatune
 from anatune.adapters.helion import config_filter, guided_autotuner, seed_configs
 from anatune.errors import NotJudgedWarning, SpaceError, UnknownNameError
+from tests.wording import refuses, warns
 
 PRODUCT = anatune.matmul(4096, 2048, 1024, dtype="float16")
 GOOD = {"block_sizes": [128, 128, 64], "num_warps": 8, "num_stages": 3, "l2_groupings": [8]}
@@ -108,37 +109,37 @@ def test_guided_searches_get_both_and_leave_settings_as_they_were(monkeypatch):
     guided_autotuner("h100", keep=2)(kernel, ())
     assert seen[2] == ([GOOD, *seeds_of_the_product(keep=2)], None)
     settings.autotune_config_filter = lambda config: config
-    with pytest.warns(NotJudgedWarning, match="the search is Helion's own"):
+    with warns(NotJudgedWarning):
         guided_autotuner("h100")(SimpleNamespace(config_spec=None, settings=settings), ())
 
 
 @pytest.mark.parametrize(
-    ("product", "words"),
+    "product",
     [
-        (anatune.batch_matmul(2, 64, 64, 64), "no product of two matrices"),
-        (bound(count=2), "has 2 products by triton"),
-        (bound(backend_name="cute"), "by cute"),
-        (bound({"static_m": None}), "static_shapes=True"),
-        (bound(order=(0, 1)), "other tiles"),
-        (bound({"lhs_ndim": 3}), "other tiles"),
-        (bound({"lhs_dtype": "torch.float64"}), "float64"),
-        (bound({"lhs_dtype": "torch.float32"}, precision="tf32x3"), "dot_precision is 'tf32x3'"),
-        (None, "product is None"),
+        anatune.batch_matmul(2, 64, 64, 64),
+        bound(count=2),
+        bound(backend_name="cute"),
+        bound({"static_m": None}),
+        bound(order=(0, 1)),
+        bound({"lhs_ndim": 3}),
+        bound({"lhs_dtype": "torch.float64"}),
+        bound({"lhs_dtype": "torch.float32"}, precision="tf32x3"),
+        None,
     ],
 )
-def test_other_kernels_are_told(product, words):
-    with pytest.raises(SpaceError, match=words) as caught:
+def test_other_kernels_are_told(product):
+    with refuses(SpaceError) as caught:
         seed_configs(product, "h100")
     assert "\n" not in str(caught.value)
 
 
 def test_wrong_options_are_told_at_once():
     for order in ("mn", None, 5):
-        with pytest.raises(SpaceError, match=f"order is {order!r}, expected the letters"):
+        with refuses(SpaceError):
             seed_configs(PRODUCT, "h100", order=order)
-    with pytest.raises(SpaceError, match=r"within is 0\.5"):
+    with refuses(SpaceError):
         guided_autotuner("h100", within=0.5)
-    with pytest.raises(SpaceError, match="keep is 0"):
+    with refuses(SpaceError):
         guided_autotuner("h100", keep=0)
-    with pytest.raises(UnknownNameError, match="rtx9999"):
+    with refuses(UnknownNameError):
         config_filter(PRODUCT, "rtx9999")

@@ -8,6 +8,7 @@ import pytest
 
 import anatune
 from anatune.errors import BuildError
+from tests.wording import refuses
 
 HALF = anatune.matmul(256, 256, 256, dtype="float16")
 TRITON = """
@@ -38,5 +39,5 @@ def test_source_of_other_templates():
 def test_there_is_no_tvm_module_of_triton_schedules():
     pytest.importorskip("tvm")
     best = anatune.plan(HALF, "h100", 1, template="triton").best
-    with pytest.raises(BuildError, match=r"triton are compiled by Triton, there is no TVM module .* schedule\.source"):
+    with refuses(BuildError):
         best.apply()

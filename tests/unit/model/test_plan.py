@@ -15,6 +15,7 @@ from anatune.templates.base.model import Guarantee
 from anatune.templates.cuda.model.scoring import PARTS, RESOURCES
 from anatune.templates.gpu.model import FEATURES
 from tests.naive_gpu import gpu, with_limits
+from tests.wording import refuses
 
 MATMUL = anatune.matmul(8, 12, 5)
 
@@ -79,7 +80,7 @@ def test_nothing_legal_is_explained() -> None:
     empty = dataclasses.replace(
         anatune.plan(MATMUL, cramped, 1), schedules=[], predictions=[], num_legal=0, rejected=ranking.rejected
     )
-    with pytest.raises(SpaceError, match=r"none of \d+ schedules is legal .*shared_bytes_per_block: \d+"):
+    with refuses(SpaceError):
         _ = empty.best
     assert json.loads(empty.to_json())["schedules"] == []
     assert len(empty.to_frame()) == 0

@@ -7,6 +7,7 @@ import pytest
 
 from anatune.errors import RecordError
 from anatune.records.place import ServerAddress, is_missing, record_place
+from tests.wording import refuses
 
 
 @pytest.mark.parametrize(
@@ -66,9 +67,9 @@ def test_files(tmp_path):
     assert not is_missing(tmp_path)
     assert not is_missing(tmp_path / "none" / "new.sqlite")  # opening it says why
     for name in (":memory:", "file:x"):
-        with pytest.raises(RecordError, match="name of SQLite's"):
+        with refuses(RecordError):
             record_place(name)
-    with pytest.raises(RecordError, match="URL with one slash"):
+    with refuses(RecordError):
         record_place(Path("postgresql://me:s3cret@host/db"))
-    with pytest.raises(RecordError, match="expected a path"):
+    with refuses(RecordError):
         record_place(7)

@@ -16,6 +16,7 @@ from anatune.records.store import RecordStore
 from anatune.tuning.settings import TuningSettings
 from tests.postgres import PASSWORD, USER
 from tests.unit.records.making import failed, session_of, trial
+from tests.wording import refuses
 
 
 @pytest.fixture
@@ -168,7 +169,7 @@ def test_rights(postgres, url):
     theirs = postgres.url(name, user=f"reader_{name}")
     with RecordStore(theirs, read_only=True) as store:
         assert len(store.trials()) == 5
-    with RecordStore(theirs) as store, pytest.raises(RecordError, match=r"may not be written or read by this .*GRANT"):
+    with RecordStore(theirs) as store, refuses(RecordError):
         store.append(store.sessions()[0], trial(9))
     refused(postgres.url(postgres.database().rpartition("/")[2], user=f"reader_{name}"), "may not be written", "GRANT")
 
@@ -178,7 +179,7 @@ def test_a_damaged_row_is_named_and_the_others_are_read(postgres, url):
         connection.execute("ALTER TABLE trials DISABLE TRIGGER ALL")
         connection.execute("""UPDATE trials SET result = replace(result, '"number":2,', '"number":7,')""")
     with RecordStore(url, read_only=True) as store:
-        with pytest.raises(RecordError, match="trial with id 3 is damaged"):
+        with refuses(RecordError):
             store.trials()
         damaged = []
         assert [record.trial.number for record in store.trials(on_damage=damaged.append)] == [0, 1, 3, 4]
@@ -197,7 +198,7 @@ def test_held_by_another(postgres, url):
         session = store.sessions()[0]
         holder.execute("SELECT pg_advisory_xact_lock(1634623860)")
         assert len(store.trials()) == 5
-        with pytest.raises(RecordError, match=r"another process has written for 0\.3 s, trial 5 was not recorded"):
+        with refuses(RecordError):
             store.append(session, trial(5))
         holder.rollback()
         store.append(session, trial(5))
@@ -210,9 +211,7 @@ def test_a_server_that_stays_away(postgres):
         store.append(session, trial(0))
         postgres.kill()
         try:
-            with pytest.raises(
-                RecordError, match=r"connection is lost .* trial 1 was not recorded; everything"
-            ) as caught:
+            with refuses(RecordError) as caught:
                 store.append(session, trial(1))
             assert PASSWORD not in told(caught.value)
         finally:

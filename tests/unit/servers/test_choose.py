@@ -8,6 +8,7 @@ from anatune.errors import SpaceError
 from anatune.servers.choose import group_bytes, race, routing_of, space_of
 from anatune.servers.shapes import Experts, Product
 from anatune.templates.triton.tiles import Tiles
+from tests.wording import refuses
 
 H200 = hardware("h200")
 SHAPE = Experts(128, 768, 2048, 8)
@@ -40,7 +41,7 @@ def test_more_tokens_take_larger_blocks():
 def test_nothing_legal_is_said():
     tiles = space_of(SHAPE, H200).take(np.array([0]))
     found = race(SHAPE, 4, H200, tiles)
-    with pytest.raises(SpaceError, match="can run none"):
+    with refuses(SpaceError):
         found.best(block_m=256)
 
 

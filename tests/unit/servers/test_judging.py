@@ -9,6 +9,7 @@ from anatune.errors import SpaceError
 from anatune.servers.files import Request, write_configs
 from anatune.servers.judging import check_file
 from anatune.servers.shapes import Experts, Product
+from tests.wording import refuses
 
 H200, SHAPE = hardware("h200"), Experts(128, 768, 2048, 8)
 BLOCKS = (128, 128)
@@ -33,7 +34,7 @@ def test_a_file_is_judged(tmp_path):
 def test_what_is_no_file_of_configurations(tmp_path, text):
     place = tmp_path / "E=128,N=768,device_name=NVIDIA_H200.json"
     place.write_text(text)
-    with pytest.raises(SpaceError, match="expected"):
+    with refuses(SpaceError):
         check_file(place, SHAPE, H200)
 
 
@@ -60,5 +61,5 @@ def test_what_does_not_run_is_said(tmp_path):
 def test_no_device_without_floats_of_8_bits(tmp_path):
     place = tmp_path / "file.json"
     judged(place, Product(1536, 7168))
-    with pytest.raises(SpaceError, match="no matrix instruction for 8-bit floats"):
+    with refuses(SpaceError):
         check_file(place, Product(1536, 7168), hardware("a100_sxm"))

@@ -7,6 +7,7 @@ from anatune.errors import SpaceError
 from anatune.servers.choose import race, space_of
 from anatune.servers.kernels import Measured, schedule_of, workloads_of
 from anatune.servers.shapes import Experts, Product
+from tests.wording import refuses
 
 H200 = hardware("h200")
 SHAPES = [
@@ -50,7 +51,7 @@ def test_experts_of_a_rank_have_its_rows():
 
 
 def test_blocks_of_other_sizes_are_not_measured():
-    with pytest.raises(SpaceError, match="expected 128,128"):
+    with refuses(SpaceError):
         workloads_of(Product(1536, 7168, block=(64, 128)), 1)
 
 

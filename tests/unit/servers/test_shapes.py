@@ -7,6 +7,7 @@ import pytest
 
 from anatune.errors import SpaceError
 from anatune.servers.shapes import Experts, Product, check_shape, checked_size, model_experts
+from tests.wording import refuses
 
 MIXTRAL = {"hidden_size": 4096, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2}
 QWEN3 = {"hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128,
@@ -63,25 +64,21 @@ def test_experts_are_spread_over_ranks():
 
 
 @pytest.mark.parametrize(
-    ("config", "ranks", "said"),
+    ("config", "ranks"),
     [
-        ({"hidden_size": 4096}, 1, "no model of experts"),
-        (QWEN3, 7, "--tp 7"),
-        ({**QWEN3, "quantization_config": {"quant_method": "awq"}}, 1, "--dtype"),
-        ({**QWEN3, "quantization_config": {**AWQ, "bits": 3}}, 1, "with 3 bits in groups of 128"),
-        ([1], 1, "no JSON object"),
-        ({**QWEN3, "hidden_size": 1 << 25}, 1, "hidden_size is 33554432, expected"),
-        ({**QWEN3, "num_experts": 1 << 17}, 1, "num_experts is 131072, expected"),
-        (
-            {**DEEPSEEK, "quantization_config": {"quant_method": "fp8", "weight_block_size": [1 << 70, 128]}},
-            1,
-            "at most",
-        ),
-        ({**QWEN3, "quantization_config": {**AWQ, "group_size": 1 << 70}}, 1, "at most"),
+        ({"hidden_size": 4096}, 1),
+        (QWEN3, 7),
+        ({**QWEN3, "quantization_config": {"quant_method": "awq"}}, 1),
+        ({**QWEN3, "quantization_config": {**AWQ, "bits": 3}}, 1),
+        ([1], 1),
+        ({**QWEN3, "hidden_size": 1 << 25}, 1),
+        ({**QWEN3, "num_experts": 1 << 17}, 1),
+        ({**DEEPSEEK, "quantization_config": {"quant_method": "fp8", "weight_block_size": [1 << 70, 128]}}, 1),
+        ({**QWEN3, "quantization_config": {**AWQ, "group_size": 1 << 70}}, 1),
     ],
 )
-def test_what_is_no_model_of_experts(config, ranks, said):
-    with pytest.raises(SpaceError, match=said):
+def test_what_is_no_model_of_experts(config, ranks):
+    with refuses(SpaceError):
         read(config, ranks)
 
 
@@ -116,20 +113,20 @@ def test_layers_are_whole_blocks_of_scales(dtype, block, intermediate, hidden, n
         if is_taken:
             check_shape(layer)
             continue
-        with pytest.raises(SpaceError, match=r"expected a multiple of .*servers refuse layers"):
+        with pytest.raises(SpaceError, match=f"{block[0]} x {block[1]}"):
             check_shape(layer)
 
 
 def test_what_does_not_divide_is_said():
-    with pytest.raises(SpaceError, match="number of experts 128 does not divide by --ep 7"):
+    with refuses(SpaceError):
         read(QWEN3, spread=7)
-    with pytest.raises(SpaceError, match=r"768 does not divide by --tp / --ep = 7"):
+    with refuses(SpaceError):
         read(QWEN3, 7, 2)
 
 
 def test_a_dtype_that_is_said_counts():
     mxfp4 = {**QWEN3, "quantization_config": {"quant_method": "mxfp4"}}
-    with pytest.raises(SpaceError, match="say --dtype"):
+    with refuses(SpaceError):
         read(mxfp4)
     assert read(mxfp4, dtype="auto") == Experts(128, 768, 2048, 8)
     assert read(DEEPSEEK, 8, dtype="fp8_w8a8").block == (128, 128)
@@ -139,6 +136,6 @@ def test_a_dtype_that_is_said_counts():
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "", 1 << 25, 0, True, 1.5, pytest.param("9" * 5000, id="long")])
 def test_sizes_are_checked(value):
-    with pytest.raises(SpaceError, match=r"size is .*, expected an integer >= 1 and at most 16777216"):
+    with refuses(SpaceError):
         checked_size("size", value)
     assert checked_size("size", " 128 ") == 128

@@ -13,6 +13,7 @@ from anatune.servers.shapes import Experts, Product
 from anatune.servers.written import find_shipped
 from tests.unit.measure.fake_cuda import BACKEND
 from tests.unit.servers.pretended import Pretended
+from tests.wording import refuses
 
 MIXTRAL, H100 = Experts(8, 7168, 4096, 2), hardware("h100_sxm")
 NAME = "E=8,N=7168,device_name=NVIDIA_H100_80GB_HBM3.json"
@@ -84,7 +85,7 @@ def test_measured_tiles_take_it_where_they_gain(tmp_path, monkeypatch):
     monkeypatch.setattr("anatune.tuning.places.local.LocalPlace.provenance", lambda *_: {})
     request = Request("vllm", hardware("h200"), (Product(1536, 7168),), rows=(8,), keep=2)
     how = Measuring(None, 0, BACKEND, request.spec, Pretended)
-    with pytest.raises(SpaceError, match=r"not here to be measured beside; give it: --against FILE"):
+    with refuses(SpaceError):
         write_configs(request, tmp_path / "out", measuring=how)
     tuned = tmp_path / PRODUCT
     tuned.write_text(json.dumps({"8": {**TUNED, "BLOCK_SIZE_K": 128}}))

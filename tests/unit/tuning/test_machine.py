@@ -7,6 +7,7 @@ import anatune
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import DeviceError, SpaceError
 from anatune.tuning.machine import check_cpu, check_gpu, choose_threads, usable_cores
+from tests.wording import refuses
 
 CPU = anatune.hardware("xeon_gold_6230r")
 CORES = CPU.compute.num_cores
@@ -32,7 +33,7 @@ def test_threads_by_default_and_by_choice():
     assert choose_threads(CPU, None, usable=1000) == CORES
     assert choose_threads(CPU, 3, usable=4) == 3
     for wrong in (0, 5, True, "2", 1.0):
-        with pytest.raises(SpaceError, match="expected an integer from 1 to 4"):
+        with refuses(SpaceError):
             choose_threads(CPU, wrong, usable=4)
     assert usable_cores() >= 1
 
@@ -42,13 +43,13 @@ def test_a_quota_counts_by_default_and_not_against_a_choice(monkeypatch):
     monkeypatch.setattr("anatune.tuning.machine.allowed_cores", lambda: 6)
     assert choose_threads(CPU, None) == 2
     assert choose_threads(CPU, 6) == 6
-    with pytest.raises(SpaceError, match="expected an integer from 1 to 6"):
+    with refuses(SpaceError):
         choose_threads(CPU, 7)
 
 
 def test_machines():
     assert check_cpu(CPU, CPU) is CPU
-    with pytest.raises(DeviceError, match="tune there"):
+    with refuses(DeviceError):
         check_cpu(CPU, anatune.hardware("graviton3"))
     older = msgspec.structs.replace(
         CPU,
@@ -56,9 +57,9 @@ def test_machines():
             CPU.compute, isa="avx2", simd_bits=256, fp32_peak_flop_per_s=CPU.compute.fp32_peak_flop_per_s / 2
         ),
     )
-    with pytest.raises(DeviceError, match=r"the saved spec of .* avx2.*hw detect --force"):
+    with refuses(DeviceError):
         check_cpu(older, CPU)
-    with pytest.raises(DeviceError, match=r"avx2.*tune there"):
+    with refuses(DeviceError):
         check_cpu(msgspec.structs.replace(older, name="mine"), CPU)
 
 
@@ -68,19 +69,17 @@ def test_gpus():
     assert check_gpu(h200, h200) is h200
     other = msgspec.structs.replace(h200, name="mine", dram=msgspec.structs.replace(h200.dram, latency_cycles=500.0))
     assert check_gpu(other, h200) is other
-    with pytest.raises(
-        DeviceError, match=r"h200 is a GPU with 4800 GB/s, this machine's GPU .*H100 SXM.* is one with 33"
-    ):
+    with refuses(DeviceError):
         check_gpu(h200, anatune.hardware("h100_sxm"))
-    with pytest.raises(DeviceError, match=r"h200 is an sm_90 with 132 multiprocessors, this machine's GPU .* an sm_86"):
+    with refuses(DeviceError):
         check_gpu(h200, anatune.hardware("rtx3090"))
     assert choose_threads(h200, None) == 1
-    with pytest.raises(SpaceError, match="threads is 4, but h200 is a GPU"):
+    with refuses(SpaceError):
         choose_threads(h200, 4)
 
 
 def test_only_nvidia_gpus_can_be_measured_on():
-    with pytest.raises(DeviceError, match=r"mi50 \(gfx906\) is no NVIDIA GPU.*`anatune plan`"):
+    with refuses(DeviceError):
         check_gpu(anatune.hardware("mi50"))
 
 
@@ -88,7 +87,7 @@ def test_no_gpu(monkeypatch):
     from anatune.measure.cuda import detect as detect_gpu
 
     monkeypatch.setattr(detect_gpu, "gpu_detection", lambda _: ([], "no driver"))
-    with pytest.raises(DeviceError, match=r"tuning for h200 needs that GPU: no driver; `anatune tune --build-only`"):
+    with refuses(DeviceError):
         check_gpu(anatune.hardware("h200"))
-    with pytest.raises(DeviceError, match=r"no driver; take the folder of the manifest to a machine that has it"):
+    with refuses(DeviceError):
         check_gpu(anatune.hardware("h200"), built=True)

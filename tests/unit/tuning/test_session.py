@@ -27,6 +27,7 @@ from anatune.tuning.settings import TuningSettings
 from anatune.tuning.tune import tune
 from tests.naive_gpu import gpu
 from tests.unit.tuning.fakes import HOST, WORKLOAD, failed, session
+from tests.wording import refuses
 
 
 def keys(trials):
@@ -139,7 +140,7 @@ def test_failures_are_outcomes():
 def test_nothing_ran():
     result = session(3, script=dict.fromkeys(range(3), failed())).run()
     assert result.best_trial is None
-    with pytest.raises(RunError, match=r"none of 3 trials ran \(build_error: 3\); the first: LLVM said no"):
+    with refuses(RunError):
         _ = result.best
 
 
@@ -276,7 +277,7 @@ def test_a_full_disk_keeps_what_was_recorded(path, monkeypatch):
         return original(self, kept, trial, ran_under)
 
     monkeypatch.setattr(RecordStore, "append", append)
-    with pytest.raises(RecordError, match="trial 3 was not recorded"):
+    with refuses(RecordError):
         session(8, made, records=path).run()
     assert not made[0].is_open
     with RecordStore(path, read_only=True) as store:

@@ -25,6 +25,7 @@ from anatune.tuning.manifest import MANIFEST, build_manifest, read_manifest
 from anatune.tuning.session import StandIns, TuningSession
 from anatune.tuning.settings import TuningSettings
 from tests.unit.measure.fake_cuda import BACKEND, EMULATED, ENTRIES, STATE
+from tests.wording import refuses
 
 H200 = anatune.hardware("h200")
 WORKLOAD = anatune.matmul(32, 32, 16)
@@ -87,7 +88,7 @@ def test_a_session_whose_kernels_are_emulated_as_they_are(state):
 def test_a_device_that_disappears_is_one_line_and_the_session_goes_on_later(state):
     faults(state, at0="wrong", at2="lost")
     records = state / "r.sqlite"
-    with pytest.raises(DeviceError, match=r"NO_DEVICE from cuInit; 3 trials are kept in .*r\.sqlite, --resume goes on"):
+    with refuses(DeviceError):
         session(trials=5, records=records).run()
     _, trials = recorded(records)
     assert [trial.measurement.outcome for trial in trials] == [Outcome.WRONG_RESULT, Outcome.OK, Outcome.LOST_DEVICE]
@@ -156,45 +157,41 @@ def test_damaged_manifests_are_one_line(state):
     assert read_manifest(path) == read_manifest(folder)
     cubin = folder / made.entries[0].artifact.image
     cases = [
-        (
-            path,
-            text.replace('"grid":', '"grid":1'),
-            "is damaged: its contents are not what was written; build it again",
-        ),
-        (path, text[:100], "is damaged or no manifest"),
-        (path, "{}", "is damaged or no manifest"),
-        (path, text.replace('"version":2', '"version":7'), "is of version 7, expected 2; build it again"),
-        (cubin, "x", "is damaged: its contents are not what was built"),
-        (cubin, None, "no such file"),
+        (path, text.replace('"grid":', '"grid":1')),
+        (path, text[:100]),
+        (path, "{}"),
+        (path, text.replace('"version":2', '"version":7')),
+        (cubin, "x"),
+        (cubin, None),
     ]
-    for file, changed, message in cases:
+    for file, changed in cases:
         kept = file.read_bytes()
         file.unlink()
         if changed is not None:
             file.write_text(changed)
-        with pytest.raises(RecordError, match=message) as error:
+        with refuses(RecordError) as error:
             read_manifest(folder)
         assert "\n" not in str(error.value)
         file.write_bytes(kept)
-    with pytest.raises(RecordError, match="expected a folder that `anatune tune --build-only` wrote"):
+    with refuses(RecordError):
         read_manifest(state / "nothing")
-    with pytest.raises(SpaceError, match=r"its kernels compute matmul i=32 j=32 k=16 .* expected"):
+    with refuses(SpaceError):
         TuningSession(anatune.matmul(8, 8, 8), H200, TuningSettings(manifest=folder))
-    with pytest.raises(SpaceError, match=r"its kernels are for h200 \(sm_90\), expected sm_86"):
+    with refuses(SpaceError):
         TuningSession(WORKLOAD, anatune.hardware("rtx3090"), TuningSettings(manifest=folder))
 
 
 def test_wrong_arguments():
-    with pytest.raises(SpaceError, match="l2 is 'cold', expected one of flush, warm"):
+    with refuses(SpaceError):
         session(l2="cold")
-    with pytest.raises(SpaceError, match="threads is 2, but h200 is a GPU"):
+    with refuses(SpaceError):
         session(threads=2)
-    with pytest.raises(SpaceError, match="l2 is for GPUs"):
+    with refuses(SpaceError):
         TuningSession(WORKLOAD, anatune.hardware("host"), TuningSettings(l2="warm"))
-    with pytest.raises(DeviceError, match="h200 is a GPU with 4800 GB/s"):
+    with refuses(DeviceError):
         session(host=anatune.hardware("h100_sxm"))
-    with pytest.raises(DeviceError, match="is a CPU: kernels for it are built where they are measured"):
+    with refuses(DeviceError):
         build_manifest(WORKLOAD, anatune.hardware("xeon_gold_6230r"), "x")
-    with pytest.raises(DeviceError, match=r"mi300x \(gfx942\) is no NVIDIA GPU.*`anatune export` writes kernels"):
+    with refuses(DeviceError):
         build_manifest(WORKLOAD, anatune.hardware("mi300x"), "x")
     assert msgspec.json.encode(H200)

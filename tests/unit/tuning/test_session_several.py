@@ -11,6 +11,7 @@ from anatune.errors import SpaceError
 from anatune.records.store import RecordStore
 from tests.contracts import trial_template
 from tests.unit.tuning.fakes import HOST, WORKLOAD, session
+from tests.wording import refuses
 
 HERE = HOST.with_threads(1)
 
@@ -58,7 +59,7 @@ def test_one_template_alone_and_searches_as_they_were_published():
     assert {one.schedule.template for one in session(6, strategy="nose", start="paper").run().trials} == {"cpu"}
     walked = session(12, strategy="nose").run()
     assert {one.schedule.template for one in walked.trials} == {"cpu", "joined"}
-    with pytest.raises(SpaceError, match="template is 'cuda', expected one of cpu"):
+    with refuses(SpaceError):
         session(3, template="cuda").run()
 
 
@@ -68,7 +69,7 @@ def test_sessions_that_differ_in_what_is_asked_for_are_not_resumed(tmp_path):
     assert session(3, records=path, resume=True).run().num_resumed == 0
     assert session(3, records=path, resume=True, template="cpu").run().num_resumed == 0
     assert session(3, records=path, resume=True, accuracy="relaxed").run().num_resumed == 3
-    with pytest.raises(SpaceError, match="tune: accuracy is 'best', expected one of standard, relaxed"):
+    with refuses(SpaceError):
         session(3, accuracy="best")
 
 
@@ -99,7 +100,7 @@ def test_what_needs_relaxed_arithmetic_is_handed_only_to_who_asked_for_it(tmp_pa
         assert store.best(WORKLOAD, accuracy=RELAXED).trial.schedule == loose
         assert store.best(WORKLOAD, template="cpu", accuracy=RELAXED).trial.schedule == plain
         assert [one.trial.schedule for one in store.bests()] == [exact]
-        with pytest.raises(SpaceError, match="accuracy is 'any', expected one of standard, relaxed"):
+        with refuses(SpaceError):
             store.bests(accuracy="any")
     relaxed = session(8, accuracy="relaxed").run()
     assert accuracy_of(relaxed.best) in (STANDARD, RELAXED)

@@ -20,6 +20,7 @@ from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.settings import TuningSettings
 from anatune.tuning.target import source_of_model, target_of
 from anatune.tuning.training import families_of, judge, train
+from tests.wording import refuses
 
 OPTIONS = ResidualOptions(num_trees=60, num_leaves=7, num_members=1)
 SHAPES = ((256, 256, 256), (512, 128, 256), (128, 512, 256))
@@ -151,7 +152,7 @@ def test_one_log_as_two_workloads_is_refused(tmp_path):
                 store.append(
                     session, Trial(model.space.schedule_of(point), measured, number=number, source="kernel_tuner")
                 )
-    with pytest.raises(RecordError, match="of matmul 256x256x256 are those of matmul 128x128x128: one log, two names"):
+    with refuses(RecordError):
         families(path)
 
 
@@ -160,5 +161,5 @@ def test_one_workload_is_too_few(tmp_path):
     judgement = judge(family, [family], OPTIONS)
     assert judgement.by_workload is None
     assert not judgement.helps
-    with pytest.raises(RecordError, match="expected at least 2"):
+    with refuses(RecordError):
         train(family, judgement, "r.sqlite", tmp_path / "out", OPTIONS)

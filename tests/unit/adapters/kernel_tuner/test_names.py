@@ -5,6 +5,7 @@ import pytest
 import anatune
 from anatune.adapters.kernel_tuner.names import CLBLAST, clblast_gemm, roles_of, rounded_workload, tile_points
 from anatune.errors import SpaceError
+from tests.wording import refuses
 
 MATMUL = anatune.matmul(64, 128, 32)
 PARAMETERS = ("tx", "ty", "wx", "wy", "bk")
@@ -84,20 +85,20 @@ def test_axes_of_one_element_need_no_roles():
 
 
 @pytest.mark.parametrize(
-    ("names", "words"),
+    "names",
     [
-        ({**NAMES, "blok_i": 4}, "role 'blok_i' is unknown"),
-        ({**NAMES, "threads_i": "tz"}, "the parameter 'tz', which tune_params lacks"),
-        ({**NAMES, "threads_i": 4.5}, "threads_i is 4.5"),
-        ({k: v for k, v in NAMES.items() if k != "work_i"}, "of axis i only"),
-        ({k: v for k, v in NAMES.items() if k != "block_k"}, "block_k is missing"),
-        ({}, "expected a mapping"),
-        ({**NAMES, "inner_i": lambda config: "many"}, "no integers"),
-        ({**NAMES, "inner_i": lambda config: config["wx"] / 4}, "no integers"),
+        {**NAMES, "blok_i": 4},
+        {**NAMES, "threads_i": "tz"},
+        {**NAMES, "threads_i": 4.5},
+        {k: v for k, v in NAMES.items() if k != "work_i"},
+        {k: v for k, v in NAMES.items() if k != "block_k"},
+        {},
+        {**NAMES, "inner_i": lambda config: "many"},
+        {**NAMES, "inner_i": lambda config: config["wx"] / 4},
     ],
 )
-def test_wrong_names_are_one_line(names, words):
-    with pytest.raises(SpaceError, match=words) as error:
+def test_wrong_names_are_one_line(names):
+    with refuses(SpaceError) as error:
         tile_points(names, MATMUL, PARAMETERS, [(16, 4, 2, 8, 16)])
     assert "\n" not in str(error.value)
 

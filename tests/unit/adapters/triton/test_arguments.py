@@ -5,6 +5,7 @@ import pytest
 from anatune.adapters.triton.arguments import ArgumentNames
 from anatune.errors import SpaceError
 from tests.kernel_arguments import Descriptor, Tensor, arguments
+from tests.wording import refuses
 
 
 def product(call, **said):
@@ -37,17 +38,17 @@ def test_pairs_of_types():
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    "said",
     [
-        ({"dtype": ("bfloat16", "int8", "int8")}, "expected one type, or a pair"),
-        ({"dtype": ("int8", "bfloat16")}, "right operand of 8 bits"),
-        ({"dtype": ("bfloat16", "int3")}, "int3"),
-        ({"names": {"descriptors": 1}}, r"names\['descriptors'\] is 1"),
-        ({"names": {"a": True}}, r"names\['a'\] is True"),
+        {"dtype": ("bfloat16", "int8", "int8")},
+        {"dtype": ("int8", "bfloat16")},
+        {"dtype": ("bfloat16", "int3")},
+        {"names": {"descriptors": 1}},
+        {"names": {"a": True}},
     ],
 )
-def test_wrong_names_are_one_line(said, words):
-    with pytest.raises(SpaceError, match=words) as caught:
+def test_wrong_names_are_one_line(said):
+    with refuses(SpaceError) as caught:
         ArgumentNames(**said)
     assert "\n" not in str(caught.value)
 

@@ -5,6 +5,7 @@ import pytest
 from anatune.adapters.triton.asked import Launch
 from anatune.errors import SpaceError
 from anatune.templates.triton.problem import MatmulProblem
+from tests.wording import refuses
 
 TILE = [64, 64, 32, 4, 3, 1, 8]  # 8 x 8 tiles of the result
 PROBLEM = MatmulProblem(512, 512, 512)
@@ -30,11 +31,9 @@ def test_grids(grid, num_programs, expected):
     assert launch.is_persistent(TILE, {"NUM_SMS": 16}) is expected
 
 
-@pytest.mark.parametrize(
-    ("grid", "words"), [((65,), "more blocks"), ((17,), "no multiple of 16 SMs"), ((0,), "fewer"), ("x", "be computed")]
-)
-def test_other_grids(grid, words):
+@pytest.mark.parametrize("grid", [(65,), (17,), (0,), "x"])
+def test_other_grids(grid):
     launch = Launch(PROBLEM, grid, num_sms=16)
-    with pytest.raises(SpaceError, match=words):
+    with refuses(SpaceError):
         launch.is_persistent(TILE, {})
     assert launch.is_persistent(TILE, {}, said=True)

@@ -5,6 +5,7 @@ import pytest
 from anatune.adapters.triton import configs_for
 from anatune.errors import SpaceError
 from anatune.templates.triton.problem import DTYPES
+from tests.wording import refuses
 
 BYTES = [name for name, size in DTYPES.items() if size == 1]
 NAMES = {"block_m": "BM", "block_n": "BN", "block_k": "BK"}
@@ -23,7 +24,7 @@ def test_options_are_proposed_where_the_kernel_has_a_parameter():
 
 def test_rows_that_cannot_have_descriptors():
     assert not any(meta["USE_TMA"] for meta in proposed({"descriptors": "USE_TMA"}, k=4095))
-    with pytest.raises(SpaceError, match="configs_for: rows of a take 8190 bytes"):
+    with refuses(SpaceError):
         proposed({"descriptors": True}, k=4095)
 
 
@@ -39,7 +40,7 @@ def test_types_of_8_bits(dtype):
     assert len(proposed({}, dtype=dtype, hw=hw)) == 8
 
 
-@pytest.mark.parametrize(("dtype", "words"), [(None, "dtype is 'None'"), (("int8", "float16"), "right operand of 8")])
-def test_bad_types(dtype, words):
-    with pytest.raises(SpaceError, match=words):
+@pytest.mark.parametrize("dtype", [None, ("int8", "float16")])
+def test_bad_types(dtype):
+    with refuses(SpaceError):
         proposed({}, dtype=dtype)

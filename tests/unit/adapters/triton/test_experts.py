@@ -14,6 +14,7 @@ from anatune.servers.choose import race
 from anatune.servers.shapes import Experts
 from anatune.templates.triton.tiles import Tiles
 from tests.kernel_arguments import Descriptor, Tensor, expert_arguments
+from tests.wording import refuses, warns
 
 pytestmark = pytest.mark.filterwarnings("error::anatune.errors.NotJudgedWarning")
 FP8 = "torch.float8_e4m3fn"
@@ -114,34 +115,34 @@ def test_names_and_routing_are_said():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        ({"b_ptr": Tensor((512, 1024), "torch.bfloat16")}, "b has 2 dimensions"),
-        ({"num_valid_tokens": 0}, "rows is 0"),
-        ({"num_valid_tokens": 2047}, "2047 rows of tokens that take 4 of 64 experts"),
-        ({"top_k": 128, "num_valid_tokens": 128}, "take 128 of 64"),
-        ({"a_ptr": Descriptor((512, 1024), "torch.bfloat16")}, "tensor descriptors"),
-        ({"a_ptr": Tensor((512, 1024), "torch.float64")}, "float64"),
+        {"b_ptr": Tensor((512, 1024), "torch.bfloat16")},
+        {"num_valid_tokens": 0},
+        {"num_valid_tokens": 2047},
+        {"top_k": 128, "num_valid_tokens": 128},
+        {"a_ptr": Descriptor((512, 1024), "torch.bfloat16")},
+        {"a_ptr": Tensor((512, 1024), "torch.float64")},
     ],
 )
-def test_what_cannot_be_judged_stays(change, words):
-    with pytest.warns(NotJudgedWarning, match=words):
+def test_what_cannot_be_judged_stays(change):
+    with warns(NotJudgedWarning):
         assert moe_pruner("a100", keep=1).early_config_prune(CONFIGS, expert_arguments() | change) == CONFIGS
 
 
 def test_split_sums_stay_beside_the_others():
     split = config(16, 64, 64, SPLIT_K=2)
-    with pytest.warns(NotJudgedWarning, match="split_k is 2"):
+    with warns(NotJudgedWarning):
         assert moe_pruner("a100", keep=1).early_config_prune([*CONFIGS, split], expert_arguments())[1:] == [split]
 
 
 @pytest.mark.parametrize("routing", ["often", "power:x", (1, 2), None])
 def test_wrong_options_are_told_at_once(routing):
-    with pytest.raises(SpaceError, match="expected uniform, balanced or power"):
+    with refuses(SpaceError):
         moe_pruner("a100", routing=routing)
 
 
 @pytest.mark.parametrize("ranks", [0, True, 1.5, None])
 def test_wrong_ranks_are_told_at_once(ranks):
-    with pytest.raises(SpaceError, match=f"ranks is {ranks}, expected an integer >= 1"):
+    with refuses(SpaceError):
         moe_pruner("a100", ranks=ranks)

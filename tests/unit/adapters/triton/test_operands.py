@@ -9,6 +9,7 @@ from anatune.adapters.triton.operands import Operand, check_operands, descriptor
 from anatune.errors import SpaceError
 from anatune.templates.triton.problem import DTYPES, MatmulProblem
 from tests.kernel_arguments import Descriptor, Tensor
+from tests.wording import refuses
 
 
 def operand(dtype, shape=(64, 64)):
@@ -68,13 +69,13 @@ def test_what_the_caller_says_counts():
     assert operand_types(half, half, ("bfloat16",)) == ("bfloat16", 0)
     assert operand_types(half, byte, ("float16",)) == ("float16", 1)
     assert operand_types(None, None, ("bfloat16", "int8")) == ("bfloat16", 1)
-    with pytest.raises(SpaceError, match="no argument of the kernel has a dtype"):
+    with refuses(SpaceError):
         operand_types(None, byte, ())
 
 
 def test_every_name_is_one_of_the_models():
     assert {dtype_name(name) for name in ("fp8e5", "half", "bf16")} <= set(DTYPES)
-    with pytest.raises(SpaceError, match="int4"):
+    with refuses(SpaceError):
         dtype_name("int4")
 
 
@@ -103,7 +104,7 @@ def test_a_transpose_of_a_square_is_said():
 def test_packed_weights_are_refused():
     problem = MatmulProblem(16, 32, 64, "float16", right_bytes=1)
     check_operands(problem, {"b": operand("torch.uint8", (64, 32))})
-    with pytest.raises(SpaceError, match="operand b has 1024 elements, expected 2048"):
+    with refuses(SpaceError):
         check_operands(problem, {"b": operand("torch.uint8", (32, 32))})
 
 

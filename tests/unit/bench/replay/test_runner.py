@@ -9,6 +9,7 @@ from anatune.core.trial import Outcome
 from anatune.errors import RecordError
 from bench.replay.runner import NOT_RECORDED, ReplayRunner
 from bench.replay.table import TableModel
+from tests.wording import refuses
 
 
 @pytest.fixture
@@ -37,5 +38,5 @@ def test_a_point_that_nobody_recorded_has_no_time(table):
 
 
 def test_times_of_another_length_are_refused(table):
-    with pytest.raises(RecordError, match="expected one value for each of 4 points"):
+    with refuses(RecordError):
         ReplayRunner(table, np.ones(3))

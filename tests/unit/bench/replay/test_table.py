@@ -7,6 +7,7 @@ import anatune
 from anatune.api import model
 from anatune.errors import SpaceError
 from bench.replay.table import TableModel, TableSpace
+from tests.wording import refuses
 
 MODEL = model(anatune.matmul(64, 64, 64), anatune.hardware("rtx3090"))
 POINTS = np.unique(MODEL.space.sample_points(50, 0), axis=0)
@@ -38,9 +39,9 @@ def test_points_outside():
     assert TABLE.check(np.stack([POINTS[0], outside])).tolist() == [0, 1]
     assert TABLE.times(outside[None, :])[0][0] == np.inf
     assert TABLE.row_of(MODEL.space.schedule_of(outside)) is None
-    with pytest.raises(SpaceError, match="expected a recorded point"):
+    with refuses(SpaceError):
         TABLE.space.encode(outside)
-    with pytest.raises(SpaceError, match="not in the table"):
+    with refuses(SpaceError):
         TABLE.space.point_of(MODEL.space.schedule_of(outside))
 
 
@@ -53,14 +54,14 @@ def test_illegal_points_that_were_recorded_count():
 
 
 @pytest.mark.parametrize(
-    ("points", "knobs", "message"),
+    ("points", "knobs"),
     [
-        (POINTS[:0], None, "expected at least one row"),
-        (POINTS[:, :3], None, f"of {POINTS.shape[1]} columns"),
-        (POINTS[[0, 1, 0]], None, "1 points of the table are there twice"),
-        (POINTS, {"M": [1, 2]}, "knob 'M' has shape"),
+        (POINTS[:0], None),
+        (POINTS[:, :3], None),
+        (POINTS[[0, 1, 0]], None),
+        (POINTS, {"M": [1, 2]}),
     ],
 )
-def test_bad_tables(points, knobs, message):
-    with pytest.raises(SpaceError, match=message):
+def test_bad_tables(points, knobs):
+    with refuses(SpaceError):
         TableSpace(MODEL.space, points, knobs)

@@ -13,6 +13,7 @@ tvm = pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 from anatune.codegen.compat import compile_module  # noqa: E402
 from anatune.codegen.cpu.lower import assembly_facts, build_schedule, lower  # noqa: E402
 from anatune.measure.run.correctness import array_dtype, compare, expected, random_inputs  # noqa: E402
+from tests.wording import refuses  # noqa: E402
 
 HOST = anatune.hardware("host")
 
@@ -279,7 +280,7 @@ def test_the_plans_own_reductions_are_right(name):
 
 def test_results_beyond_32_bit_indices_are_refused():
     schedule = anatune.space(anatune.matmul(65536, 65536, 16), HOST).schedule(tiles={})
-    with pytest.raises(BuildError, match="C has 4294967296 elements"):
+    with refuses(BuildError):
         lower(schedule)
 
 
@@ -287,18 +288,18 @@ def test_wider_vectors_than_the_machine_has_are_refused():
     if HOST.compute.isa not in ("avx2", "avx512"):
         pytest.skip("not an x86 machine")
     schedule = anatune.plan(anatune.matmul(16, 16, 16), anatune.hardware("aws_graviton3"), top_k=1).best
-    with pytest.raises(RunError, match="neon"):
+    with refuses(RunError):
         anatune.build(schedule)
 
 
 def test_gpu_schedules_are_refused():
     workload = anatune.matmul(64, 64, 64)
-    with pytest.raises(BuildError, match="expected a CPU"):
+    with refuses(BuildError):
         lower(anatune.plan(workload, anatune.hardware("rtx3090"), top_k=1).best)
 
 
 def test_contradicting_schedules_are_refused():
     schedule = anatune.plan(anatune.matmul(64, 64, 64), HOST, top_k=1).best
     tiles = dict(schedule.tiles, i=(1, 1, 1, 1, 63))
-    with pytest.raises(SpaceError, match="multiply to 63, expected the extent 64"):
+    with refuses(SpaceError):
         lower(msgspec.structs.replace(schedule, tiles=tiles))

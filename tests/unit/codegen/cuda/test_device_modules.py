@@ -10,6 +10,7 @@ from anatune.codegen.cuda.device_modules import Cubins
 from anatune.codegen.cuda.lower import cuda_kernel, named_kernel
 from anatune.core.workload.operators import matmul
 from anatune.errors import BuildError
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -60,7 +61,7 @@ def test_another_form_than_the_known_one_is_an_error_and_nothing_is_written(cubi
     }[damage]()
     path = tmp_path / "model.so"
     path.write_bytes(content)
-    with pytest.raises(BuildError, match=r"in another form than 0\.27's") as caught:
+    with refuses(BuildError) as caught:
         made.embed(path)
     assert "\n" not in str(caught.value)
     assert path.read_bytes() == content
@@ -89,5 +90,5 @@ def test_a_kernel_is_the_same_under_another_name(schedule):
 
 
 def test_cuda_c_that_nvrtc_refuses_is_one_line():
-    with pytest.raises(BuildError, match=r"NVRTC refuses broken_kernel for sm_86: .*undefined"):
+    with refuses(BuildError):
         Cubins("sm_86")._compiled('extern "C" __global__ void broken_kernel(float* x) { x[0] = nothing; }')

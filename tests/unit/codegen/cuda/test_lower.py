@@ -13,6 +13,7 @@ from anatune.errors import AnatuneError, BuildError, SpaceError
 from anatune.templates.cuda.program.hints import _has_neighbours
 from anatune.templates.cuda.program.nest import GpuNest
 from anatune.templates.gpu.split import split_of
+from tests.wording import refuses
 
 GPU = anatune.hardware("rtx3090")
 MATMUL = anatune.matmul(64, 64, 64)
@@ -111,7 +112,7 @@ def test_devices_without_asynchronous_copies_prefetch_into_registers():
     assert "cp.async" not in kernel.source
     assert "next_A_ptr" in kernel.source
     assert kernel.source.count("__syncthreads()") <= 2
-    with pytest.raises(SpaceError, match="stages is 3, expected one of 1, 2"):
+    with refuses(SpaceError):
         cuda_kernel(schedule(hardware=old, stages=3))
 
 
@@ -172,7 +173,7 @@ def test_asynchronous_copies_repeat_the_last_element_where_zeros_could_be_larges
 def test_more_than_48_kb_of_shared_memory_are_asked_for_at_the_launch():
     workload = anatune.matmul(256, 256, 64)
     tiles = {"i": (1, 1, 16, 1, 16), "j": (1, 1, 16, 1, 16), "k": (1, 2, 32)}
-    with pytest.raises(BuildError, match="131072 bytes of shared memory a block, but rtx3090 has at most 101376"):
+    with refuses(BuildError):
         cuda_kernel(schedule(workload, tiles=tiles))
     kernel = cuda_kernel(schedule(workload, anatune.hardware("h200"), tiles=tiles))
     assert kernel.dynamic_shared_bytes == kernel.shared_bytes == 131072
@@ -189,40 +190,31 @@ def test_narrow_elements_are_summed_in_32_bits(dtype):
 
 
 @pytest.mark.parametrize(
-    ("problem", "message"),
+    "problem",
     [
-        (lambda: schedule(stages=9), "stages is 9, expected one of 1, 2, 3"),
-        (lambda: schedule(pad=-1), "pad is -1, expected one of 0, 4"),
-        (lambda: schedule(nonsense=1), "option 'nonsense', expected some of stages, pad"),
-        (
-            lambda: msgspec.structs.replace(schedule(), options={"pad": 4}),
-            "options: unknown option 'pad', expected some of split",
-        ),
-        (lambda: msgspec.structs.replace(schedule(), vector={"A": "x"}), r"vector\['A'\] is 'x'"),
-        (lambda: msgspec.structs.replace(schedule(), unroll=-1), "unroll is -1"),
-        (lambda: msgspec.structs.replace(schedule(), tiles=None), "tiles is None, expected a mapping"),
-        (
-            lambda: schedule(anatune.matmul(64, 64, 64, dtype="bfloat16"), anatune.hardware("v100_sxm2")),
-            "lacks arithmetic for bfloat16",
-        ),
-        (lambda: schedule(hardware=anatune.hardware("mi50")), "expected an NVIDIA one"),
-        (
-            lambda: schedule(tiles={"i": (1, 1, 64, 1, 1), "j": (1, 1, 64, 1, 1), "k": (8, 1, 8)}),
-            "4096 threads a block, but rtx3090 has at most 1024",
-        ),
-        (lambda: msgspec.structs.replace(schedule(), tiles={"i": (2, 2)}), r"tiles\['i'\] has 2 factors"),
-        (lambda: anatune.plan(MATMUL, anatune.hardware("xeon_8124m"), top_k=1).best, "expected a GPU"),
+        lambda: schedule(stages=9),
+        lambda: schedule(pad=-1),
+        lambda: schedule(nonsense=1),
+        lambda: msgspec.structs.replace(schedule(), options={"pad": 4}),
+        lambda: msgspec.structs.replace(schedule(), vector={"A": "x"}),
+        lambda: msgspec.structs.replace(schedule(), unroll=-1),
+        lambda: msgspec.structs.replace(schedule(), tiles=None),
+        lambda: schedule(anatune.matmul(64, 64, 64, dtype="bfloat16"), anatune.hardware("v100_sxm2")),
+        lambda: schedule(hardware=anatune.hardware("mi50")),
+        lambda: schedule(tiles={"i": (1, 1, 64, 1, 1), "j": (1, 1, 64, 1, 1), "k": (8, 1, 8)}),
+        lambda: msgspec.structs.replace(schedule(), tiles={"i": (2, 2)}),
+        lambda: anatune.plan(MATMUL, anatune.hardware("xeon_8124m"), top_k=1).best,
     ],
 )
-def test_what_cannot_be_generated_is_one_clear_line(problem, message):
-    with pytest.raises(AnatuneError, match=message) as caught:
+def test_what_cannot_be_generated_is_one_clear_line(problem):
+    with refuses(AnatuneError) as caught:
         cuda_kernel(problem())
     assert "\n" not in str(caught.value)
 
 
 def test_tensors_beyond_32_bit_addresses_are_refused():
     workload = anatune.elementwise((65536, 65536), op="relu")
-    with pytest.raises(BuildError, match="4294967296 elements"):
+    with refuses(BuildError):
         GpuNest(anatune.space(workload, GPU).schedule({}))
 
 
@@ -237,7 +229,7 @@ def test_the_same_schedule_gives_the_same_source():
 
 
 def test_schedules_of_another_template_are_refused():
-    with pytest.raises(SpaceError, match="expected a GPU and cuda or pipelined"):
+    with refuses(SpaceError):
         GpuNest(msgspec.structs.replace(schedule(), template="cpu"))
 
 

@@ -14,6 +14,7 @@ from anatune.codegen.cuda.nvrtc import (
 )
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError, MissingDependencyError
+from tests.wording import refuses
 
 SCALE = """
 extern "C" __global__ void __launch_bounds__(64) main_kernel(float* __restrict__ X_ptr, float* __restrict__ Y_ptr) {
@@ -46,7 +47,7 @@ def test_log():
     want = CompilerFacts(registers=255, shared_bytes=6144, spill_bytes=236, spill_load_bytes=344, local_bytes=248)
     assert parse_log(LOG, "main_kernel") == want
     assert parse_log(LOG, "other") == CompilerFacts(8, 0, 4, 4, 8)
-    with pytest.raises(BuildError, match="tells nothing about a kernel 'kernel'"):
+    with refuses(BuildError):
         parse_log(LOG, "kernel")
 
 
@@ -65,18 +66,18 @@ def test_compiled(compiler, arch):
 
 
 @pytest.mark.parametrize(
-    ("arch", "words"),
+    "arch",
     [
-        ("sm_35", "install an older"),
-        ("sm_85", "name one of these"),
-        ("sm_86a", "name one of these"),
-        ("sm_190", "install a newer"),
-        ("gfx906", "no NVIDIA GPU's"),
-        ("", "no NVIDIA GPU's"),
+        "sm_35",
+        "sm_85",
+        "sm_86a",
+        "sm_190",
+        "gfx906",
+        "",
     ],
 )
-def test_unknown_arch(compiler, arch, words):
-    with pytest.raises(BuildError, match=words) as raised:
+def test_unknown_arch(compiler, arch):
+    with refuses(BuildError) as raised:
         compile_cuda(SCALE, arch)
     assert (arch or "''") in str(raised.value)
     assert ", ".join(known_archs()) in str(raised.value)
@@ -84,12 +85,12 @@ def test_unknown_arch(compiler, arch, words):
 
 
 def test_refused_source(compiler):
-    with pytest.raises(BuildError, match=r"refuses main_kernel for sm_86: main_kernel\.cu\(1\): error: ") as raised:
+    with refuses(BuildError) as raised:
         compile_cuda("foo", "sm_86")
     assert "\n" not in str(raised.value)
-    with pytest.raises(BuildError, match=r"uses too much shared data"):
+    with refuses(BuildError):
         compile_cuda(SCALE.replace("[256]", "[20000]"), "sm_86")
-    with pytest.raises(BuildError, match="tells nothing about a kernel 'other'"):
+    with refuses(BuildError):
         compile_cuda(SCALE, "sm_86", name="other")
 
 
@@ -103,7 +104,7 @@ def test_missing_bindings(monkeypatch):
         return imported(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'cuda-bindings"):
+    with refuses(MissingDependencyError):
         compile_cuda(SCALE, "sm_86")
 
 
@@ -114,5 +115,5 @@ def test_missing_library(compiler, monkeypatch):
         raise RuntimeError("libnvrtc.so.12 not found\nsearched everywhere")
 
     monkeypatch.setattr(nvrtc, "nvrtcVersion", refuse)
-    with pytest.raises(MissingDependencyError, match=r"\(libnvrtc.so.12 not found\); install it with: pip install"):
+    with refuses(MissingDependencyError):
         compile_cuda(SCALE, "sm_86")

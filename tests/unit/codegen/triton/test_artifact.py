@@ -13,6 +13,7 @@ from anatune.core.compiler_facts import CompilerFacts
 from anatune.emit.buffer import Buffer
 from anatune.errors import SpaceError
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
+from tests.wording import refuses
 
 SHAPE = (256, 256)
 A, B, C = (Buffer(name, "float16", SHAPE) for name in "ABC")
@@ -72,9 +73,9 @@ def test_what_matrix_units_explain(tmp_path):
 
 
 def test_what_no_device_could_launch(tmp_path):
-    with pytest.raises(SpaceError, match="needs 98304 bytes of shared memory a block, mi300x has at most 65536"):
+    with refuses(SpaceError):
         triton.build_schedule(schedule("mi300x"), tmp_path)
-    with pytest.raises(SpaceError, match="needs 98304 bytes of shared memory a block, mi300x has at most 65536"):
+    with refuses(SpaceError):
         triton.compile_entry(schedule("mi300x"), tmp_path)
 
 

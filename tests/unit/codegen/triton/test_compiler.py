@@ -20,6 +20,7 @@ from anatune.errors import BuildError, MissingDependencyError
 from anatune.templates.gpu.ranged import Ranged
 from anatune.templates.triton import TRITON
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
+from tests.wording import refuses
 
 SOURCE = """
 import triton
@@ -120,17 +121,17 @@ def test_an_image_is_compiled_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    "changed",
     [
-        (("tl.dot(", "tl.dott("), "Triton refuses product for sm_80: .*has no attribute 'dott'"),
-        (("N = tl.constexpr(64)", "N = tl.constexpr(60)"), "Triton refuses product for sm_80: .*power of 2"),
-        (("import triton\n", "import nothing_of_the_sort\n"), "Triton refuses product for sm_80: No module named"),
-        (("def product", "def other"), "Triton refuses product for sm_80: .*no attribute 'product'"),
+        ("tl.dot(", "tl.dott("),
+        ("N = tl.constexpr(64)", "N = tl.constexpr(60)"),
+        ("import triton\n", "import nothing_of_the_sort\n"),
+        ("def product", "def other"),
     ],
 )
-def test_what_is_refused_is_one_line(changed, message):
+def test_what_is_refused_is_one_line(changed):
     broken = msgspec.structs.replace(PROGRAM, source=SOURCE.replace(*changed))
-    with pytest.raises(BuildError, match=message) as error:
+    with refuses(BuildError) as error:
         compile_kernel(broken, KERNEL, anatune.hardware("a100"), NOTHING)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 260
@@ -150,13 +151,13 @@ def test_versions_that_were_not_tried():
     try:
         with (
             mock.patch.object(compiler.metadata, "version", return_value="3.6.1"),
-            pytest.raises(MissingDependencyError, match=r"Triton is 3\.6\.1, expected >=3\.7,<3\.10"),
+            refuses(MissingDependencyError),
         ):
             compile_kernel(PROGRAM, KERNEL, anatune.hardware("a100"), NOTHING)
         missing = compiler.metadata.PackageNotFoundError("triton")
         with (
             mock.patch.object(compiler.metadata, "version", side_effect=missing),
-            pytest.raises(MissingDependencyError, match=r"not installed; pip install .*triton"),
+            refuses(MissingDependencyError),
         ):
             compiler_version()
     finally:

@@ -1,10 +1,9 @@
 """What is read from the texts of Triton's compilers."""
 
-import pytest
-
 from anatune.codegen.triton.facts import amd_facts, matrix_instructions, nvidia_facts
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError
+from tests.wording import refuses
 
 PTX = """
 \t// wgmma.mma_async is spoken of only
@@ -52,7 +51,7 @@ def test_the_facts_of_both_makers():
         instructions={"v_mfma_f32_32x32x8_f16": 2},
     )  # fmt: skip
     assert amd_facts(AMD).numbers()["v_mfma_f32_32x32x8_f16"] == 2
-    with pytest.raises(BuildError, match="says nothing of registers"):
+    with refuses(BuildError):
         amd_facts("s_endpgm")
-    with pytest.raises(BuildError, match="log tells nothing about a kernel 'other'"):
+    with refuses(BuildError):
         nvidia_facts(LOG, "", b"", "other")

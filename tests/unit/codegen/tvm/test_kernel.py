@@ -12,6 +12,8 @@ from anatune.templates.cpu.model.model import CpuModel
 tvm = pytest.importorskip("tvm")
 from tvm import te  # noqa: E402
 
+from tests.wording import refuses  # noqa: E402
+
 HOST = anatune.hardware("host")
 TARGET = target_of(HOST, threads=2)
 
@@ -179,19 +181,19 @@ def _wrongly_padded():
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    "function",
     [
-        (_summed(te.max), "no sum"),
-        (_summed(te.sum), "not result"),
-        (_twice(), "used twice"),
-        (_reversed(), "backwards"),
-        (_wrongly_padded(), "no bound"),
-        (cast("float16", "float32"), "cast from float16 to float32"),
-        (cast("uint8", "int32"), "cast from uint8"),
+        _summed(te.max),
+        _summed(te.sum),
+        _twice(),
+        _reversed(),
+        _wrongly_padded(),
+        cast("float16", "float32"),
+        cast("uint8", "int32"),
     ],
 )
-def test_what_is_not_understood_says_why(function, words):
-    with pytest.raises(WorkloadError, match=words):
+def test_what_is_not_understood_says_why(function):
+    with refuses(WorkloadError):
         TirTask(function)
 
 
@@ -224,17 +226,17 @@ def test_a_nest_as_it_should_be_is_understood():
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    "function",
     [
-        (nest(loops="16, 32, 32"), "expected a loop of its own"),
-        (nest(loops="16, 32, 32", i="i + 8"), "expected a loop of its own"),
-        (nest(loops="32, 32, 16"), "expected a loop of its own"),
-        (nest(where="T.where(k < 20)"), "expected no condition"),
-        (nest(init="vj, vi"), "sets to 0"),
+        nest(loops="16, 32, 32"),
+        nest(loops="16, 32, 32", i="i + 8"),
+        nest(loops="32, 32, 16"),
+        nest(where="T.where(k < 20)"),
+        nest(init="vj, vi"),
     ],
 )
-def test_loops_that_do_not_cover_a_block_are_refused(function, words):
-    with pytest.raises(WorkloadError, match=words):
+def test_loops_that_do_not_cover_a_block_are_refused(function):
+    with refuses(WorkloadError):
         TirTask(function)
 
 
@@ -252,7 +254,7 @@ def test_a_rounding_step_before_the_nest_stays_a_step():
 def test_a_nest_that_cannot_be_replaced_says_so():
     a, b = te.placeholder((48,), name="X"), te.placeholder((48,), name="W")
     r = te.reduce_axis((0, 48), name="r")
-    with pytest.raises(WorkloadError, match="TVM cannot put a kernel"):
+    with refuses(WorkloadError):
         TirTask(module(a, b, te.compute((), lambda: te.sum(a[r] * b[r], axis=r), name="Z")))
 
 
@@ -270,16 +272,16 @@ def test_int8_is_summed_in_int32():
 def test_functions_without_or_with_two_reductions_are_left_alone():
     a = te.placeholder((8, 8), name="X")
     copied = module(a, te.compute((8, 8), lambda i, j: a[i, j] + 1, name="Z"))
-    with pytest.raises(WorkloadError, match="0 blocks with a reduction"):
+    with refuses(WorkloadError):
         TirTask(copied)
     two = tvm.IRModule({"first": copied["main"], "second": copied["main"]})
-    with pytest.raises(WorkloadError, match="2 functions"):
+    with refuses(WorkloadError):
         TirTask(two)
 
 
 def test_a_schedule_of_another_workload_is_refused():
     schedule = anatune.plan(anatune.matmul(8, 16, 8), HOST, top_k=1).best
-    with pytest.raises(BuildError, match="expected matmul"):
+    with refuses(BuildError):
         TirTask(FUNCTIONS["matmul"]).schedule(schedule)
 
 

@@ -8,6 +8,7 @@ import anatune
 from anatune.core.workload.implicit_gemm import implicit_gemm, pattern_of, vector_width
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
+from tests.wording import refuses
 
 
 def test_matmul() -> None:
@@ -74,15 +75,15 @@ def test_vectors_do_not_cross_padding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workload", "words"),
+    "workload",
     [
-        (anatune.matmul(1, 1, 64, dtype="float16"), "no index of their own"),
-        (anatune.max_pool2d(1, 8, 8, 8, 2, 2), "no product of two tensors"),
-        (anatune.reduction((8, 8), axes=(1,)), "no product of two tensors"),
-        (anatune.elementwise((8, 8)), "no product of two tensors"),
+        anatune.matmul(1, 1, 64, dtype="float16"),
+        anatune.max_pool2d(1, 8, 8, 8, 2, 2),
+        anatune.reduction((8, 8), axes=(1,)),
+        anatune.elementwise((8, 8)),
     ],
 )
-def test_what_is_no_matrix_product(workload: Workload, words: str) -> None:
-    with pytest.raises(SpaceError, match=words) as caught:
+def test_what_is_no_matrix_product(workload: Workload) -> None:
+    with refuses(SpaceError) as caught:
         implicit_gemm(workload)
     assert "\n" not in str(caught.value)

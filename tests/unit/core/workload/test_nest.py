@@ -9,6 +9,7 @@ import pytest
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.operators import conv2d, matmul, max_pool2d
 from anatune.errors import UnknownNameError, WorkloadError
+from tests.wording import refuses
 
 
 def test_quantities_of_a_matmul() -> None:
@@ -55,7 +56,7 @@ def test_tensor_by_name() -> None:
     workload = matmul(2, 3, 4, epilogue=("add",))
     assert workload.tensor("residual").shape == (2, 3)
     assert workload.tensor("C") is workload.write
-    with pytest.raises(UnknownNameError, match="matmul has no tensor 'D', expected one of A, B, C, residual"):
+    with refuses(UnknownNameError):
         workload.tensor("D")
 
 
@@ -97,19 +98,19 @@ def test_damaged_json_is_one_clear_line(text: str | bytes) -> None:
 def test_workloads_are_checked_when_built_by_hand() -> None:
     good = matmul(2, 3, 4)
     i, j, k = good.axes
-    with pytest.raises(WorkloadError, match="repeat"):
+    with refuses(WorkloadError):
         msgspec.structs.replace(good, axes=(i, j, k, Axis("i", 2, "reduction")))
-    with pytest.raises(WorkloadError, match="expected spatial before reduction"):
+    with refuses(WorkloadError):
         msgspec.structs.replace(good, axes=(k, i, j))
-    with pytest.raises(WorkloadError, match="expected those that index C"):
+    with refuses(WorkloadError):
         msgspec.structs.replace(good, axes=(i, j, Axis("k", 4, "spatial")))
-    with pytest.raises(WorkloadError, match="one index and one offset per dimension"):
+    with refuses(WorkloadError):
         msgspec.structs.replace(good, reads=(Access("A", "float32", (2,), ((Term("i"),), ()), (0, 0)),))
-    with pytest.raises(WorkloadError, match="extents >= 1"):
+    with refuses(WorkloadError):
         msgspec.structs.replace(good, reads=(Access("A", "float32", (0,), ((Term("i"),),), (0,)),))
-    with pytest.raises(WorkloadError, match="reads is empty"):
+    with refuses(WorkloadError):
         msgspec.structs.replace(good, reads=())
-    with pytest.raises(WorkloadError, match="extent is True"):
+    with refuses(WorkloadError):
         Axis("i", True, "spatial")
 
 
@@ -127,42 +128,39 @@ _TERM = Term("k")
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda: Term("k", 2**31), "coefficient is 2147483648, expected an integer from 1 to 2147483647"),
-        (lambda: Term("k", True), "coefficient is True"),
-        (lambda: Axis("i j", 4, "spatial"), "axis is called 'i j'"),
-        (lambda: Axis("i", 2**31, "spatial"), "extent is 2147483648, expected an integer from 1"),
-        (lambda: Axis("i", 4, "serial"), "kind is 'serial'"),
+        lambda: Term("k", 2**31),
+        lambda: Term("k", True),
+        lambda: Axis("i j", 4, "spatial"),
+        lambda: Axis("i", 2**31, "spatial"),
+        lambda: Axis("i", 4, "serial"),
         *(
-            (lambda name=name: msgspec.structs.replace(_A, tensor=name), f"tensor is called {name!r}")
+            lambda name=name: msgspec.structs.replace(_A, tensor=name)
             for name in ("", "1a", "A;", "lambda", "T", "smem", "float", "frag_A", "k1_k", "A_copy", 5)
         ),
-        (lambda: msgspec.structs.replace(_A, dtype="fp8"), "'A' has dtype 'fp8', expected one of float32"),
-        (lambda: msgspec.structs.replace(_A, shape=[2, 4]), "are tuples"),
-        (lambda: msgspec.structs.replace(_A, shape=(2, 2**40)), "at most 2147483647"),
-        (lambda: msgspec.structs.replace(_A, offsets=(0, -(2**31))), "offsets .0, -2147483648., expected integers of"),
-        (lambda: msgspec.structs.replace(_A, indices=((_TERM, _TERM), ())), "an axis of .'k', 'k'. twice"),
-        (lambda: replaced(reads=(_A, _A)), r"tensors \['A', 'A', .*repeat"),
-        (lambda: replaced(reads=(_A, msgspec.structs.replace(_B, tensor="C"))), r"tensors .* repeat"),
-        (lambda: replaced(reads=(_A,)), "has 1 operands with reduction axes, expected 2 or more with reduction axes"),
-        (lambda: replaced(reads=[_A, _B]), "reads is .* expected Access objects in a tuple"),
-        (lambda: replaced(body="average"), "expected 1 with reduction axes"),
-        (lambda: replaced(reads=(_A, msgspec.structs.replace(_B, dtype="int8"))), "operand 'B' is int8, expected one"),
-        (
-            lambda: replaced(write=msgspec.structs.replace(_PRODUCT.write, dtype="int32")),
-            "'C' is int32, expected float32",
-        ),
-        (lambda: replaced(write=msgspec.structs.replace(_PRODUCT.write, shape=(2, 2))), r"reached at \(2, 3\) places"),
-        (lambda: replaced(write=msgspec.structs.replace(_PRODUCT.write, offsets=(1, 0))), "from the first on"),
-        (lambda: replaced(epilogue=("mish",)), "epilogue is .'mish'., expected each of bias, add, relu"),
-        (lambda: replaced(epilogue=("bias",)), "2 epilogue_reads, expected one for each of the steps"),
-        (lambda: replaced(epilogue=("add", "bias")), "epilogue operand 'bias' of 'add' is float32"),
-        (lambda: replaced(flop_per_point=-1), "flop_per_point is -1"),
+        lambda: msgspec.structs.replace(_A, dtype="fp8"),
+        lambda: msgspec.structs.replace(_A, shape=[2, 4]),
+        lambda: msgspec.structs.replace(_A, shape=(2, 2**40)),
+        lambda: msgspec.structs.replace(_A, offsets=(0, -(2**31))),
+        lambda: msgspec.structs.replace(_A, indices=((_TERM, _TERM), ())),
+        lambda: replaced(reads=(_A, _A)),
+        lambda: replaced(reads=(_A, msgspec.structs.replace(_B, tensor="C"))),
+        lambda: replaced(reads=(_A,)),
+        lambda: replaced(reads=[_A, _B]),
+        lambda: replaced(body="average"),
+        lambda: replaced(reads=(_A, msgspec.structs.replace(_B, dtype="int8"))),
+        lambda: replaced(write=msgspec.structs.replace(_PRODUCT.write, dtype="int32")),
+        lambda: replaced(write=msgspec.structs.replace(_PRODUCT.write, shape=(2, 2))),
+        lambda: replaced(write=msgspec.structs.replace(_PRODUCT.write, offsets=(1, 0))),
+        lambda: replaced(epilogue=("mish",)),
+        lambda: replaced(epilogue=("bias",)),
+        lambda: replaced(epilogue=("add", "bias")),
+        lambda: replaced(flop_per_point=-1),
     ],
 )
-def test_nests_that_nothing_can_be_made_of_are_refused(make, message: str) -> None:
-    with pytest.raises(WorkloadError, match=message) as caught:
+def test_nests_that_nothing_can_be_made_of_are_refused(make) -> None:
+    with refuses(WorkloadError) as caught:
         make()
     assert "\n" not in str(caught.value)
 
@@ -176,5 +174,5 @@ def test_results_of_several_axes_in_one_dimension_are_nests_of_their_own() -> No
     assert Workload.from_json(grouped.to_json()) == grouped
     write = grouped.write
     doubled = tuple(tuple(Term(term.axis) for term in terms) for terms in write.indices)  # g + f instead of 2 g + f
-    with pytest.raises(WorkloadError, match="one element of its own"):
+    with refuses(WorkloadError):
         msgspec.structs.replace(grouped, write=msgspec.structs.replace(write, indices=doubled))

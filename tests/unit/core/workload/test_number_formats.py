@@ -16,6 +16,7 @@ from anatune.core.workload.number_formats import (
 from anatune.core.workload.text import parse_workload, workload_to_text
 from anatune.errors import SpaceError, WorkloadError
 from anatune.templates import template_named
+from tests.wording import refuses
 
 TEXTS = [
     "matmul 8x9x10 --dtype uint8xint8",
@@ -220,7 +221,7 @@ def test_cpu_templates_refuse_what_they_do_not_compute(word: str, template: str)
 @pytest.mark.parametrize("hardware", ["nvidia_rtx2080ti", "amd_mi50", "xeon_8480"])
 def test_defaults_say_why_and_schedules_of_theirs_are_refused_too(word: str, hardware: str) -> None:
     workload = product_of(word)
-    with pytest.raises(SpaceError, match="change the dtype"):
+    with refuses(SpaceError):
         anatune.plan(workload, hardware)
     plain = anatune.plan(anatune.matmul(8, 64, 64, dtype="float16"), hardware, 1).best
     own = msgspec.structs.replace(plain, workload=workload)
@@ -229,5 +230,5 @@ def test_defaults_say_why_and_schedules_of_theirs_are_refused_too(word: str, har
             ask()
         assert "change the dtype" in str(error.value)
         assert "\n" not in str(error.value)
-    with pytest.raises(SpaceError, match="change the dtype"):
+    with refuses(SpaceError):
         anatune.Schedule.from_json(own.to_json())

@@ -5,6 +5,7 @@ import pytest
 
 from anatune.core.workload.routing import balanced, counted, power_law, uniform
 from anatune.errors import WorkloadError
+from tests.wording import refuses
 
 
 @pytest.mark.parametrize("routing", [uniform(96, 64, 8), balanced(96, 64, 8), power_law(96, 64, 8, 1.2)])
@@ -44,5 +45,5 @@ def test_a_steep_power_law_is_nearly_balanced(exponent):
 
 @pytest.mark.parametrize("counts", [[], [0, 0], [3, -1]])
 def test_counts_that_are_none(counts):
-    with pytest.raises(WorkloadError, match="rows of each expert"):
+    with refuses(WorkloadError):
         counted(counts)

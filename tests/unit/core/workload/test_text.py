@@ -8,6 +8,7 @@ from anatune.core.workload.layers import layer, layer_names
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.text import operator_words, parse_workload, workload_to_text
 from anatune.errors import AnatuneError, UnknownNameError, WorkloadError
+from tests.wording import refuses
 
 CANONICAL: dict[str, Workload] = {
     "matmul 512x4096x1024": ops.matmul(512, 4096, 1024),
@@ -124,21 +125,21 @@ BAD: dict[str, str] = {
 
 @pytest.mark.parametrize("text", BAD)
 def test_bad_text_is_one_clear_line(text: str) -> None:
-    with pytest.raises(WorkloadError, match=BAD[text]) as caught:
+    with refuses(WorkloadError) as caught:
         parse_workload(text)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("mathmul 1x1x1", "operator 'mathmul' is unknown, expected one of matmul, .*did you mean matmul"),
-        ("512x512x512", "is unknown"),
-        ("resnet18:C99", "resnet18 has no 'C99'"),
+        "mathmul 1x1x1",
+        "512x512x512",
+        "resnet18:C99",
     ],
 )
-def test_unknown_names(text: str, message: str) -> None:
-    with pytest.raises(UnknownNameError, match=message) as caught:
+def test_unknown_names(text: str) -> None:
+    with refuses(UnknownNameError) as caught:
         parse_workload(text.split())
     assert "\n" not in str(caught.value)
 
@@ -152,9 +153,9 @@ def test_examples_of_every_operator_parse() -> None:
 
 
 def test_hand_made_workloads_have_no_text() -> None:
-    with pytest.raises(WorkloadError, match="has no text"):
+    with refuses(WorkloadError):
         workload_to_text(msgspec.structs.replace(ops.matmul(2, 2, 2), attributes=()))
-    with pytest.raises(WorkloadError, match="has no text"):
+    with refuses(WorkloadError):
         workload_to_text(msgspec.structs.replace(ops.matmul(2, 2, 2), operator="mine"))
 
 

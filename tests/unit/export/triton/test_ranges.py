@@ -17,6 +17,7 @@ from anatune.export.cuda.requirements import requirements_of
 from anatune.export.triton import ranges
 from tests.e2e.cuda_compilers import STUB_OF_MODULES, cuda_include, run
 from tests.unit.measure.cuda.test_ranges import a_mixed_plan
+from tests.wording import refuses
 
 DRIVER = (
     '#include "rows.h"\n'
@@ -141,5 +142,5 @@ def test_a_range_for_amd(tmp_path):
 
 def test_a_plan_for_a_cpu_is_refused():
     plan = anatune.plan_range("matmul 8,16x16x16", "xeon_8480", kernels=1)
-    with pytest.raises(SpaceError, match="is no GPU; its programs are one library for CPUs"):
+    with refuses(SpaceError):
         ranges.range_kernels(plan)

@@ -11,6 +11,7 @@ pytest.importorskip("cryptography", reason="pip install '.[cluster]'")
 from anatune.errors import SecurityError
 from anatune.fleet.cluster.certificates import CERTIFICATE_FILES, read_certificates
 from tests.certificates import make_certificates
+from tests.wording import refuses
 
 UTC = datetime.timezone.utc
 
@@ -36,7 +37,7 @@ def test_the_end_is_read_back(made):
 def test_a_file_that_is_missing(made, tmp_path, name):
     shutil.copytree(made, tmp_path / "tls")
     (tmp_path / "tls" / name).unlink()
-    with pytest.raises(SecurityError, match=rf"tls: has no {name}, expected ca.pem, cert.pem, key.pem; copy the whole"):
+    with refuses(SecurityError):
         read_certificates(tmp_path / "tls")
 
 
@@ -47,31 +48,29 @@ def test_a_file_that_is_missing(made, tmp_path, name):
 def test_a_file_that_is_damaged(made, tmp_path, name, content):
     shutil.copytree(made, tmp_path / "tls")
     (tmp_path / "tls" / name).write_bytes(content)
-    with pytest.raises(
-        SecurityError, match=rf"{name}: is no (certificate|private key) in PEM form; copy the whole folder"
-    ):
+    with refuses(SecurityError):
         read_certificates(tmp_path / "tls")
 
 
 def test_no_folder(tmp_path):
-    with pytest.raises(SecurityError, match=r"no such folder.*docs/howto/fleets.md has the commands that make a set"):
+    with refuses(SecurityError):
         read_certificates(tmp_path / "none")
-    with pytest.raises(SecurityError, match="tls is b'x', expected a path"):
+    with refuses(SecurityError):
         read_certificates(b"x")
 
 
 def test_files_of_two_sets(made, tmp_path):
     other = tmp_path / "other"
     make_certificates(other)
-    for names, words in (
-        (["key.pem"], "is not the key of cert.pem"),
-        (["key.pem", "cert.pem"], "not issued by the auth"),
+    for names in (
+        ["key.pem"],
+        ["key.pem", "cert.pem"],
     ):
         mixed = tmp_path / names[-1]
         shutil.copytree(made, mixed)
         for name in names:
             shutil.copy(other / name, mixed / name)
-        with pytest.raises(SecurityError, match=f"{words}.*files of two sets are mixed"):
+        with refuses(SecurityError):
             read_certificates(mixed)
 
 
@@ -81,9 +80,9 @@ def test_before_and_after_its_time(made, caplog):
     assert not caplog.messages
     read_certificates(made, now=now + datetime.timedelta(days=20))
     assert "these certificates expire on" in caplog.messages[0]
-    with pytest.raises(SecurityError, match=r"expired on .*make a new set"):
+    with refuses(SecurityError):
         read_certificates(made, now=now + datetime.timedelta(days=31))
-    with pytest.raises(SecurityError, match=r"is valid from .*set the clock"):
+    with refuses(SecurityError):
         read_certificates(made, now=now - datetime.timedelta(days=2))
 
 

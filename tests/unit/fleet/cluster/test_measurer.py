@@ -21,6 +21,7 @@ from tests.unit.fleet.cluster.pretended import (
     schedule,
     time_of,
 )
+from tests.wording import refuses
 
 
 @pytest.fixture
@@ -339,7 +340,7 @@ def test_a_worker_that_joins_later_is_used(cluster):
 def test_a_lost_scheduler_ends_the_session(cluster):
     fleet, measurer = cluster(PretendedStation("a"))
     fleet.then.append(lambda: fleet.events.put(Lost("tcp://lab:8786: the scheduler is gone (closed)")))
-    with measurer, pytest.raises(DeviceError, match="lab:8786: the scheduler is gone"):
+    with measurer, refuses(DeviceError):
         list(measurer.serve(asking([schedule(1)])))
 
 
@@ -356,7 +357,7 @@ def test_what_is_abandoned_is_taken_back(cluster):
 def test_a_schedule_of_another_workload_is_refused(cluster):
     _, measurer = cluster(PretendedStation("a"))
     strange = schedule(1, workload=matmul(8, 8, 8))
-    with measurer, pytest.raises(SpaceError, match="a measurer serves one workload"):
+    with measurer, refuses(SpaceError):
         list(measurer.serve(asking([strange])))
 
 

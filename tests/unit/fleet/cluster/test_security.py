@@ -18,6 +18,7 @@ from anatune.fleet.cluster.security import (
     server_options,
 )
 from tests.certificates import make_certificates
+from tests.wording import refuses
 
 distributed = pytest.importorskip("distributed", reason="pip install '.[cluster]'")
 pytest.importorskip("cryptography", reason="pip install '.[cluster]'")
@@ -107,37 +108,37 @@ def test_addresses(address, tls, expected):
 
 
 @pytest.mark.parametrize(
-    ("address", "tls", "words"),
+    ("address", "tls"),
     [
-        ("", None, "the address is '', expected HOST:PORT"),
-        (None, None, "the address is None"),
-        ("http://127.0.0.1:8786", None, "the address is 'http"),
-        ("ucx://127.0.0.1:8786", None, "the address is 'ucx"),
-        ("127.0.0.1:0", None, "expected HOST:PORT"),
-        ("127.0.0.1:99999", None, "expected HOST:PORT"),
-        ("127.0.0.1:x", None, "expected HOST:PORT"),
-        ("a b:1", "dir", "expected HOST:PORT"),
-        ("fd00::1", "dir", "expected HOST:PORT"),
-        (f"{NOBODY}:8786", None, "is beyond this machine's loopback.*make certificates in a folder DIR"),
-        (f"tcp://{NOBODY}:8786", None, "is beyond this machine's loopback"),
-        ("0.0.0.0:8786", None, "is beyond this machine's loopback"),
-        ("tls://127.0.0.1:8786", None, "speaks TLS, which needs certificates: --tls DIR"),
-        (f"tcp://{NOBODY}:8786", "dir", f"there are certificates .dir.; write tls://{NOBODY}:8786"),
+        ("", None),
+        (None, None),
+        ("http://127.0.0.1:8786", None),
+        ("ucx://127.0.0.1:8786", None),
+        ("127.0.0.1:0", None),
+        ("127.0.0.1:99999", None),
+        ("127.0.0.1:x", None),
+        ("a b:1", "dir"),
+        ("fd00::1", "dir"),
+        (f"{NOBODY}:8786", None),
+        (f"tcp://{NOBODY}:8786", None),
+        ("0.0.0.0:8786", None),
+        ("tls://127.0.0.1:8786", None),
+        (f"tcp://{NOBODY}:8786", "dir"),
     ],
 )
-def test_addresses_that_are_refused(address, tls, words):
-    with pytest.raises(SecurityError, match=words) as caught:
+def test_addresses_that_are_refused(address, tls):
+    with refuses(SecurityError) as caught:
         cluster_address(address, tls)
     assert "\n" not in str(caught.value)
 
 
 def test_a_name_that_nobody_knows():
-    with pytest.raises(DeviceError, match=r"this machine knows no host nowhere\.invalid"):
+    with refuses(DeviceError):
         connect("nowhere.invalid:1")
 
 
 def test_a_name_that_nobody_knows_with_certificates(tls):
-    with pytest.raises(DeviceError, match=r"this machine knows no host nowhere\.invalid"):
+    with refuses(DeviceError):
         connect("nowhere.invalid:1", tls)
 
 
@@ -209,9 +210,9 @@ def test_plain_to_tls_and_back(plain, secure, tls):
 
 def test_expired_ones(tmp_path, tls):
     old = make_certificates(tmp_path / "old", days=-1)
-    with pytest.raises(SecurityError, match="expired on"):
+    with refuses(SecurityError):
         security_of(old)
-    with pytest.raises(SecurityError, match="expired on"):
+    with refuses(SecurityError):
         connect("127.0.0.1:1", old)
 
 
@@ -238,7 +239,7 @@ def test_something_else_listens(greeting, secure_side, tls):
                         taken[-1].close()
 
         threading.Thread(target=serve, daemon=True).start()
-        with pytest.raises(DeviceError, match="no Dask scheduler, or one that") as caught:
+        with refuses(DeviceError) as caught:
             connect(f"127.0.0.1:{other.getsockname()[1]}", tls if secure_side else None, timeout_s=1.0)
         assert "\n" not in str(caught.value)
         other.shutdown(socket.SHUT_RDWR)
@@ -253,16 +254,16 @@ def test_somebodys_own_client_is_looked_at():
 
     for address in ("tls://10.0.0.1:1", "tcp://127.0.0.1:1", "tcp://[::1]:1", "inproc://10.0.0.1/1/2"):
         check_client(Address(address))
-    with pytest.raises(SecurityError, match=r"without TLS, beyond the loopback.*security_of"):
+    with refuses(SecurityError):
         check_client(Address(f"tcp://{NOBODY}:1"))
 
 
 def test_without_the_packages(monkeypatch, tls):
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(MissingDependencyError, match=r"needs the package cryptography.*pip install 'cryptography"):
+    with refuses(MissingDependencyError):
         connect("127.0.0.1:1", tls)
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(MissingDependencyError, match=r"needs the package distributed.*pip install 'cryptography"):
+    with refuses(MissingDependencyError):
         connect("127.0.0.1:1")
 
 

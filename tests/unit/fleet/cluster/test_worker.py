@@ -19,6 +19,7 @@ from anatune.fleet.cluster.measurer import ClusterMeasurer
 from anatune.fleet.cluster.security import connect
 from anatune.measure.place import asking
 from tests.unit.fleet.cluster.pretended import HARDWARE, WORKLOAD, schedule, time_of
+from tests.wording import refuses
 
 _MOST_S = 120.0
 
@@ -149,7 +150,7 @@ def test_a_cluster_without_workers_is_told_apart_from_one_that_refuses(tmp_path)
         process("scheduler", 0) as (_, address),
         connect(address) as client,
         measurer(client, wait_s=1) as one,
-        pytest.raises(DeviceError, match="none came in 1 s: no worker joined"),
+        refuses(DeviceError),
     ):
         served(one, 1)
 

@@ -20,6 +20,7 @@ from anatune.tuning.settings import TuningSettings
 from tests.unit.fleet.cluster.pretended import HARDWARE
 from tests.unit.fleet.cluster.test_worker import process
 from tests.unit.network.compiling.test_tuning import planned
+from tests.wording import refuses
 
 H200 = anatune.hardware("h200")
 XEON = anatune.hardware("xeon_gold_6230r")
@@ -44,7 +45,7 @@ def test_an_address_a_client_and_an_executor_are_places(address, client):
             assert type(place) is kind
             place.close()
     assert client.status == "running"  # a caller's own stays open
-    with pytest.raises(SpaceError, match=r"tune: cluster is 7, expected the address of a Dask scheduler"):
+    with refuses(SpaceError):
         place_of(TuningSettings(cluster=7))
     with pytest.raises(DeviceError):
         place_of(TuningSettings(cluster="127.0.0.1:1"))
@@ -55,12 +56,12 @@ def test_the_devices_of_a_place_are_those_of_its_workers(client, monkeypatch):
     assert place.hardware("host") == HARDWARE
     assert place.hardware("h200") == H200
     assert place.check(HARDWARE, {}, built=False) is HARDWARE
-    with pytest.raises(DeviceError, match=r"no worker of the cluster has one: the first has a skylake-avx512"):
+    with refuses(DeviceError):
         place.check(XEON, {}, built=False)
-    with pytest.raises(DeviceError, match="host_gpu means the GPU of the cluster's workers, and none came in 0 s"):
+    with refuses(DeviceError):
         place.hardware("host_gpu")
     assert place.threads(HARDWARE, 1) == 1
-    with pytest.raises(SpaceError, match="expected an integer from 1 to"):
+    with refuses(SpaceError):
         place.threads(HARDWARE, 1000)
 
 

@@ -17,6 +17,7 @@ from anatune.measure.cpu.detect import detect_cpu
 from anatune.measure.cpu.host_files import write_host_spec
 from anatune.measure.cuda.detect import gpu_detection
 from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
+from tests.wording import refuses
 
 LINUX = pytest.mark.skipif(platform.system() != "Linux", reason="reads this machine's /proc and /sys")
 AVX2 = "fpu sse sse2 avx avx2 fma"
@@ -145,7 +146,7 @@ def test_written_spec_replaces_the_old_one(tmp_path):
 
 def test_unwritable_folder_is_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DeviceError, match=r"cannot write .*host\.toml"):
+    with refuses(DeviceError):
         write_host_spec(tmp_path / "file" / "below", OTHER)
 
 
@@ -156,7 +157,7 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("anatune.files.os.replace", refuse)
-    with pytest.raises(DeviceError, match="no space left"):
+    with refuses(DeviceError):
         write_host_spec(tmp_path, msgspec.structs.replace(hardware("ryzen_3700x"), name="host"))
     assert load_spec_file(tmp_path / "host.toml") == OTHER
     assert os.listdir(tmp_path) == ["host.toml"]
@@ -360,12 +361,12 @@ def test_odd_cache_numbers_are_doubted(tmp_path):
 @pytest.mark.parametrize("text", ["", "nonsense\n\n", "processor : 0\nmodel name : X\n"])
 def test_useless_cpuinfo(tmp_path, text):
     write(tmp_path / "proc/cpuinfo", text)
-    with pytest.raises(DeviceError, match="hwspecs"):
+    with refuses(DeviceError):
         detect_cpu(tmp_path)
 
 
 def test_missing_cpuinfo(tmp_path):
-    with pytest.raises(DeviceError, match="cannot read"):
+    with refuses(DeviceError):
         detect_cpu(tmp_path)
 
 
@@ -394,7 +395,7 @@ def test_mac():
     assert spec.arch == packaged.arch
     assert spec.compute.fp32_peak_flop_per_s == pytest.approx(packaged.compute.fp32_peak_flop_per_s)
     assert (spec.l1.size_bytes, spec.l2.size_bytes) == (packaged.l1.size_bytes, packaged.l2.size_bytes)
-    with pytest.raises(DeviceError, match="not detected"):
+    with refuses(DeviceError):
         detect._macos_cpu(lambda key: "")
 
 

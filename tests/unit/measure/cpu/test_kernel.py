@@ -18,6 +18,7 @@ from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.settings import TuningSettings
 from anatune.tuning.target import target_of
 from tests.unit.measure.stand_ins import WORKLOAD, compile_matmul
+from tests.wording import refuses
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +101,11 @@ def test_constants_are_packed_again_only_when_their_contents_change(kernel):
 
 def test_other_arrays_are_refused_in_one_line(kernel):
     a, b = operands()
-    with pytest.raises(RunError, match="got 1 arrays, expected 2: A, B"):
+    with refuses(RunError):
         kernel(a)
-    with pytest.raises(RunError, match=r"B is float32 of shape \(32, 24\), expected float32 of shape \(24, 32\)"):
+    with refuses(RunError):
         kernel(a, b.T)
-    with pytest.raises(RunError, match="A is float64"):
+    with refuses(RunError):
         kernel(a.astype(np.float64), b)
 
 
@@ -156,9 +157,9 @@ def test_levels_that_constants_come_from(host):
     assert cold_bytes(spec, None) == 0
     assert spec.l2.size_bytes < cold_bytes(spec, "l3") < spec.l3.size_bytes < cold_bytes(spec, "dram")
     assert [level_of(size, spec) for size in (1 << 20, 1 << 21, 1 << 30)] == [None, "l3", "dram"]
-    with pytest.raises(SpaceError, match="cold is 'l2', expected"):
+    with refuses(SpaceError):
         check_cold("l2", spec)
-    with pytest.raises(SpaceError, match="cold is for CPUs"):
+    with refuses(SpaceError):
         target_of(WORKLOAD, anatune.hardware("rtx3090"), TuningSettings(cold="dram"), LocalPlace())
 
 
@@ -198,7 +199,7 @@ def test_files_that_are_no_library_are_one_error(artifact, tmp_path):
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"not a library")
     for path in (broken, tmp_path / "missing.so"):
-        with pytest.raises(RunError, match="cannot be loaded"):
+        with refuses(RunError):
             Kernel(WORKLOAD, msgspec.structs.replace(artifact, library=str(path)))
 
 
@@ -228,14 +229,14 @@ def test_the_plans_first_choice_is_built_verified_and_inspected(host, tmp_path, 
 
 def test_arguments_of_the_library_calls_are_checked(host):
     for call in (anatune.build, anatune.verify, anatune.inspect):
-        with pytest.raises(SpaceError, match="expected a Schedule"):
+        with refuses(SpaceError):
             call("matmul")
     best = anatune.plan(anatune.matmul(8, 16, 8), host, 1).best
-    with pytest.raises(SpaceError, match="threads is 0"):
+    with refuses(SpaceError):
         anatune.build(best, threads=0)
 
 
 def test_without_tvm_the_error_names_the_extra(kernel, monkeypatch):
     monkeypatch.setitem(sys.modules, "tvm", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install apache-tvm=="):
+    with refuses(MissingDependencyError):
         Kernel(WORKLOAD, kernel.artifact)

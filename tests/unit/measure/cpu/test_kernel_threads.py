@@ -12,6 +12,7 @@ pytest.importorskip("tvm")
 import anatune
 from anatune.errors import RunError
 from tests.concurrency import at_once, is_true_in_child
+from tests.wording import refuses
 
 ROWS, COLUMNS, DEPTH = 24, 40, 32
 
@@ -48,5 +49,5 @@ def test_threads_that_build_wait_for_each_other():
 
 def test_kernels_are_shared_by_copies_and_not_pickled(kernel):
     assert copy.deepcopy(kernel) is kernel
-    with pytest.raises(RunError, match="send its schedule"):
+    with refuses(RunError):
         pickle.dumps(kernel)

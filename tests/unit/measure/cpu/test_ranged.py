@@ -13,6 +13,7 @@ from tests.machine import host
 pytest.importorskip("tvm")
 from anatune.codegen.cpu.dispatch import Dispatch
 from anatune.measure.cpu.ranged import load_range
+from tests.wording import refuses
 
 HW = host()
 LANES = HW.compute.simd_bits // 32
@@ -109,22 +110,22 @@ def test_one_function_serves_all_extents_and_packs_each_form_once():
         np.testing.assert_allclose(kernel(data, weights), data @ weights, rtol=1e-4, atol=1e-4)
     assert len(kernel._constants) == 2
     for extent in (1, 71):
-        with pytest.raises(RunError, match=f"i is {extent}, expected 2 to 70, which were built"):
+        with refuses(RunError):
             kernel(np.zeros((extent, 24), np.float32), weights)
-    with pytest.raises(RunError, match="operand A is missing"):
+    with refuses(RunError):
         kernel()
 
 
 def test_a_dispatch_that_contradicts_itself_is_one_line():
     good = several()
-    for changed, said in (
-        ({"lasts": (9, 40, 40, 70)}, "expected ascending ends"),
-        ({"first": 0}, "expected ascending ends"),
-        ({"programs": (0, 1, 0, 1)}, "programs are for i up to"),
-        ({"programs": (0, 1, 0)}, "expected one for each interval"),
+    for changed in (
+        {"lasts": (9, 40, 40, 70)},
+        {"first": 0},
+        {"programs": (0, 1, 0, 1)},
+        {"programs": (0, 1, 0)},
     ):
         fields = {name: getattr(good, name) for name in good.__struct_fields__} | changed
-        with pytest.raises(SpaceError, match=said):
+        with refuses(SpaceError):
             Dispatch(**fields)
 
 

@@ -22,6 +22,7 @@ from anatune.measure.cuda.driver import open_device
 from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 from anatune.measure.run.build_processes import Limits
 from tests.unit.measure.fake_cuda import OK, FakeCuda, Image
+from tests.wording import refuses
 
 WORKLOAD = anatune.matmul(256, 512, 128, dtype="float16")
 
@@ -85,18 +86,18 @@ def test_what_the_compiler_says_of_a_schedule():
 
 def test_failures_are_one_line(tmp_path):
     broken = mock.patch.object(apart, "entry_of", lambda template, name: f"tests.unit.measure.compile_stand_ins:{name}")
-    with broken, pytest.raises(BuildError, match=r"^Triton says no$"):
+    with broken, refuses(BuildError):
         build_apart(schedule(group_m=1), tmp_path)
     with (
         broken,
         mock.patch.object(apart, "LIMITS", Limits(build_s=0.5)),
-        pytest.raises(BuildError, match=r"not finished after 0\.5 s"),
+        refuses(BuildError),
     ):
         build_apart(schedule(group_m=2), tmp_path)
-    with broken, pytest.raises(BuildError, match="ended with status 3"):
+    with broken, refuses(BuildError):
         build_apart(schedule(group_m=4), tmp_path)
 
 
 def test_devices_that_nothing_is_launched_on():
-    with pytest.raises(DeviceError, match=r"schedule is for mi300x \(gfx942\), but anatune launches kernels on"):
+    with refuses(DeviceError):
         anatune.build(schedule("mi300x"))

@@ -16,6 +16,7 @@ from anatune.errors import BuildError, MissingDependencyError, SpaceError
 from anatune.measure.cuda.compiler import COMPILE_LIMITS, check_compiler, compile_ranking, compile_schedules
 from anatune.templates.cuda.program.nest import program_key
 from tests.naive_gpu import gpu
+from tests.wording import refuses
 
 MATMUL = anatune.matmul(64, 48, 32)
 SPACE = anatune.space(MATMUL, gpu("rtx3090"))
@@ -48,7 +49,7 @@ def test_outcomes():
 def test_invalid_and_missing():
     ((_, result),) = compile_schedules(schedules(0), entry=f"{STAND_IN}impossible")
     assert (result.outcome, result.message) == (Outcome.INVALID, "factors do not fit")
-    with pytest.raises(MissingDependencyError, match="pip install"):
+    with refuses(MissingDependencyError):
         list(compile_schedules(schedules(0), entry=f"{STAND_IN}nothing_installed"))
 
 
@@ -61,16 +62,16 @@ def test_time_limit_leaves_the_rest_out():
 
 def test_bad_input():
     assert list(compile_schedules([])) == []
-    with pytest.raises(SpaceError, match="expected a Schedule"):
+    with refuses(SpaceError):
         list(compile_schedules(["i=8x2"]))
-    with pytest.raises(BuildError, match="sm_35 is unknown"):
+    with refuses(BuildError):
         list(compile_schedules([anatune.space(MATMUL, gpu("k20")).schedule(TILES)]))
-    with pytest.raises(BuildError, match="expected an NVIDIA one"):
+    with refuses(BuildError):
         anatune.plan(MATMUL, gpu("mi50"), compile=2)
-    with pytest.raises(SpaceError, match="is for GPUs"):
+    with refuses(SpaceError):
         anatune.plan(MATMUL, anatune.hardware("ryzen_7950x"), compile=2)
     for count in (-1, 1.5, True, "3", 10**9):
-        with pytest.raises(SpaceError, match=r"compile is .* expected an integer"):
+        with refuses(SpaceError):
             anatune.plan(MATMUL, gpu("rtx3090"), compile=count)
 
 
@@ -139,7 +140,7 @@ def test_nothing_compiles(monkeypatch):
     original = gpu_compiler.compile_ranking
     monkeypatch.setattr(gpu_compiler, "compile_ranking", lambda *rest, **more: original(*rest, **more, entry=refuse))
     workload = anatune.matmul(1, 1, 1)
-    with pytest.raises(BuildError, match=r"none of the first .* programs compiles; the first says: factors do not fit"):
+    with refuses(BuildError):
         anatune.plan(workload, gpu("rtx3090"), 1, compile=1000)
 
 
@@ -152,11 +153,11 @@ def test_all_missing_compilers_are_named_at_once(monkeypatch, tmp_path):
 
     for module, function in {"cuda.artifact": "check_arch", "triton.artifact": "check_target"}.items():
         monkeypatch.setattr(f"anatune.codegen.{module}.{function}", missing(module))
-    with pytest.raises(MissingDependencyError, match=r"cuda\.artifact is missing; .*; triton\.artifact is missing"):
+    with refuses(MissingDependencyError):
         check_compiler(gpu("rtx3090"), ["cuda", "thin", "triton"])
     monkeypatch.setattr("anatune.named.import_optional", missing("onnx"))
     (tmp_path / "m.onnx").write_bytes(b"")
-    with pytest.raises(MissingDependencyError, match=r"onnx is missing; .*; cuda\.artifact is missing"):
+    with refuses(MissingDependencyError):
         anatune.compile(tmp_path / "m.onnx", hw="rtx3090")
-    with pytest.raises(MissingDependencyError, match=r"onnx is missing; .*; triton\.artifact is missing"):
+    with refuses(MissingDependencyError):
         anatune.compile(tmp_path / "m.onnx", hw="rtx3090", precision="float16")

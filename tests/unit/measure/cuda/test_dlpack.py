@@ -13,6 +13,7 @@ from anatune.measure.cuda.dlpack import _Tensor, device_address
 from anatune.measure.cuda.driver import open_device
 from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 from tests.unit.measure.fake_cuda import FakeCuda, build_triton
+from tests.wording import refuses
 
 WORKLOAD = anatune.matmul(128, 64, 32, dtype="float16")
 
@@ -45,19 +46,19 @@ def test_where_a_tensor_lies():
 
 
 @pytest.mark.parametrize(
-    ("tensor", "message"),
+    "tensor",
     [
-        (np.zeros((128, 32), np.float16), r"A is on DLPack's device \(1, 0\), expected \(2, 0\); move it"),
-        (OnDevice(4096, (128, 32), place=(2, 1)), r"A is on DLPack's device \(2, 1\)"),
-        (OnDevice(4096, (32, 128)), r"A is of DLPack's type \(2, 16\) and shape \(32, 128\), expected float16"),
-        (OnDevice(4096, (128, 32), kind=(4, 16)), r"A is of DLPack's type \(4, 16\)"),
-        (OnDevice(4096, (128, 32), strides=(1, 128)), "A is not C-contiguous"),
-        (OnDevice(4098, (128, 32)), "A begins at 0x1002, expected a multiple of 16 bytes"),
-        ([[1.0]], r"A is of type list, expected a tensor with DLPack"),
+        np.zeros((128, 32), np.float16),
+        OnDevice(4096, (128, 32), place=(2, 1)),
+        OnDevice(4096, (32, 128)),
+        OnDevice(4096, (128, 32), kind=(4, 16)),
+        OnDevice(4096, (128, 32), strides=(1, 128)),
+        OnDevice(4098, (128, 32)),
+        [[1.0]],
     ],
 )
-def test_what_no_kernel_takes(tensor, message):
-    with pytest.raises(RunError, match=message):
+def test_what_no_kernel_takes(tensor):
+    with refuses(RunError):
         device_address("A", "float16", (128, 32), tensor, 0)
 
 
@@ -84,5 +85,5 @@ def test_a_kernel_is_launched_on_tensors_that_are_there():
         launcher = kernel._outside[1]
         kernel.launch(*tensors)
         assert kernel._outside[1] is launcher
-        with pytest.raises(RunError, match="matmul: got 2 tensors, expected 3: A, B, C"):
+        with refuses(RunError):
             kernel.launch(*tensors[:2])

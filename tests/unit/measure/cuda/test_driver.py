@@ -19,6 +19,7 @@ from anatune.measure.emulate.emulator import compiler
 from anatune.templates.gpu.kernel import CudaKernel
 from tests.unit.measure.fake_cuda import H200, FakeCuda, image_of
 from tests.unit.measure.false_driver import FalseCuda
+from tests.wording import refuses
 
 KERNEL = CudaKernel(
     "",
@@ -85,9 +86,9 @@ def test_parts_of_buffers():
         gpu.fill(buffer, 0xFF, 12, 4)
         gpu.download(buffer, words)
         assert words.tolist() == [0, 0, 7, -1]
-        with pytest.raises(RunError, match="8 bytes at 12 do not fit a device buffer of 16 bytes"):
+        with refuses(RunError):
             gpu.upload(buffer, np.zeros(1), offset=12)
-        with pytest.raises(RunError, match="C-contiguous"):
+        with refuses(RunError):
             gpu.download(buffer, np.zeros((2, 4), np.int32)[:, ::2])
 
 
@@ -104,26 +105,24 @@ def test_more_shared_memory_is_asked_for():
         assert big.shared_bytes == big.handle.most_dynamic == 65536
         both = gpu.load(image_of(kernel(shared_bytes=60000, dynamic_shared_bytes=20000)), "twice", 20000)
         assert (both.shared_bytes, both.handle.most_dynamic) == (60000, 20000)
-        with pytest.raises(
-            RunError, match="twice needs 240000 bytes of shared memory a block, NVIDIA H200 has at most"
-        ):
+        with refuses(RunError):
             gpu.load(image_of(kernel(shared_bytes=240000, dynamic_shared_bytes=240000)), "twice", 240000)
 
 
 def test_impossible_launches():
     with device() as gpu:
         function = gpu.load(image_of(KERNEL), "twice")
-        with pytest.raises(RunError, match="cannot be launched with 2048 threads a block: 32 registers a thread"):
+        with refuses(RunError):
             gpu.prepare(function, 2, 2048, [])()
-        with pytest.raises(RunError, match="grid of"):
+        with refuses(RunError):
             gpu.prepare(function, 0, 32, [])()
-        with pytest.raises(RunError, match="expected a buffer or a numpy scalar"):
+        with refuses(RunError):
             gpu.prepare(function, 2, 32, [1])()
-        with pytest.raises(RunError, match="INVALID_IMAGE from cuModuleLoadData"):
+        with refuses(RunError):
             gpu.load(b"no image", "twice")
-        with pytest.raises(RunError, match="NOT_FOUND from cuModuleGetFunction"):
+        with refuses(RunError):
             gpu.load(image_of(KERNEL), "thrice")
-        with pytest.raises(RunError, match="OUT_OF_MEMORY from cuMemAlloc"):
+        with refuses(RunError):
             gpu.allocate(1 << 40)
 
 
@@ -133,21 +132,19 @@ def test_faults_are_told_from_losses(tmp_path):
         x = gpu.allocate(256)
         gpu.fill(x)
         gpu.prepare(gpu.load(image_of(KERNEL, fault="illegal"), "twice"), 2, 32, [x, x])()
-        with pytest.raises(
-            KernelFaultError, match=r"ILLEGAL_ADDRESS \(an illegal memory access was encountered\) from"
-        ):
+        with refuses(KernelFaultError):
             gpu.synchronize()
     gpu = device(state=tmp_path)
     (tmp_path / "lost").touch()
-    with pytest.raises(LostDeviceError, match="the GPU is gone or cannot be used: DEVICE_UNAVAILABLE from cuMemAlloc"):
+    with refuses(LostDeviceError):
         gpu.allocate(1)
     gpu.close()
 
 
 def test_no_device():
-    with pytest.raises(DeviceError, match=r"NO_DEVICE from cuInit"):
+    with refuses(DeviceError):
         device(devices=0)
-    with pytest.raises(DeviceError, match="GPU 3 does not exist, expected 0 to 1"):
+    with refuses(DeviceError):
         open_device(3, CudaBindings(FakeCuda(devices=2)))
 
 
@@ -156,13 +153,11 @@ def test_no_package(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(
-        DeviceError, match=r"neither pycuda nor cuda-bindings is installed: pip install cuda-bindings; pl"
-    ):
+    with refuses(DeviceError):
         open_device()
-    with pytest.raises(DeviceError, match="pycuda cannot be imported"):
+    with refuses(DeviceError):
         open_device(backend="pycuda")
-    with pytest.raises(DeviceError, match="unknown GPU backend 'rocm', expected one of pycuda, cuda-bindings"):
+    with refuses(DeviceError):
         open_device(backend="rocm")
 
 
@@ -178,9 +173,7 @@ def test_the_second_package_is_tried_when_the_first_does_not_work(monkeypatch):
             gpu_backends, "BACKENDS", {"pycuda": first, "cuda-bindings": lambda: CudaBindings(FakeCuda())}
         )
         assert make_backend().name == "cuda-bindings"
-    with pytest.raises(
-        DeviceError, match="no GPU can be used here: pycuda is too old; plan, inspect, verify and export"
-    ):
+    with refuses(DeviceError):
         make_backend("pycuda")
 
 
@@ -319,10 +312,10 @@ def test_pycuda():
         assert (result == 2 * values).all()
         assert gpu.time_calls(gpu.prepare(function, 2, 32, [x, y]), samples=2) == pytest.approx([50e-6] * 2)
         x.free()
-        with pytest.raises(RunError, match=r"PyCudaError \(out of memory\) from cuMemAlloc"):
+        with refuses(RunError):
             gpu.allocate(1 << 40)
         gpu.prepare(gpu.load(image_of(KERNEL, fault="illegal"), "twice"), 2, 32, [y, y])()
-        with pytest.raises(KernelFaultError, match="ILLEGAL_ADDRESS"):
+        with refuses(KernelFaultError):
             gpu.synchronize()
     assert fake.Context.stack == []
 
@@ -348,7 +341,5 @@ def test_without_a_driver_the_installed_bindings_say_so():
         status = driver.CUresult.CUDA_ERROR_NO_DEVICE
     if status == driver.CUresult.CUDA_SUCCESS:
         pytest.skip("there is a GPU here")
-    with pytest.raises(
-        DeviceError, match=r"no GPU can be used here: .*; plan, inspect, verify and export work without"
-    ):
+    with refuses(DeviceError):
         open_device(backend="cuda-bindings")

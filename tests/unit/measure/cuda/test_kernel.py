@@ -16,6 +16,7 @@ from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 from anatune.measure.emulate.emulator import compiler
 from anatune.measure.run.correctness import compare_all, expected, random_inputs
 from tests.unit.measure.fake_cuda import FakeCuda, build_emulated, build_triton
+from tests.wording import refuses
 
 H200 = anatune.hardware("h200")
 WORKLOAD = anatune.matmul(16, 24, 8, epilogue=("bias", "relu"))
@@ -47,9 +48,9 @@ def test_a_kernel_is_called_on_arrays(device):
     result = kernel(*inputs.values())
     assert np.abs(result - want.result).max() <= want.tolerance * want.scale
     kernel.random_call(2)()
-    with pytest.raises(RunError, match="got 1 arrays, expected 3: A, B, bias"):
+    with refuses(RunError):
         kernel(inputs["A"])
-    with pytest.raises(RunError, match="A is float64 of shape"):
+    with refuses(RunError):
         kernel(*(array.astype(np.float64) for array in inputs.values()))
     memory = len(device._backend._driver.memory)
     del kernel
@@ -83,15 +84,13 @@ def test_all_results_are_returned_and_checked(device, tmp_path):
     want = expected(workload, inputs)
     assert compare_all(workload, {"output": values, "scales": scales}, want).ok
     assert "scales[0] is 0" in compare_all(workload, {"output": values, "scales": 0 * scales}, want).message
-    with pytest.raises(RunError, match="got 1 tensors, expected 3: data, output, scales"):
+    with refuses(RunError):
         kernel.launch(values)
 
 
 def test_another_gpu(device):
     other = anatune.space(WORKLOAD, anatune.hardware("rtx3090")).schedule(TILES)
-    with pytest.raises(
-        DeviceError, match=r"for rtx3090 \(sm_86\), this machine's GPU \(NVIDIA H200\) is sm_90; plan for"
-    ):
+    with refuses(DeviceError):
         gpu_kernel.build_gpu(other, device)
 
 
@@ -99,8 +98,6 @@ def test_no_gpu():
     gone = DeviceError("no GPU can be used here: no driver")
     with (
         mock.patch.object(gpu_kernel, "open_device", side_effect=gone),
-        pytest.raises(
-            DeviceError, match="schedule is for h200, but no GPU can be used here: no driver; anatune export"
-        ),
+        refuses(DeviceError),
     ):
         anatune.build(schedule())

@@ -15,6 +15,7 @@ from anatune.network.graph.summary import TensorSummary
 from anatune.network.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
 from tests.unit.measure.cuda.test_driver import fake_pycuda
 from tests.unit.measure.false_driver import FalseCuda, Kernel, false_device, floats
+from tests.wording import refuses
 
 ARCHS = ["sm_90", "gfx942"]
 IMAGES = {"twice": b"\x7fELF 1", "plus": b"\x7fELF 2"}
@@ -144,7 +145,7 @@ def test_tensors_from_outside(arch):
 @pytest.mark.parametrize("arch", ARCHS)
 def test_too_little_memory(arch):
     device, driver = false_device(KERNELS, arch, room=500)
-    with pytest.raises(RunError, match=r"the GPU's driver refused: OUT_OF_MEMORY.* from (cuMemAlloc|hipMalloc)"):
+    with refuses(RunError):
         runner(device)
     gc.collect()
     assert not driver.memory

@@ -23,6 +23,7 @@ from anatune.measure.emulate.triton_interpreter import UNSEEN
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram
 from tests.unit.measure.fake_cuda import FakeCuda, image_of
+from tests.wording import refuses
 
 GPU = anatune.hardware("rtx3090")
 ENDS = ((1, 7, 0), (8, 20, 1), (21, 21, 0), (22, 45, 1))
@@ -193,16 +194,16 @@ def test_a_built_range_launches_what_triton_compiled(device):
 def test_what_a_built_range_cannot_take_is_one_line(device):
     kernel = gpu_ranges.build(a_plan(anatune.hardware("h200")), 1, device)
     a, b = np.ones((4, 40), np.float32), np.ones((40, 24), np.float32)
-    for arrays, message in (
-        ((np.ones((46, 40), np.float32), b), "range: i is 46, expected an integer from 1 to 45"),
-        ((np.ones((0, 40), np.float32), b), "range: i is 0, expected an integer from 1 to 45"),
-        ((a, b[:-1]), r"B is float32 of shape \(39, 24\), expected float32 of shape \(40, 24\)"),
-        ((a.astype(np.float64), b), "A is float64"),
-        ((a[0], b), "no operand says how long i is"),
-        ((a,), "got 1 arrays, expected 2: A, B"),
-        ((), "no operand says how long i is"),
+    for arrays in (
+        (np.ones((46, 40), np.float32), b),
+        (np.ones((0, 40), np.float32), b),
+        (a, b[:-1]),
+        (a.astype(np.float64), b),
+        (a[0], b),
+        (a,),
+        (),
     ):
-        with pytest.raises(RunError, match=message):
+        with refuses(RunError):
             kernel(*arrays)
 
 

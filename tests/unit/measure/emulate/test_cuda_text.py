@@ -5,6 +5,7 @@ import pytest
 from anatune.errors import RunError
 from anatune.measure.emulate.cuda_text import cpp_source
 from anatune.templates.gpu.kernel import CudaKernel
+from tests.wording import refuses
 
 
 def rewritten(source, **settings):
@@ -67,13 +68,13 @@ def test_headers_and_architecture_are_told():
 
 
 @pytest.mark.parametrize(
-    ("cuda", "complaint"),
+    "cuda",
     [
-        ("__shared__ float s[4], t[4];", "declaration of shared memory is not understood"),
-        ('asm(".reg .b8 r; a;");', r"PTX is not understood by the emulator: \.reg \.b8 r"),
-        ('asm("a;"', "ends inside an asm statement"),
+        "__shared__ float s[4], t[4];",
+        'asm(".reg .b8 r; a;");',
+        'asm("a;"',
     ],
 )
-def test_what_is_not_understood(cuda, complaint):
-    with pytest.raises(RunError, match=complaint):
+def test_what_is_not_understood(cuda):
+    with refuses(RunError):
         rewritten(cuda)

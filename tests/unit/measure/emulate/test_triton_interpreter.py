@@ -18,6 +18,7 @@ from anatune.measure.run.correctness import Array, expected, random_inputs
 from anatune.templates.triton.program import TritonKernel, TritonProgram, triton_program
 from bench.gpu.triton_mutants import mutants
 from bench.gpu.triton_points import random_schedule
+from tests.wording import refuses
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -105,27 +106,27 @@ def test_bytes_too_large_for_their_type_are_saturated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    "lines",
     [
-        ("tl.store(C_ptr + at, tl.load(A_ptr + at + 1))", "A is read at element 256, outside of its 256"),
-        ("tl.store(C_ptr + at, tl.load(A_ptr + at - 16))", "A is read at element -16, outside"),
-        ("tl.store(C_ptr + at - 1, tl.load(A_ptr + at))", "C is written at element -1, outside"),
-        ("tl.store(A_ptr + at, tl.load(B_ptr + at).to(tl.float32))", "A, an operand, is written at element 0"),
-        ("tl.store(C_ptr + at, tl.load(C_ptr + at))", "C is read at element 0, which no launch before has written"),
-        ("tl.store(C_ptr + at * 0, tl.load(A_ptr + at))", "C is written twice by one launch, at element 0"),
-        ("tl.store(C_ptr + nothing, 0)", "nothing"),
+        "tl.store(C_ptr + at, tl.load(A_ptr + at + 1))",
+        "tl.store(C_ptr + at, tl.load(A_ptr + at - 16))",
+        "tl.store(C_ptr + at - 1, tl.load(A_ptr + at))",
+        "tl.store(A_ptr + at, tl.load(B_ptr + at).to(tl.float32))",
+        "tl.store(C_ptr + at, tl.load(C_ptr + at))",
+        "tl.store(C_ptr + at * 0, tl.load(A_ptr + at))",
+        "tl.store(C_ptr + nothing, 0)",
     ],
 )
-def test_what_no_kernel_may_do_is_an_error_of_one_line(lines: str, message: str) -> None:
+def test_what_no_kernel_may_do_is_an_error_of_one_line(lines: str) -> None:
     ones = np.ones((16, 16), np.float32)
-    with pytest.raises(RunError, match=message) as caught:
+    with refuses(RunError) as caught:
         run(f"{HEAD}    {lines}\n", ones, ones)
     assert "\n" not in str(caught.value)
 
 
 def test_two_programs_that_write_the_same_are_found() -> None:
     ones = np.ones((16, 16), np.float32)
-    with pytest.raises(RunError, match="written twice"):
+    with refuses(RunError):
         run(HEAD + "    tl.store(C_ptr + at, tl.load(A_ptr + at))\n", ones, ones, grid=2)
 
 

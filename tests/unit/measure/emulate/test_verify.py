@@ -25,6 +25,7 @@ from anatune.templates.gpu.split import SPLIT
 from bench.gpu.awkward import awkward_workloads, covering_schedule
 from bench.gpu.guard_mutants import guard_mutants, launch_mutants
 from bench.gpu.mutants import mutants
+from tests.wording import refuses
 
 try:
     compiler()
@@ -142,7 +143,7 @@ def test_pipelines():
     waits = [mutant for what, mutant in mutants(kernel) if what.startswith("wait")]
     assert waits
     for mutant in waits:
-        with pytest.raises(RunError, match="is in flight"):
+        with refuses(RunError):
             check_kernel(schedule.workload, mutant, inputs, expected(schedule.workload, inputs))
 
 
@@ -241,7 +242,7 @@ def test_spread_blocks(grid, share):
 
 def test_refusals():
     schedule = point(WORKLOADS["matmul"], 1)
-    with pytest.raises(SpaceError, match="expected a Schedule"):
+    with refuses(SpaceError):
         anatune.verify("matmul")
     broken = msgspec.structs.replace(schedule, tiles={**schedule.tiles, "i": (7, 1, 1, 1, 1)})
     with pytest.raises(SpaceError):

@@ -14,6 +14,7 @@ from anatune.measure.run import correctness
 from anatune.measure.run.correctness import array_dtype, compare, expected, fill_bytes, random_inputs
 from anatune.measure.run.reference import reference
 from tests.naive_workload import convolve, evaluate
+from tests.wording import refuses
 
 WORKLOADS = [
     anatune.matmul(3, 5, 4),
@@ -243,9 +244,9 @@ def test_fills_tell_unwritten_elements():
 def test_wrong_operands_are_refused():
     workload = anatune.matmul(3, 4, 5)
     inputs = random_inputs(workload)
-    with pytest.raises(RunError, match="operand 'B' is missing"):
+    with refuses(RunError):
         reference(workload, {"A": inputs["A"]})
-    with pytest.raises(RunError, match=r"shape \(5, 3\), expected \(3, 5\)"):
+    with refuses(RunError):
         reference(workload, {"A": inputs["A"].T, "B": inputs["B"]})
 
 

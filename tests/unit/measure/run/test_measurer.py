@@ -18,6 +18,7 @@ from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.measurer import Limits
 from anatune.measure.run.timing import TimingProtocol
 from tests.unit.measure.stand_ins import ENTRIES, WORKLOAD, schedule
+from tests.wording import refuses
 
 QUICK = TimingProtocol(sample_s=0.001, reference_s=0.0005, budget_s=0.01)
 LIMITS = Limits(build_s=6, run_s=4, memory_bytes=4 << 30)
@@ -200,20 +201,20 @@ def state(process):
 
 
 def test_wrong_arguments_are_errors(hardware, session):
-    with pytest.raises(DeviceError, match="is no CPU"):
+    with refuses(DeviceError):
         CpuMeasurer(WORKLOAD, anatune.hardware("rtx3090"))
-    with pytest.raises(SpaceError, match="threads is 0"):
+    with refuses(SpaceError):
         CpuMeasurer(WORKLOAD, hardware, threads=0)
     closed = measurer(hardware)
-    with pytest.raises(RunError, match="not open"):
+    with refuses(RunError):
         next(closed.measure([schedule(hardware)]))
-    with pytest.raises(SpaceError, match="serves one workload"):
+    with refuses(SpaceError):
         next(session.measure([schedule(hardware, workload=anatune.matmul(4, 4, 4))]))
 
 
 def test_a_reference_kernel_that_cannot_be_built_is_one_error(hardware):
     with (
-        pytest.raises(RunError, match=r"the reference kernel cannot be built: .*no_such_module"),
+        refuses(RunError),
         measurer(hardware, entries=ENTRIES._replace(reference="no_such_module:function")),
     ):
         pass
@@ -224,7 +225,7 @@ def test_a_full_disk_is_one_error(hardware, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("numpy.save", full)
-    with pytest.raises(RunError, match="No space left on device; free some space"), measurer(hardware):
+    with refuses(RunError), measurer(hardware):
         pass
 
 

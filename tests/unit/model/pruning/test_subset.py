@@ -11,6 +11,7 @@ import anatune
 from anatune.errors import SpaceError
 from anatune.model.pruning.diversity import common_error, error_quantities
 from anatune.model.pruning.subset import kept_count
+from tests.wording import refuses
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +150,7 @@ def test_a_time_limit_ends_the_order(rtx3090):
 
 @pytest.mark.parametrize("keep", [0, -1, 1.0, 0.0, 1.5, True, "8", None, float("nan")])
 def test_keep_is_a_share_or_a_count(keep, small, rtx3090):
-    with pytest.raises(SpaceError, match=r"keep is .* expected a share"):
+    with refuses(SpaceError):
         anatune.prune(small, rtx3090, keep=keep)
 
 
@@ -160,27 +161,27 @@ def test_counts():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        ({"candidates": [1]}, "expected a Schedule"),
-        ({"candidates": 3}, "expected a list"),
-        ({"time_limit_s": 0}, "expected a number"),
-        ({"keep": 0.1, "distinct": True}, "expected a count"),
-        ({"template": "opencl"}, "expected one of"),
+        {"candidates": [1]},
+        {"candidates": 3},
+        {"time_limit_s": 0},
+        {"keep": 0.1, "distinct": True},
+        {"template": "opencl"},
     ],
 )
-def test_bad_input_is_one_line(options, words, small, rtx3090):
-    with pytest.raises(SpaceError, match=words) as caught:
+def test_bad_input_is_one_line(options, small, rtx3090):
+    with refuses(SpaceError) as caught:
         anatune.prune(small, rtx3090, **options)
     assert "\n" not in str(caught.value)
 
 
 def test_explaining_something_else(small, rtx3090):
     subset = anatune.prune(small, rtx3090, keep=3)
-    with pytest.raises(SpaceError, match="expected a Schedule"):
+    with refuses(SpaceError):
         subset.explain("8x2")
     other = anatune.space(anatune.matmul(8, 8, 8), rtx3090).sample(1)[0]
-    with pytest.raises(SpaceError, match="used with"):
+    with refuses(SpaceError):
         subset.explain(other)
 
 

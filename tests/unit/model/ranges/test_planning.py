@@ -9,6 +9,7 @@ from anatune.model.ranges.plan import RangePlan
 from anatune.model.ranges.planning import Goal, checked_goal, plan_families
 from anatune.templates.base.watch import Watch
 from tests.unit.model.ranges.making import TableFamily, times
+from tests.wording import refuses
 
 WORDS = "matmul 1..8x16x16"
 
@@ -92,13 +93,13 @@ def test_plans_are_json_both_ways_and_dispatch():
     assert (table["axis"], table["extents"]) == ("i", "1..64")
     assert len(table["intervals"]) == len(plan.intervals)
     for wrong in (0, 65, 1.0, True, "1"):
-        with pytest.raises(SpaceError, match="from 1 to 64"):
+        with refuses(SpaceError):
             plan.program_of(wrong)
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", "nonsense", b"\xff"])
 def test_what_is_no_plan_is_one_line(text):
-    with pytest.raises(SpaceError, match=r"RangePlan\.to_json") as caught:
+    with refuses(SpaceError) as caught:
         RangePlan.from_json(text)
     assert "\n" not in str(caught.value)
 
@@ -133,15 +134,15 @@ def test_weights_may_be_of_some_extents_only():
 
 
 @pytest.mark.parametrize(
-    ("workload", "more", "message"),
+    ("workload", "more"),
     [
-        (anatune.matmul(8, 16, 16), {}, "needs axis= and extents="),
-        (anatune.matmul(8, 16, 16), {"axis": "i"}, "needs axis= and extents="),
-        ("matmul 1..8x16x16", {"axis": "i", "extents": "1..8"}, "leave them out"),
-        (3, {}, "expected words"),
-        ("matmul 8..1x16x16", {}, "larger than the last"),
+        (anatune.matmul(8, 16, 16), {}),
+        (anatune.matmul(8, 16, 16), {"axis": "i"}),
+        ("matmul 1..8x16x16", {"axis": "i", "extents": "1..8"}),
+        (3, {}),
+        ("matmul 8..1x16x16", {}),
     ],
 )
-def test_what_is_no_range_is_refused(workload, more, message):
-    with pytest.raises(anatune.AnatuneError, match=message):
+def test_what_is_no_range_is_refused(workload, more):
+    with refuses(anatune.AnatuneError):
         anatune.plan_range(workload, "rtx3090", kernels=2, **more)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.errors import RunError, WorkloadError
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 onnx = pytest.importorskip("onnx")
@@ -99,9 +100,9 @@ def test_values_that_sizes_depend_on_are_compiled_for():
 def test_what_is_no_model_is_one_line(tmp_path):
     from anatune.network.backends.onnx import InferenceSession
 
-    with pytest.raises(WorkloadError, match=r"9 bytes are no ONNX model"):
+    with refuses(WorkloadError):
         InferenceSession(b"no model!")
-    with pytest.raises(WorkloadError, match=r"nowhere\.onnx does not exist"):
+    with refuses(WorkloadError):
         InferenceSession(tmp_path / "nowhere.onnx")
 
 
@@ -114,7 +115,7 @@ def test_the_backend_runs_nodes_and_models(network):
     np.testing.assert_array_equal(Backend.run_model(network, [x])[1], x + np.maximum(x, 0))
     assert Backend.supports_device("CPU:0")
     assert not Backend.supports_device("CUDA")
-    with pytest.raises(WorkloadError, match="the backend runs on CPU, got the device CUDA"):
+    with refuses(WorkloadError):
         Backend.prepare(network, "CUDA")
 
 
@@ -124,5 +125,5 @@ def test_an_input_may_be_of_any_number_of_dimensions():
     model = model_of(helper.make_node("Neg", ["x"], ["y"]), inputs={"x": None}, outputs=["y"])
     session, x = InferenceSession(model, threads=1), np.ones((2, 3), np.float32)
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], -x)
-    with pytest.raises(RunError, match="input x is scalar float64, expected scalar float32"):
+    with refuses(RunError):
         session.run(None, {"x": 1.0})

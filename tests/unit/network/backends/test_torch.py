@@ -9,6 +9,7 @@ import pytest
 import anatune.network.backends.torch as adapter
 from anatune.errors import WorkloadError
 from tests.concurrency import at_once
+from tests.wording import refuses
 
 torch = pytest.importorskip("torch")
 tomllib = pytest.importorskip("tomllib")
@@ -140,7 +141,7 @@ def test_an_operator_that_tvm_does_not_know_stays_with_pytorch_and_is_named_once
         assert close(run(2 * X), module(2 * X))
     assert [len(one.summary.kernels) for one in compiled] == [2, 1]
     assert [len(one.summary.inputs) for one in compiled] == [1, 1]
-    with pytest.raises(WorkloadError, match=r"operators that cannot be imported: linalg_qr.*; leave out strict"):
+    with refuses(WorkloadError):
         optimized(module, strict=True)(X)
 
 
@@ -277,7 +278,7 @@ def test_tensors_on_a_gpu_are_compiled_for_it(monkeypatch, vendor):
     assert run._kinds([half]) == ("cpu", "cuda")
     assert run._settings == {"hw": "host_gpu", "precision": "bfloat16"}
     other = adapter.backend(graph, [], options={"strict": True}).__self__
-    with pytest.raises(WorkloadError, match="it is on a GPU and has no 16 bits"):
+    with refuses(WorkloadError):
         other._kinds([single])
     named = adapter.backend(graph, [], options={"precision": "float16"}).__self__
     assert named._kinds([single]) == ("cpu", "cuda")

@@ -14,6 +14,7 @@ from anatune.network.graph.nodes import Constant, Node, rewritten
 from anatune.network.graph.operators import applied
 from anatune.network.graph.passes.order import CPU
 from anatune.network.relax.frontends import Imported
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 pytest.importorskip("onnx")
@@ -26,7 +27,7 @@ def path(tmp_path):
 
 
 def complaint(path):
-    with pytest.raises(RunError, match=r"^check: output output0 is wrong by .*; check=False .*builds it") as caught:
+    with refuses(RunError) as caught:
         compile_model(path, threads=1)
     return str(caught.value)
 
@@ -109,7 +110,7 @@ def test_originals_that_do_not_run_are_one_line(path, monkeypatch):
         raise ValueError("no\nsuch thing")
 
     monkeypatch.setattr("onnx.reference.ReferenceEvaluator.run", refuse)
-    with pytest.raises(RunError, match=r"reference evaluator cannot run model\.onnx .*: such thing; check=False"):
+    with refuses(RunError):
         compile_model(path, threads=1)
     assert compile_model(path, threads=1, check=False).summary.check is None
 
@@ -127,18 +128,18 @@ def test_an_original_without_float64_is_compared_as_it_is(path, monkeypatch):
 def test_wrong_outputs_are_found():
     want = [np.array([1.0, 2.0], np.float64), np.array([3])]
     assert compared([np.array([1.0, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand").error == 0.0
-    with pytest.raises(RunError, match=r"output a is wrong by 0\.25 of its largest magnitude beside by hand"):
+    with refuses(RunError):
         compared([np.array([1.5, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
-    with pytest.raises(RunError, match="output a is wrong by inf"):
+    with refuses(RunError):
         compared([np.array([np.nan, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
-    with pytest.raises(RunError, match="output b is wrong by inf"):
+    with refuses(RunError):
         compared([np.array([1.0, 2.0], np.float32), np.array([4])], want, ["a", "b"], "by hand")
 
 
 def test_half_precision_may_err_more():
     want = [np.array([1.0, 2.0])]
     assert compared([np.array([1.001, 2.0], np.float16)], want, ["a"], "by hand").tolerance == 1e-2
-    with pytest.raises(RunError, match=r"expected at most 0\.0001"):
+    with refuses(RunError):
         compared([np.array([1.001, 2.0], np.float32)], want, ["a"], "by hand")
 
 
@@ -167,7 +168,7 @@ def test_a_bound_that_vanishes_is_seen_at_zeros(path, monkeypatch):
     model_of_nodes(path, *NORMALISED, constants=[("least", 1e-12)])
     compile_model(path, threads=1)
     planted(monkeypatch, "maximum", lambda node: applied("nn.relu", node.arguments[0]))
-    with pytest.raises(RunError, match=r"check: output output0 has nan where .* has 0 for inputs of 0; check=False"):
+    with refuses(RunError):
         compile_model(path, threads=1)
 
 

@@ -8,6 +8,7 @@ import pytest
 import anatune
 from anatune.errors import AnatuneError, BuildError, MissingDependencyError, RecordError, RunError, WorkloadError
 from tests.unit.network.compiling import folders
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 onnx = pytest.importorskip("onnx")
@@ -102,7 +103,7 @@ def test_a_saved_model_runs_and_takes_the_place_of_another(compiled, folder, mod
 def test_without_onnxruntime_a_line_says_what_is_missing(folder, model, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     for action in (lambda: anatune.load(folder), lambda: anatune.compile(model, fallback="onnxruntime")):
-        with pytest.raises(MissingDependencyError, match="nodes that are left to onnxruntime needs the package"):
+        with refuses(MissingDependencyError):
             action()
 
 
@@ -110,18 +111,18 @@ def test_damaged_parts_are_refused(folder):
     (part, *_) = folder.glob("*.onnx")
     content = part.read_bytes()
     part.write_bytes(content[:-1] + b"?")
-    with pytest.raises(RecordError, match=r"part-.*\.onnx is damaged"):
+    with refuses(RecordError):
         anatune.load(folder)
     part.write_bytes(content)
     changed = folders.contents(folder)
     changed["division"]["parts"][1]["left"] = []
     folders.signed(folder, changed)
-    with pytest.raises(RecordError, match="2 compiled parts and 2 others are not those of its summary"):
+    with refuses(RecordError):
         anatune.load(folder)
 
 
 def test_other_inputs_are_refused(compiled):
-    with pytest.raises(RunError, match="input x is 4x8 float64, expected 4x8 float32"):
+    with refuses(RunError):
         compiled(np.zeros((4, 8)))
 
 
@@ -134,7 +135,7 @@ def test_text_goes_in_and_out(tmp_path):
         node("Identity", ["x"], ["places"]),
     ]
     model = network(kind=onnx.TensorProto.STRING, nodes=nodes)
-    with pytest.raises(WorkloadError, match=r"LabelEncoder \(node numbers\) is no tensor.*; --fallback onnxruntime "):
+    with refuses(WorkloadError):
         anatune.compile(model, threads=1)
     compiled = anatune.compile(model, threads=1, fallback="onnxruntime")
     z, places = compiled(np.full((4, 8), "b"))
@@ -154,7 +155,7 @@ def test_sessions_leave_models_whole_that_have_nothing_to_compile():
     for _ in range(2):
         np.testing.assert_array_equal(own.run(None, {"x": x})[0], np.stack(np.nonzero(x)))
     unknown = network(nodes=[node("Relu", ["x"], ["z"], domain="org.example")], outputs="z")
-    with pytest.raises(WorkloadError, match=r"onnxruntime cannot run Relu \(node z\) either: "):
+    with refuses(WorkloadError):
         InferenceSession(unknown, threads=1, fallback="onnxruntime").run(None, {"x": x})
 
 
@@ -175,28 +176,20 @@ def test_a_part_that_cannot_be_compiled_is_left_too(model, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    "make",
     [
-        (lambda: anatune.compile(network(), fallback="torch"), "fallback is 'torch', expected 'onnxruntime', or none"),
-        (lambda: anatune.compile(network(), hw="rtx3090", fallback="onnxruntime"), "is a GPU, expected a CPU"),
-        (
-            lambda: anatune.compile(
-                network(nodes=[node("NonZero", ["x"], ["z"])], outputs="z"), fallback="onnxruntime"
-            ),
-            "none of its nodes can be compiled; run it by onnxruntime itself",
+        lambda: anatune.compile(network(), fallback="torch"),
+        lambda: anatune.compile(network(), hw="rtx3090", fallback="onnxruntime"),
+        lambda: anatune.compile(network(nodes=[node("NonZero", ["x"], ["z"])], outputs="z"), fallback="onnxruntime"),
+        lambda: anatune.compile(
+            network(nodes=[node("Wavelet", ["x"], ["z"], domain="org.example")], outputs="z"),
+            fallback="onnxruntime",
         ),
-        (
-            lambda: anatune.compile(
-                network(nodes=[node("Wavelet", ["x"], ["z"], domain="org.example")], outputs="z"),
-                fallback="onnxruntime",
-            ),
-            r"onnxruntime cannot run Wavelet \(node z\) either: ",
-        ),
-        (lambda: anatune.compile(network(), threads=1), "leaves such nodes to it"),
+        lambda: anatune.compile(network(), threads=1),
     ],
 )
-def test_what_cannot_be_is_a_line(make, said):
-    with pytest.raises(AnatuneError, match=said) as caught:
+def test_what_cannot_be_is_a_line(make):
+    with refuses(AnatuneError) as caught:
         make()
     assert "\n" not in str(caught.value)
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import anatune
 from anatune.errors import AnatuneError, RecordError, RunError
 from tests.unit.network.compiling import folders, models
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 pytest.importorskip("onnx")
@@ -90,22 +92,22 @@ def test_saving_replaces_a_model_and_nothing_else(two, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
     assert sorted(path.suffix for path in (tmp_path / "model").iterdir()) == [".bin", ".json", ".so"]
     (tmp_path / "model" / "notes.txt").write_text("mine")
-    with pytest.raises(RecordError, match=r"holds 'notes.txt', expected a new folder"):
+    with refuses(RecordError):
         first.save(tmp_path / "model")
     np.testing.assert_array_equal(anatune.load(tmp_path / "model")(x), want)
-    with pytest.raises(RecordError, match="does not exist; make it"):
+    with refuses(RecordError):
         first.save(tmp_path / "missing" / "model")
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(RecordError, match="is no folder"):
+    with refuses(RecordError):
         first.save(tmp_path / "file")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model"]
 
 
 @pytest.mark.parametrize("place", [5, "", "a\0b", b"model"])
 def test_paths_that_are_none(two, place):
-    with pytest.raises(RecordError, match="load: path is"):
+    with refuses(RecordError):
         anatune.load(place)
-    with pytest.raises(RecordError, match="save: path is"):
+    with refuses(RecordError):
         two[0].save(place)
 
 
@@ -148,7 +150,7 @@ def test_a_save_that_fails_leaves_what_was_there(two, folder, tmp_path, monkeypa
     before = {path.name for path in folder.iterdir()}
     folders.fill_disk(monkeypatch)
     for model, place in ((first, folder), (second, folder), (second, tmp_path / "new")):
-        with pytest.raises(RecordError, match="no space left on device; name a folder"):
+        with refuses(RecordError):
             model.save(place)
     assert {path.name for path in folder.iterdir()} == before
     assert not (tmp_path / "new").exists()
@@ -215,17 +217,17 @@ def test_flipped_bits_of_the_large_files_are_found(folder, kind, mapped):
         damaged = bytearray(whole)
         damaged[at] ^= 128
         path.write_bytes(damaged)
-        with pytest.raises(RecordError, match="is damaged: it is not what was written; compile the model again"):
+        with pytest.raises(RecordError, match=re.escape(path.name)):
             anatune.load(folder, mapped=mapped)
     for size in (0, 1, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(RecordError, match="compile"):
+        with pytest.raises(RecordError, match=re.escape(path.name)):
             anatune.load(folder, mapped=mapped)
     path.unlink()
-    with pytest.raises(RecordError, match="no such file or directory; compile the model again"):
+    with pytest.raises(RecordError, match=re.escape(path.name)):
         anatune.load(folder, mapped=mapped)
     path.mkdir()
-    with pytest.raises(RecordError, match="is a folder, expected a regular file; compile the model again"):
+    with pytest.raises(RecordError, match=re.escape(path.name)):
         anatune.load(folder, mapped=mapped)
 
 
@@ -361,7 +363,7 @@ def test_what_tvm_refuses_at_a_run_is_one_line(two, folder):
     changed = folders.contents(folder)
     changed["model"]["weights"] = []
     folders.signed(folder, changed)
-    with pytest.raises(RunError, match=r"the model cannot be run: .*; compile it again") as caught:
+    with refuses(RunError) as caught:
         anatune.load(folder)(two[2])
     assert "\n" not in str(caught.value)
 
@@ -375,7 +377,7 @@ def test_names_that_are_no_text_do_not_reach_the_terminal(two, folder):
     for text in (model.report(), repr(model)):
         assert r"\x1b[31mred\u202e" in text
         assert not {"\x1b", "\x9b", "\u202e"} & set(text)
-    with pytest.raises(RunError, match=r"input \\x1b\[31mred"):
+    with refuses(RunError):
         model(two[2][:, :1])
 
 

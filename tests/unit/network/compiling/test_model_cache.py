@@ -10,6 +10,7 @@ from anatune.network.compiling import compiled, model_cache, session
 from anatune.network.compiling.model_cache import ModelCache
 from anatune.network.compiling.request import MeasuringOptions, Request
 from tests.unit.network.compiling.onnx_models import _Net
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 onnx = pytest.importorskip("onnx")
@@ -125,7 +126,7 @@ def test_whatever_a_model_depends_on_is_asked(tmp_path, monkeypatch):
 def test_what_is_refused_is_refused_whatever_is_kept(tmp_path, compile_model, refused):
     path = network(tmp_path / "a.onnx")
     compile_model(path)
-    with pytest.raises(anatune.errors.AnatuneError, match=r"expected|were given|has no outputs"):
+    with refuses(anatune.errors.AnatuneError):
         session.compile(path, **refused)
 
 
@@ -198,5 +199,5 @@ def test_it_can_be_switched_off(tmp_path, compile_model, monkeypatch):
 
 
 def test_files_that_cannot_be_read_say_so_as_before(tmp_path, compile_model):
-    with pytest.raises(anatune.errors.WorkloadError, match=r"missing\.onnx does not exist"):
+    with refuses(anatune.errors.WorkloadError):
         compile_model(tmp_path / "missing.onnx")

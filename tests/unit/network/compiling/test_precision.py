@@ -17,6 +17,7 @@ from tests.machine import fixed
 from tests.unit.network.compiling import decoders
 from tests.unit.network.compiling.models import difference
 from tests.unit.templates.cpu.program.test_amx import with_loops  # noqa: F401
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 onnx = pytest.importorskip("onnx")
@@ -119,11 +120,11 @@ def test_a_model_in_16_bits_has_products_of_its_own_where_there_are_instructions
 
 def test_precisions_that_are_none_or_not_the_processors(tmp_path):
     onnx_models.vgg16(tmp_path / "model.onnx")
-    with pytest.raises(SpaceError, match=r"precision is 'half'.*expected.*float16"):
+    with refuses(SpaceError):
         compile_model(tmp_path / "model.onnx", precision="half")
-    with pytest.raises(SpaceError, match=r"ryzen_3700x has no instructions for it: in software .* is not faster than"):
+    with refuses(SpaceError):
         compile_model(tmp_path / "model.onnx", hw=fixed(), precision="bfloat16")
-    with pytest.raises(SpaceError, match="precision is float32, expected float16, bfloat16 or fp8 for rtx3090"):
+    with refuses(SpaceError):
         compile_model(tmp_path / "model.onnx", hw="rtx3090", precision="float32")
 
 

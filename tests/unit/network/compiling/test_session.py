@@ -21,6 +21,7 @@ from anatune.network.relax.frontends import imported
 from anatune.network.relax.reading import graph_of
 from tests.machine import fixed
 from tests.unit.network.compiling import models
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 
@@ -260,21 +261,21 @@ def test_a_saved_model_runs_in_a_process_without_compiler(network, tmp_path):
 
 def test_wrong_inputs_at_run_time_are_one_line(network):
     _, x, compiled = network
-    for inputs, said in (
-        ((), r"takes 1 inputs: x \(1x3x32x32 float32\); got 0"),
-        ((x[:, :2],), r"input x is 1x2x32x32 float32, expected 1x3x32x32 float32"),
-        ((x.double(),), r"input x is 1x3x32x32 float64, expected 1x3x32x32 float32"),
-        (([1.0],), r"input x is \[1\.0\], expected a NumPy or torch array"),
+    for inputs in (
+        (),
+        (x[:, :2],),
+        (x.double(),),
+        ([1.0],),
     ):
-        with pytest.raises(RunError, match=said):
+        with refuses(RunError):
             compiled(*inputs)
 
 
 def test_modules_need_inputs_and_evaluation_mode():
     torch = pytest.importorskip("torch")
-    with pytest.raises(WorkloadError, match="Linear needs example_inputs"):
+    with refuses(WorkloadError):
         compile_model(torch.nn.Linear(4, 4).eval())
-    with pytest.raises(WorkloadError, match=r"Linear is in training mode; call model\.eval\(\) first"):
+    with refuses(WorkloadError):
         compile_model(torch.nn.Linear(4, 4), torch.randn(1, 4))
 
 
@@ -285,7 +286,7 @@ def test_a_module_that_branches_on_data_is_one_line():
         def forward(self, x):
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(WorkloadError, match=r"torch\.export cannot export Branches: \S") as caught:
+    with refuses(WorkloadError) as caught:
         compile_model(Branches().eval(), torch.randn(4))
     assert "\n" not in str(caught.value)
 
@@ -305,9 +306,9 @@ def test_sizes_of_exported_programs_vary():
             for batch in (2, 17, 64):
                 x = torch.randn(batch, 4)
                 torch.testing.assert_close(compiled(x), module(x))
-        with pytest.raises(RunError, match="is 65, expected 2 to 64"):
+        with refuses(RunError):
             compiled(torch.randn(65, 4))
-    with pytest.raises(WorkloadError, match=r"size input_0 is asked for as 1\.\.8, the model takes 2\.\.64"):
+    with refuses(WorkloadError):
         compile_model(program, sizes={"input_0": "1..8"})
 
 
@@ -323,7 +324,7 @@ def test_operators_that_nobody_knows_are_named(tmp_path):
     pytest.importorskip("onnx")
     path = tmp_path / "network.onnx"
     models.onnx_network(path, operator="Nonsense")
-    with pytest.raises(WorkloadError, match=r"network\.onnx: operators that are not known: Nonsense"):
+    with refuses(WorkloadError):
         compile_model(path)
 
 
@@ -331,20 +332,20 @@ def test_operators_that_nobody_knows_are_named(tmp_path):
 def test_damaged_and_missing_files_are_one_line(tmp_path, name):
     pytest.importorskip("onnx" if name.endswith("onnx") else "torch")
     path = tmp_path / name
-    with pytest.raises(WorkloadError, match="does not exist, expected an ONNX file"):
+    with refuses(WorkloadError):
         compile_model(path)
     path.write_bytes(b"\x00damaged")
-    with pytest.raises(WorkloadError, match=r"export it again") as caught:
+    with refuses(WorkloadError) as caught:
         compile_model(path)
     assert "\n" not in str(caught.value)
 
 
 def test_other_arguments_are_checked():
-    with pytest.raises(WorkloadError, match=r"compile: model is 5, expected a torch\.nn\.Module"):
+    with refuses(WorkloadError):
         compile_model(5)
-    with pytest.raises(SpaceError, match="rtx3090 is a GPU, expected a CPU"):
+    with refuses(SpaceError):
         cpu_named("rtx3090")
-    with pytest.raises(SpaceError, match="compile: trials is -1"):
+    with refuses(SpaceError):
         compile_model(5, trials=-1)
 
 

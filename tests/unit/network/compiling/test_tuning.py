@@ -16,6 +16,7 @@ from anatune.tuning.result import TuningInterrupted
 from anatune.tuning.session import StandIns
 from tests.unit.network.graph import graphs as g
 from tests.unit.tuning.fakes import HOST, FakeMeasurer, key_of, ran
+from tests.wording import refuses
 
 
 def planned():
@@ -180,9 +181,9 @@ def test_kernels_end_early_and_their_trials_go_to_others(path):
 def test_kernels_that_are_near_their_bound_get_no_more(path):
     summary = Machine().tuned(planned(), 20, path, stop_at=1e-9).summary  # one trial is near enough for that
     assert [(one.trials, one.ended) for one in summary.kernels] == [(1, "stop_at")] * 2
-    with pytest.raises(SpaceError, match="stop_at and patience end measuring"):
+    with refuses(SpaceError):
         MeasuringOptions(patience=3)
-    with pytest.raises(SpaceError, match="tune: stop_at is"):
+    with refuses(SpaceError):
         MeasuringOptions(trials=3, stop_at=95)
 
 
@@ -213,20 +214,20 @@ def test_who_measured_is_told_over_all_parts(monkeypatch):
 
 
 def test_bad_budgets_are_one_line(tmp_path):
-    with pytest.raises(RecordError, match="does not exist, and resume"):
+    with refuses(RecordError):
         MeasuringOptions(records=tmp_path / "none.sqlite", resume=True)
-    with pytest.raises(SpaceError, match="records is None"):
+    with refuses(SpaceError):
         MeasuringOptions(resume=True)
-    with pytest.raises(SpaceError, match="compile: trials"):
+    with refuses(SpaceError):
         MeasuringOptions(trials=-1)
 
 
 def test_who_measures_is_checked_before_anything_is_planned(path):
-    with pytest.raises(SpaceError, match="trials is 0"):
+    with refuses(SpaceError):
         MeasuringOptions(cluster="tcp://127.0.0.1:8786")
-    with pytest.raises(SpaceError, match="expected one of them"):
+    with refuses(SpaceError):
         MeasuringOptions(trials=1, cluster="tcp://127.0.0.1:8786", tracker="127.0.0.1:9190", key="pi4")
-    with pytest.raises(SpaceError, match="tracker is given without key"):
+    with refuses(SpaceError):
         MeasuringOptions(trials=1, tracker="127.0.0.1:9190")
-    with pytest.raises(SpaceError, match="reuse is 1"):
+    with refuses(SpaceError):
         MeasuringOptions(trials=1, reuse=1)

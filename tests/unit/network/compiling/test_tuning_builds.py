@@ -10,6 +10,7 @@ from anatune.network.compiling.tuning import faster, latency
 from anatune.network.graph.summary import Latency
 from anatune.network.report import model_dict
 from tests.unit.network.compiling import models
+from tests.wording import refuses
 
 
 class Clock:
@@ -118,7 +119,7 @@ def test_a_tuned_kernel_that_is_wrong_is_named(path, monkeypatch):
     monkeypatch.setattr(tuning, "tuned", tuned)
     monkeypatch.setattr(tuning, "faster", lambda tuned, plan: Latency(1.0, 2.0, True))
     monkeypatch.setattr(cpu, "model_kernel", model_kernel)
-    with pytest.raises(RunError, match="the first operator that differs is anatune_0_conv2d") as caught:
+    with refuses(RunError) as caught:
         compile_model(path, threads=1, trials=4)
     assert planned["tuned"][0].schedule.describe() in str(caught.value)
 

@@ -6,6 +6,7 @@ import pytest
 from anatune.errors import RunError
 from anatune.network.compiling.session import compile as compile_model
 from tests.unit.network.compiling.onnx_models import _Net
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 onnx = pytest.importorskip("onnx")
@@ -72,7 +73,7 @@ def test_what_repeats_itself_is_no_weight(tmp_path):
 def test_too_little_memory_is_one_line(tmp_path, monkeypatch):
     repeating(tmp_path / "m.onnx", 256, 512)
     monkeypatch.setattr("anatune.measure.run.memory.free_bytes", lambda: 1 << 20)
-    with pytest.raises(RunError, match=r"m.onnx: its inputs and results take 0.0 GiB, 0.0 GiB with the float64 refer"):
+    with refuses(RunError):
         compile_model(tmp_path / "m.onnx", threads=1)
     monkeypatch.setattr("anatune.measure.run.memory.free_bytes", lambda: 1 << 12)
     compile_model(tmp_path / "m.onnx", threads=1, check=False)

@@ -9,6 +9,7 @@ from anatune.network.graph.meanings import put
 from anatune.network.graph.nodes import Graph, Input, TensorType
 from anatune.network.graph.operators import PUT
 from anatune.network.graph.state import StatePair, grown, paired, with_state
+from tests.wording import refuses
 
 
 def growing(held, tokens):
@@ -21,7 +22,7 @@ def test_names_of_exported_decoders():
     inputs = ["ids", "past_key_values.0.key", "past_1", "x"]
     outputs = ["logits", "present.0.key", "present_1", "presentation"]
     assert paired("auto", inputs, outputs, "it") == [(1, 1), (2, 2)]
-    with pytest.raises(WorkloadError, match=r"it has no outputs such as present.0.key"):
+    with refuses(WorkloadError):
         paired("auto", ["ids"], ["logits"], "it")
 
 

@@ -8,6 +8,7 @@ from anatune.errors import WorkloadError
 from anatune.network.graph.building import cast, elementwise, reshape, sliced, taken, top_places
 from anatune.network.graph.nodes import LEADING, Constant, Graph, Input, TensorType, Value, tensor_type
 from anatune.network.graph.varying import Reading, together
+from tests.wording import refuses
 
 SIZES = [{"b": 5, "t": 23}, {"b": 7, "t": 23}, {"b": 5, "t": 13}, {"b": 7, "t": 13}, {"b": 32, "t": 64}]
 
@@ -87,20 +88,20 @@ def value_at(value, **sizes):
 
 
 @pytest.mark.parametrize(
-    ("make", "what"),
+    "make",
     [
-        (lambda x, b, t: numbered(x, np.arange(10) * t), "values depend"),
-        (lambda x, b, t: numbered(x, np.array(-t)), "values depend"),
-        (lambda x, b, t: numbered(x, np.array(t * 10**6)), "values depend"),
-        (lambda x, b, t: elementwise("multiply" if t > 20 else "add", x, x), "add or multiply"),
-        (lambda x, b, t: elementwise("add", x, Constant(np.full((1, 1, 8), t, np.float32))), "values depend"),
-        (lambda x, b, t: taken(x, Constant(np.array([t % 7, 0, 3])), 1), "values depend"),
-        (lambda x, b, t: reshape(x, (b * t, 8)) if t > 20 else reshape(x, (b * t * 8,)), "dimensions"),
-        (lambda x, b, t: sliced(x, [1], [0], [1 + t * t % 11]), "no expression fits"),
+        lambda x, b, t: numbered(x, np.arange(10) * t),
+        lambda x, b, t: numbered(x, np.array(-t)),
+        lambda x, b, t: numbered(x, np.array(t * 10**6)),
+        lambda x, b, t: elementwise("multiply" if t > 20 else "add", x, x),
+        lambda x, b, t: elementwise("add", x, Constant(np.full((1, 1, 8), t, np.float32))),
+        lambda x, b, t: taken(x, Constant(np.array([t % 7, 0, 3])), 1),
+        lambda x, b, t: reshape(x, (b * t, 8)) if t > 20 else reshape(x, (b * t * 8,)),
+        lambda x, b, t: sliced(x, [1], [0], [1 + t * t % 11]),
     ],
 )
-def test_a_model_that_differs_is_refused_in_a_line(make, what):
-    with pytest.raises(WorkloadError, match=what) as told:
+def test_a_model_that_differs_is_refused_in_a_line(make):
+    with refuses(WorkloadError) as told:
         joined(make)
     assert "it is not one model at all sizes, looked at with b=5, t=23; " in str(told.value)
     assert "\n" not in str(told.value)
@@ -123,5 +124,5 @@ def test_elements_that_a_model_takes_are_there_at_all_sizes(make, least):
         if begin >= least:
             together(readings(make), "it", ranges)
             continue
-        with pytest.raises(WorkloadError, match=f"it is not one model at all sizes: with b=1, t={begin}, .* takes"):
+        with refuses(WorkloadError):
             together(readings(make), "it", ranges)

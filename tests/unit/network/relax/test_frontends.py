@@ -13,6 +13,7 @@ from anatune.errors import WorkloadError
 from anatune.network.relax.frontends import imported
 from anatune.network.relax.onnx_files import onnx_inputs
 from tests.unit.network.compiling import models
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 
@@ -41,43 +42,43 @@ def with_external(path, **entries):
     return content
 
 
-def refused(path, match):
-    with pytest.raises(WorkloadError, match=match) as caught:
+def check_refused(path):
+    with refuses(WorkloadError) as caught:
         imported(path).graph()
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize(
-    ("entries", "said"),
+    "entries",
     [
-        ({"location": "../w.bin"}, r"w\.bin.*expected weights in files of its own folder"),
-        ({"location": "{outside}"}, r"w\.bin.*expected weights in files of its own folder"),
-        ({"location": "link.bin"}, r"link\.bin.*expected weights in files of its own folder"),
-        ({"location": ""}, "is no file: weights in files of their own"),
-        ({"location": "."}, "is no file: weights in files of their own"),
-        ({"location": "pipe"}, "is no file: weights in files of their own"),
-        ({"location": "none.bin"}, r"none\.bin is missing: weights in files of their own"),
-        ({"location": "a\0b"}, "missing: weights in files of their own"),
-        ({"location": "a" * 5000}, "file name too long"),
-        ({"offset": "-1"}, "expected weights in files of its own folder"),
-        ({"offset": "x"}, "expected weights in files of its own folder"),
-        ({"offset": "9" * 30}, r"w\.bin has 1,152 bytes, model\.onnx expects 1,000"),
-        ({"length": "-5"}, "expected weights in files of its own folder"),
-        ({"length": "x"}, "expected weights in files of its own folder"),
-        ({"length": "9" * 5000}, "expected weights in files of its own folder"),
-        ({"length": "1153"}, r"w\.bin has 1,152 bytes, model\.onnx expects 1,153 at least"),
-        ({"length": "100"}, r"model\.onnx: tensor .* cannot be read"),
+        {"location": "../w.bin"},
+        {"location": "{outside}"},
+        {"location": "link.bin"},
+        {"location": ""},
+        {"location": "."},
+        {"location": "pipe"},
+        {"location": "none.bin"},
+        {"location": "a\0b"},
+        {"location": "a" * 5000},
+        {"offset": "-1"},
+        {"offset": "x"},
+        {"offset": "9" * 30},
+        {"length": "-5"},
+        {"length": "x"},
+        {"length": "9" * 5000},
+        {"length": "1153"},
+        {"length": "100"},
     ],
     ids=lambda value: " ".join(f"{key} {text[:8]!r}" for key, text in value.items()) if isinstance(value, dict) else "",
 )
-def test_external_weights_that_are_not_where_they_should_be(path, entries, said):
+def test_external_weights_that_are_not_where_they_should_be(path, entries):
     outside = path.parent.parent / "w.bin"
     content = with_external(path, **{key: text.format(outside=outside) for key, text in entries.items()})
     outside.write_bytes(content)
     (path.parent / "w.bin").write_bytes(content)
     (path.parent / "link.bin").symlink_to(outside)
     os.mkfifo(path.parent / "pipe")
-    refused(path, said)
+    check_refused(path)
 
 
 def test_external_weights_are_those_of_the_file(path):
@@ -106,7 +107,7 @@ def test_links_of_a_model_and_its_weights_lead_to_one_folder(path, tmp_path, inn
     (tmp_path / "secret").write_bytes((blobs / "bbb").read_bytes())
     (snapshot / "w.bin").unlink()
     (snapshot / "w.bin").symlink_to(tmp_path / "secret")
-    refused(snapshot / "model.onnx", r"w\.bin.*expected weights in files of its own folder")
+    check_refused(snapshot / "model.onnx")
 
 
 def test_weights_may_be_links_within_the_folder(path):
@@ -143,8 +144,8 @@ def test_inputs_that_are_no_tensors(path):
     model = onnx.load(path)
     model.graph.input[0].type.tensor_type.elem_type = 33
     path.write_bytes(model.SerializeToString())
-    refused(path, r"input data is no tensor of a type that ONNX has; export it again")
-    with pytest.raises(WorkloadError, match="input data is no tensor"):
+    check_refused(path)
+    with refuses(WorkloadError):
         onnx_inputs(path)
 
 
@@ -155,7 +156,7 @@ def test_models_without_outputs(path):
     del model.graph.output[:]
     path.write_bytes(model.SerializeToString())
     for source in (path, model):
-        refused(source, r"no ONNX model, expected one with operators and outputs; export it again")
+        check_refused(source)
 
 
 def test_modules_without_outputs():
@@ -165,7 +166,7 @@ def test_modules_without_outputs():
         def forward(self, x):
             return x + 1
 
-    with pytest.raises(WorkloadError, match="Constant returns no tensor, expected one at least"):
+    with refuses(WorkloadError):
         imported(Constant().eval(), 5).graph()
 
 
@@ -175,13 +176,13 @@ def test_example_inputs_of_other_sizes_than_the_model_says(path):
     wanted = onnx.load(path).graph.input[0]
     sizes = [size.dim_value or 1 for size in wanted.type.tensor_type.shape.dim]
     for given in ([*sizes[:-1], sizes[-1] + 1], sizes[:-1]):
-        with pytest.raises(WorkloadError, match=rf"the shape given for input {wanted.name} is [\dx]+, expected"):
+        with refuses(WorkloadError):
             imported(path, [np.zeros(given, np.float32)])
 
 
 @pytest.mark.parametrize("example", [{"data": [1.0]}, "abc", [None], [{"data": 1}]])
 def test_example_inputs_that_are_no_arrays(path, example):
-    with pytest.raises(WorkloadError, match=r"an example input is a \w+, expected an array or a tensor"):
+    with refuses(WorkloadError):
         imported(path, example)
 
 

@@ -10,6 +10,7 @@ from anatune.core.workload.operators import batch_matmul, conv2d, depthwise_conv
 from anatune.errors import SpaceError
 from anatune.templates.cpu.dot import copied_as, dot_group, dot_note, half_sums_apply, most_half_terms
 from anatune.templates.cpu.space import CpuSpace
+from tests.wording import refuses
 
 ZEN4 = api.hardware("ryzen_7950x")
 CASCADE_LAKE = api.hardware("xeon_gold_6230r")
@@ -58,7 +59,7 @@ def test_a_schedule_packs_what_the_instruction_reads():
     assert space.must_pack == ("B",)
     assert space.choices["pack.B"] == (1,)
     assert space.schedule({}).options["packed"] == ("B",)
-    with pytest.raises(SpaceError, match="expected B among it: vdpbf16ps reads groups of 2"):
+    with refuses(SpaceError):
         space.schedule({}, packed=()).check()
 
 
@@ -87,7 +88,7 @@ def test_pairs_of_8_bits_are_widened_where_there_is_no_vnni():
     assert group(shifted, CASCADE_LAKE).instruction == "vpdpbusd"
     schedule = CpuSpace(shifted, zen3, lambda _: True).schedule({}, packed=("A", "B")).check()
     assert schedule.options["packed_ahead"] == ("B",)
-    with pytest.raises(SpaceError, match=r"packed_ahead is .*expected each of B at most once"):
+    with refuses(SpaceError):
         msgspec.structs.replace(schedule, options={**schedule.options, "packed_ahead": ("A", "B")}).check()
 
 

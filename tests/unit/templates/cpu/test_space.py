@@ -16,6 +16,7 @@ from anatune.core.workload.text import parse_workload
 from anatune.errors import SpaceError
 from anatune.templates.cpu.microkernels import pair_calls, segment_shape, simd_axis
 from anatune.templates.cpu.space import CpuSpace
+from tests.wording import refuses
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +116,10 @@ def test_pairs_beyond_the_space_are_schedules_without_a_point(hardware: CpuSpec)
 
     other = paired((1, 8, 2, 13)).check()
     assert anatune.Schedule.from_json(other.to_json()) == other
-    with pytest.raises(SpaceError, match=r"no space holds schedules with the pair \(1, 8, 2, 13\)"):
+    with refuses(SpaceError):
         space.point_of(other)
     for wrong in ((1, 8, 2, 12), (2, 13, 1, 8), (0, 11, 2, 17), (2, 0, 1, 34), (34, 1, 0, 2), (1, 1, 1, 33), "8+26"):
-        with pytest.raises(SpaceError, match=r"option pair.i is .*expected \(calls, units, calls, units\)"):
+        with refuses(SpaceError):
             paired(wrong).check()
 
 
@@ -138,21 +139,21 @@ def test_schedule_builds_named_choices(hardware: CpuSpec) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"tiles": {"q": (1,)}}, "unknown name 'q'"),
-        ({"tiles": {"i": (1, 2, 3)}}, "expected 5"),
-        ({"tiles": {"i": (2, 1, 1, 1, 16)}}, "multiply to 32"),
-        ({"tiles": {"i": (34, 0, 1, 1, 1)}}, ">= 1"),
-        ({"tiles": {}, "vector": {"A": 4}}, "expected none"),
-        ({"tiles": {}, "packed": ("C",)}, "unknown name 'C'"),
-        ({"tiles": {"i": (1, 1, 1, 1, 34)}, "calls": {"i": 2}}, "expected one of"),
-        ({"tiles": {}, "unroll": 3}, "unroll is 3"),
+        {"tiles": {"q": (1,)}},
+        {"tiles": {"i": (1, 2, 3)}},
+        {"tiles": {"i": (2, 1, 1, 1, 16)}},
+        {"tiles": {"i": (34, 0, 1, 1, 1)}},
+        {"tiles": {}, "vector": {"A": 4}},
+        {"tiles": {}, "packed": ("C",)},
+        {"tiles": {"i": (1, 1, 1, 1, 34)}, "calls": {"i": 2}},
+        {"tiles": {}, "unroll": 3},
     ],
 )
-def test_bad_schedules_say_why(arguments: dict, message: str, hardware: CpuSpec) -> None:
+def test_bad_schedules_say_why(arguments: dict, hardware: CpuSpec) -> None:
     space = space_of(anatune.matmul(34, 96, 20), hardware)
-    with pytest.raises(SpaceError, match=message):
+    with refuses(SpaceError):
         space.schedule(**arguments)
 
 
@@ -161,9 +162,9 @@ def test_encode_refuses_foreign_points(hardware: CpuSpec) -> None:
     point = space.sample_points(1, seed=0)
     broken = point.copy()
     broken[0, 0] *= 2
-    with pytest.raises(SpaceError, match="expected perfect divisors of 34, and a pair only"):
+    with refuses(SpaceError):
         space.encode(broken)
     broken = point.copy()
     broken[0, -1] = 2
-    with pytest.raises(SpaceError, match=r"parallel: got 2, expected one of"):
+    with refuses(SpaceError):
         space.encode(broken)

@@ -9,6 +9,7 @@ from anatune import api
 from anatune.core.accuracy import accuracy_of, error_of, rounding_error
 from anatune.errors import SpaceError
 from anatune.templates.cpu.extension_spaces import HalfSumsSpace
+from tests.wording import refuses
 
 HARDWARE = anatune.hardware("xeon_8480")
 MATMUL = anatune.matmul(24, 96, 1024, dtype="float16")
@@ -42,15 +43,15 @@ def test_calls_are_short_and_err_as_their_sums_are_long(workload, axis):
 def test_longer_calls_are_no_schedules():
     space = HalfSumsSpace(MATMUL, HARDWARE, lambda _: True)
     good = space.schedule({"k": (1, 8, 64, 2)}).check()
-    with pytest.raises(SpaceError, match="sums 256 products along it in half precision, expected at most 128"):
+    with refuses(SpaceError):
         space.schedule({"k": (1, 4, 128, 2)}).check()
     longer = space.point_of(good)
     longer[[space.columns.index(f"k.{level}") for level in ("l2", "l1")]] = (4, 128)
-    with pytest.raises(SpaceError, match="at most 128 of it in a call"):
+    with refuses(SpaceError):
         space.encode(longer[None])
-    with pytest.raises(SpaceError, match="option extension is None, expected 'fp16'"):
+    with refuses(SpaceError):
         msgspec.structs.replace(good, options={k: v for k, v in good.options.items() if k != "extension"}).check()
-    with pytest.raises(SpaceError, match="option extension is 'fp16', expected 'amx'"):
+    with refuses(SpaceError):
         msgspec.structs.replace(good, template="cpu").check()
 
 
@@ -62,7 +63,7 @@ def test_it_has_to_be_asked_for():
     assert relaxed.best.template == "fp16_accumulation"
     assert relaxed.predictions[0].time_s < plan.predictions[0].time_s
     assert anatune.plan(MATMUL, "ryzen_9950x", 1, accuracy="relaxed").templates == ("cpu",)
-    with pytest.raises(SpaceError, match="needs accuracy relaxed"):
+    with refuses(SpaceError):
         anatune.plan(MATMUL, HARDWARE, 1, template="fp16_accumulation")
-    with pytest.raises(SpaceError, match="fp16_accumulation does not apply"):
+    with refuses(SpaceError):
         anatune.plan(MATMUL, "xeon_gold_6230r", 1, template="fp16_accumulation", accuracy="relaxed")

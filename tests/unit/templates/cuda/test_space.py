@@ -16,6 +16,7 @@ from anatune.templates.cuda.model.model import GpuModel
 from anatune.templates.cuda.space import REDUCTION_LEVELS, SPATIAL_LEVELS, UNROLL_DEPTHS, GpuSpace, staged_tensors
 from anatune.templates.gpu.split_space import SPLIT_COLUMNS
 from tests.naive_gpu import WORKLOADS, all_points, gpu, tiles_axis
+from tests.wording import refuses
 
 TINY = {
     "matmul": anatune.matmul(4, 3, 2),
@@ -98,7 +99,7 @@ def test_samples_are_legal_deterministic_and_seeded(device: str) -> None:
     assert (model.check(space.sample_points(300, seed=7, legal=False)) != 0).any()
     assert space.sample(0) == []
     assert len({tuple(row) for row in points.tolist()}) > 290
-    with pytest.raises(SpaceError, match="count is -1"):
+    with refuses(SpaceError):
         space.sample(-1)
 
 
@@ -158,22 +159,22 @@ def test_foreign_values_are_scored_but_not_encoded() -> None:
     schedule = SPACE.schedule(FULL, unroll=100, vector={"A": 3})
     point = SPACE.point_of(schedule)
     assert point.tolist()[-3:] == [100, 3, 1]
-    with pytest.raises(SpaceError, match=r"unroll: got 100, expected one of"):
+    with refuses(SpaceError):
         SPACE.encode(point)
     point[-3:] = (0, 3, 1)
-    with pytest.raises(SpaceError, match=r"vector\.A: got 3, expected one of"):
+    with refuses(SpaceError):
         SPACE.encode(point)
     point[:5] = 1
-    with pytest.raises(SpaceError, match=r"i: got \[1, 1, 1, 1, 1\], expected perfect divisors of 16"):
+    with refuses(SpaceError):
         SPACE.encode(point)
 
 
 def test_schedules_of_other_workloads_are_refused() -> None:
     other = space_of(anatune.matmul(16, 12, 8, transpose_b=True)).schedule(FULL)
-    with pytest.raises(SpaceError, match="used with GpuSpace"):
+    with refuses(SpaceError):
         SPACE.point_of(other)
     cpu = msgspec.structs.replace(SPACE.schedule(FULL), template="cpu")
-    with pytest.raises(SpaceError, match="template is 'cpu', expected one of cuda"):
+    with refuses(SpaceError):
         SPACE.point_of(cpu)
     assert "matmul" in repr(SPACE)
     assert "rtx3090" in repr(SPACE)

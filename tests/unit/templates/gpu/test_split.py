@@ -11,6 +11,7 @@ from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import avg_pool2d, elementwise, max_pool2d
 from anatune.errors import SpaceError
 from anatune.templates.gpu.split import Split, check_split, split_of, splits_of
+from tests.wording import refuses
 
 PLAIN = anatune.matmul(64, 64, 128)
 
@@ -45,20 +46,20 @@ def test_blocks():
 
 
 @pytest.mark.parametrize(
-    ("options", "tiles", "steps", "message"),
+    ("options", "tiles", "steps"),
     [
-        ({"split": 0}, 4, 8, "option split is 0, expected an integer >= 1 and at most 8"),
-        ({"split": 9}, 4, 8, "option split is 9"),
-        ({"split": True}, 4, 8, "option split is True"),
-        ({"split": 5}, 4, 8, "option split is 5, but 8 steps in parts of 2 make 4; choose 4"),
-        ({"split": 2, "whole": 4}, 4, 8, "option whole is 4, expected an integer >= 0 and at most 3"),
-        ({"whole": 1}, 4, 8, "option whole is 1, but nothing is split; expected 0"),
-        ({"split": 1, "atomic": 1}, 4, 8, "option atomic is 1, but nothing is split; expected 0"),
-        ({"split": 2, "atomic": 2}, 4, 8, "option atomic is 2"),
+        ({"split": 0}, 4, 8),
+        ({"split": 9}, 4, 8),
+        ({"split": True}, 4, 8),
+        ({"split": 5}, 4, 8),
+        ({"split": 2, "whole": 4}, 4, 8),
+        ({"whole": 1}, 4, 8),
+        ({"split": 1, "atomic": 1}, 4, 8),
+        ({"split": 2, "atomic": 2}, 4, 8),
     ],
 )
-def test_refused(options, tiles, steps, message):
-    with pytest.raises(SpaceError, match=message):
+def test_refused(options, tiles, steps):
+    with refuses(SpaceError):
         check_split(PLAIN, options, tiles, steps)
 
 
@@ -73,7 +74,7 @@ def test_refused(options, tiles, steps, message):
 )
 def test_sums_that_cannot_be_added_in_memory(workload: Workload, message: str):
     check_split(workload, {"split": 2}, 4, 8)
-    with pytest.raises(SpaceError, match=f"option atomic is 1, {message}; expected 0"):
+    with refuses(SpaceError):
         check_split(workload, {"split": 2, "atomic": 1}, 4, 8)
 
 
@@ -93,16 +94,16 @@ def test_schedules_of_every_template_take_them(schedule):
     assert Schedule.from_json(given.check().to_json()) == given
     assert given.key != schedule.key
     assert "split=4 whole=15 atomic=1" in given.describe()
-    for name, value, message in (
-        ("split", 5, "16 steps in parts of 4 make 4; choose 4"),
-        ("whole", 16, "option whole is 16, expected an integer >= 0 and at most 15"),
-        ("split", 17, "option split is 17, expected an integer >= 1 and at most 16"),
+    for name, value in (
+        ("split", 5),
+        ("whole", 16),
+        ("split", 17),
     ):
-        with pytest.raises(SpaceError, match=message):
+        with refuses(SpaceError):
             msgspec.structs.replace(given, options={**given.options, name: value}).check()
 
 
 def test_nothing_to_split():
     point = anatune.space(elementwise((64, 64)), "rtx3090").sample(1)[0]
-    with pytest.raises(SpaceError, match="option split is 2, expected an integer >= 1 and at most 1"):
+    with refuses(SpaceError):
         msgspec.structs.replace(point, options={"split": 2}).check()

@@ -18,6 +18,7 @@ from anatune.templates.cuda.program.nest import program_key
 from anatune.templates.gpu.kernel import CudaKernel
 from anatune.templates.gpu.splitting import Part
 from tests.split_schedules import split_schedule
+from tests.wording import refuses
 
 try:
     compiler()
@@ -115,7 +116,7 @@ def test_programs_are_told_apart():
 def test_a_workspace_that_32_bits_do_not_address():
     large = anatune.matmul(16384, 16384, 84)
     tiles = {"i": (2048, 1, 4, 1, 2), "j": (2048, 1, 4, 1, 2), "k": (7 * 12, 1, 1)}
-    with pytest.raises(BuildError, match="workspace has 3221225472 elements, but generated kernels address at most"):
+    with refuses(BuildError):
         cuda_kernel(schedule({"split": 12}, large, tiles=tiles))
 
 

@@ -18,6 +18,7 @@ from anatune.templates.thin.model import ThinModel
 from anatune.templates.thin.nest import thin_nest
 from anatune.templates.thin.space import ThinSpace
 from tests.naive_gpu import gpu
+from tests.wording import refuses
 
 WORKLOADS = {
     "vector": anatune.matmul(1, 1024, 512),
@@ -93,30 +94,30 @@ def test_points_and_coordinates(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tiles", "message"),
+    "tiles",
     [
-        ({"n": (3, 1, 1)}, "3 threads, expected a power of two"),
-        ({"k": (32, 1, 8)}, "loads 8 elements at once, expected one of"),
-        ({"n": (1, 1, 2)}, "the last one 1"),
-        ({"m": (1, 1, 1)}, "unknown index 'm'"),
-        ({"n": (1, 1)}, "has 2 factors, expected 3"),
-        ([], "tiles is a mapping"),
+        {"n": (3, 1, 1)},
+        {"k": (32, 1, 8)},
+        {"n": (1, 1, 2)},
+        {"m": (1, 1, 1)},
+        {"n": (1, 1)},
+        [],
     ],
 )
-def test_what_is_no_schedule(tiles: Any, message: str) -> None:
-    with pytest.raises(SpaceError, match=message):
+def test_what_is_no_schedule(tiles: Any) -> None:
+    with refuses(SpaceError):
         space_of(WORKLOADS["transposed"]).schedule(tiles)
 
 
 @pytest.mark.parametrize(
-    ("workload", "message"),
+    "workload",
     [
-        (anatune.matmul(17, 512, 512), "17 rows beside the large operand, the template thin takes at most 16"),
-        (anatune.matmul(1, 4096, 31), "31 iterations of its sum"),
-        (anatune.matmul(1, 100, 100), "10000 elements of the large operand"),
-        (elementwise((256, 256)), "neither a sum of products"),
+        anatune.matmul(17, 512, 512),
+        anatune.matmul(1, 4096, 31),
+        anatune.matmul(1, 100, 100),
+        elementwise((256, 256)),
     ],
 )
-def test_refusals(workload: Workload, message: str) -> None:
-    with pytest.raises(SpaceError, match=message):
+def test_refusals(workload: Workload) -> None:
+    with refuses(SpaceError):
         anatune.space(workload, gpu("a100"), template="thin")

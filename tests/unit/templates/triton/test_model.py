@@ -6,6 +6,7 @@ import anatune
 from anatune.core.accuracy import RELAXED, STANDARD, accuracy_of, error_of
 from anatune.errors import SpaceError
 from anatune.templates import TRITON, make_model
+from tests.wording import refuses
 
 LARGE = anatune.matmul(2048, 2048, 2048, dtype="float16")
 
@@ -57,16 +58,12 @@ def test_emulated_types_are_named(device: str, dtype: str, multiplied: str) -> N
 
 
 def test_types_that_a_device_does_not_multiply_are_one_line() -> None:
-    for device, dtype, words in (
-        (
-            "h100",
-            "float8_e4m3fnuz",
-            "no matrix instruction for float8_e4m3fnuz operands, and Triton converts none; it has float16",
-        ),
-        ("mi210", "float32", "no matrix instruction for tf32"),
-        ("mi50", "float16", "no matrix units"),
+    for device, dtype in (
+        ("h100", "float8_e4m3fnuz"),
+        ("mi210", "float32"),
+        ("mi50", "float16"),
     ):
-        with pytest.raises(SpaceError, match=words):
+        with refuses(SpaceError):
             anatune.plan(anatune.matmul(256, 256, 256, dtype=dtype), device, template="triton", accuracy="relaxed")
 
 

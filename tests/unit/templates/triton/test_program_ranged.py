@@ -21,6 +21,7 @@ from anatune.measure.run.rounding import operands_used
 from anatune.templates import TRITON
 from anatune.templates.gpu.ranged import Growth, Ranged
 from bench.gpu.triton_points import random_schedule
+from tests.wording import refuses
 
 _IS_THERE = all(map(importlib.util.find_spec, ("triton", "ml_dtypes")))
 interpreted = pytest.mark.skipif(not _IS_THERE, reason="Triton or ml_dtypes is not installed")
@@ -139,19 +140,19 @@ def test_grids_shapes_and_the_argument_are_those_of_an_extent():
         "A": (65, 64), "B": (64, 48), "bias": (48,), "C": (65, 48)
     }  # fmt: skip
     assert small.workspace == program.workspace  # that of the largest extent
-    with pytest.raises(RunError, match="product is not for the extent 131, expected 1 to 130 by 1"):
+    with refuses(RunError):
         program.at(131)
-    with pytest.raises(RunError, match="expected no other one"):
+    with refuses(RunError):
         TRITON.program(schedule_of(FLOAT16, "a100", (64, 16, 32))).at(130)
 
 
 def test_what_has_no_kernel_for_a_range_is_refused():
     for workload, axis in ((FLOAT16, "j"), (FLOAT16, "k")):
         schedule = schedule_of(workload, "a100", (64, 16, 32))
-        with pytest.raises(SpaceError, match=f"addresses of matmul depend on the extent of {axis}"):
+        with refuses(SpaceError):
             TRITON.program(schedule, Ranged(axis, 1, workload.extents[axis]))
-    with pytest.raises(SpaceError, match="range of i is 1 to 129 by 1"):
+    with refuses(SpaceError):
         TRITON.program(schedule_of(FLOAT16, "a100", (64, 16, 32)), Ranged("i", 1, 129))
     rows = anatune.plan(parse_workload("softmax 3x100"), "a100", top_k=1).best
-    with pytest.raises(SpaceError, match="range: softmax has no Triton kernel that takes its i"):
+    with refuses(SpaceError):
         TRITON.program(rows, Ranged("i", 1, 3))

@@ -4,27 +4,24 @@ import pytest
 
 import anatune
 from anatune.errors import SpaceError
+from tests.wording import refuses
 
 
 @pytest.mark.parametrize(
-    ("hw", "options", "message"),
+    ("hw", "options"),
     [
-        ("h100", {"split_k": 9}, "option split_k is 9, expected at most 8, the steps of k"),
-        ("mi300x", {"matrix_instr_nonkdim": 17}, "option matrix_instr_nonkdim is 17, expected one of 0, 16, 32"),
-        ("h100", {"num_warps": 3}, "option num_warps is 3, expected a power of two"),
-        ("h100", {"persistent": 1, "split_k": 2}, "persistent and split_k are both set, expected one"),
-        ("h100", {"warp_specialize": 1}, r"option warp_specialize: h100\w* \(sm_90\) has no specialised warps"),
-        ("mi300x", {"warp_specialize": 0}, "option warp_specialize: .* expected tcgen05"),
-        (
-            "b200",
-            {"warp_specialize": 1, "descriptors": 1},
-            "expected the options persistent and descriptors set with it",
-        ),
+        ("h100", {"split_k": 9}),
+        ("mi300x", {"matrix_instr_nonkdim": 17}),
+        ("h100", {"num_warps": 3}),
+        ("h100", {"persistent": 1, "split_k": 2}),
+        ("h100", {"warp_specialize": 1}),
+        ("mi300x", {"warp_specialize": 0}),
+        ("b200", {"warp_specialize": 1, "descriptors": 1}),
     ],
 )
-def test_wrong_options(hw, options, message):
+def test_wrong_options(hw, options):
     space = anatune.space(anatune.matmul(512, 512, 512, dtype="float16"), hw, template="triton")
-    with pytest.raises(SpaceError, match=message):
+    with refuses(SpaceError):
         space.schedule({"m": 64, "n": 64, "k": 64}, **options)
 
 

@@ -13,6 +13,7 @@ from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import multiply_adds_per_cycle, residency, resources
 from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import PARTS, score_tiles, tile_order
+from tests.wording import refuses
 
 # What Triton 3.9 said without a GPU: spec, dtype, (m, n, k, warps, stages), shared bytes, registers, bytes spilled
 COMPILED = [
@@ -162,7 +163,7 @@ def test_a_spec_without_tensor_cores_is_an_error():
     import msgspec
 
     spec = msgspec.structs.replace(hardware("a100_sxm"), tensor_cores=None)
-    with pytest.raises(SpecError, match="tensor_cores"):
+    with refuses(SpecError):
         multiply_adds_per_cycle(spec, "float16", Unit.MMA)
     assert multiply_adds_per_cycle(hardware("b200"), "fp8", Unit.TCGEN05) == pytest.approx(4500e12 / 2 / 148 / 1.98e9)
 

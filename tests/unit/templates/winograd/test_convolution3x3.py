@@ -6,6 +6,7 @@ import pytest
 import anatune
 from anatune.errors import SpaceError
 from anatune.templates.winograd.convolution3x3 import convolution3x3
+from tests.wording import refuses
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -42,28 +43,25 @@ def test_the_operators_name_means_nothing():
 
 
 @pytest.mark.parametrize(
-    ("workload", "why"),
+    "workload",
     [
-        (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, stride=2), "move or spread by more than 1"),
-        (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, dilation=2), "move or spread by more than 1"),
-        (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, groups=2), "8 loops"),
-        (anatune.depthwise_conv2d(1, 4, 9, 9, 3, 3), "loops"),
-        (anatune.conv2d(1, 4, 9, 9, 4, 5, 5), "its window is 5x5"),
-        (anatune.conv2d(1, 4, 9, 9, 4, 3, 1), "its window is 3x1"),
-        (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, dtype="int8"), "its channels of 8 bits are no neighbours in memory"),
-        (
-            anatune.conv2d(1, 1828, 9, 9, 4, 3, 3, layout="NHWC", dtype="uint8xint8"),
-            "1828 channels do not fit int32",
-        ),
-        (anatune.conv2d(1, 4, 9, 9, 4, 3, 3, dtype="float16"), "its dtypes are float16"),
-        (anatune.conv1d(1, 4, 9, 4, 3), "5 loops"),
-        (anatune.conv3d(1, 4, 9, 9, 9, 4, 3, 3, 3), "9 loops"),
-        (anatune.matmul(4, 4, 4), "3 loops and 2 operands"),
-        (anatune.max_pool2d(1, 4, 9, 9, 3, 3), "1 operands"),
+        anatune.conv2d(1, 4, 9, 9, 4, 3, 3, stride=2),
+        anatune.conv2d(1, 4, 9, 9, 4, 3, 3, dilation=2),
+        anatune.conv2d(1, 4, 9, 9, 4, 3, 3, groups=2),
+        anatune.depthwise_conv2d(1, 4, 9, 9, 3, 3),
+        anatune.conv2d(1, 4, 9, 9, 4, 5, 5),
+        anatune.conv2d(1, 4, 9, 9, 4, 3, 1),
+        anatune.conv2d(1, 4, 9, 9, 4, 3, 3, dtype="int8"),
+        anatune.conv2d(1, 1828, 9, 9, 4, 3, 3, layout="NHWC", dtype="uint8xint8"),
+        anatune.conv2d(1, 4, 9, 9, 4, 3, 3, dtype="float16"),
+        anatune.conv1d(1, 4, 9, 4, 3),
+        anatune.conv3d(1, 4, 9, 9, 9, 4, 3, 3, 3),
+        anatune.matmul(4, 4, 4),
+        anatune.max_pool2d(1, 4, 9, 9, 3, 3),
     ],
 )
-def test_others_are_refused_in_one_line(workload, why):
-    with pytest.raises(SpaceError, match=why) as caught:
+def test_others_are_refused_in_one_line(workload):
+    with refuses(SpaceError) as caught:
         convolution3x3(workload)
     assert "leave out the template winograd" in str(caught.value)
     assert "\n" not in str(caught.value)

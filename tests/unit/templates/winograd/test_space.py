@@ -9,6 +9,7 @@ from anatune.core.accuracy import accuracy_of, error_of
 from anatune.errors import SpaceError
 from anatune.templates.winograd.model import WinogradModel
 from anatune.templates.winograd.space import WinogradSpace
+from tests.wording import refuses
 
 HARDWARE = anatune.hardware("xeon_gold_6230r")
 WORKLOAD = anatune.conv2d(1, 20, 13, 13, 40, 3, 3, padding=1)
@@ -42,27 +43,27 @@ def test_accuracy_leaves_out_the_larger_tile(space):
     small, large = (space.schedule({"p": (1, 4)}, size) for size in (2, 4))
     assert (accuracy_of(small), accuracy_of(large)) == ("standard", "relaxed")
     assert 0.0 < error_of(small) < error_of(large) < 1e-4
-    with pytest.raises(SpaceError, match="accuracy"):
+    with refuses(SpaceError):
         WinogradModel(WORKLOAD, HARDWARE, accuracy="perfect")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        (({"p": (1, 2, 3)},), "3 factors, expected 2: call, row"),
-        (({"x": (1,)},), "unknown index 'x'"),
-        (({"p": (0, 2)},), "factor"),
-        (({}, 3), "output_tile is 3"),
-        (({}, 2, "rows"), "split is 'rows'"),
-        ((7,), "tiles is a mapping"),
+        ({"p": (1, 2, 3)},),
+        ({"x": (1,)},),
+        ({"p": (0, 2)},),
+        ({}, 3),
+        ({}, 2, "rows"),
+        (7,),
     ],
 )
-def test_wrong_arguments_are_one_line(space, arguments, message):
-    with pytest.raises(SpaceError, match=message):
+def test_wrong_arguments_are_one_line(space, arguments):
+    with refuses(SpaceError):
         space.schedule(*arguments)
 
 
 def test_schedules_of_others_are_refused(space):
     other = api.model(anatune.conv2d(1, 8, 9, 9, 8, 3, 3), HARDWARE, "winograd").space.schedule({})
-    with pytest.raises(SpaceError, match="used with"):
+    with refuses(SpaceError):
         space.point_of(other)

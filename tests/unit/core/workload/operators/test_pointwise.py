@@ -6,6 +6,7 @@ import pytest
 from anatune.core.workload.operators import CONSTRUCTORS, elementwise, reduction
 from anatune.errors import WorkloadError
 from tests.naive_workload import evaluate, random_arrays
+from tests.wording import refuses
 
 
 @pytest.mark.parametrize("axes", [None, 0, 2, -1, (0, 2), [1], (0, 1, 2)])
@@ -48,21 +49,21 @@ def test_unary_elementwise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    "call",
     [
-        (lambda: reduction((3, 4), 2), "axes is 2, expected dimensions of a shape of rank 2"),
-        (lambda: reduction((3, 4), -3), "axes is -3"),
-        (lambda: reduction((3, 4), (1, -1)), "axes is .1, -1."),
-        (lambda: reduction((3, 4), ()), "axes is .., expected"),
-        (lambda: reduction((3, 4), kind="min"), "kind is 'min', expected one of sum, max, mean"),
-        (lambda: reduction(()), "shape is empty"),
-        (lambda: reduction("3x4"), "shape is '3x4', expected integers"),
-        (lambda: elementwise((3, 0)), r"shape\[1\] is 0"),
-        (lambda: elementwise((3,), "tanh"), "op is 'tanh', expected one of relu"),
-        (lambda: elementwise(7), "shape is 7"),
+        lambda: reduction((3, 4), 2),
+        lambda: reduction((3, 4), -3),
+        lambda: reduction((3, 4), (1, -1)),
+        lambda: reduction((3, 4), ()),
+        lambda: reduction((3, 4), kind="min"),
+        lambda: reduction(()),
+        lambda: reduction("3x4"),
+        lambda: elementwise((3, 0)),
+        lambda: elementwise((3,), "tanh"),
+        lambda: elementwise(7),
     ],
 )
-def test_bad_arguments_are_named(call: object, message: str) -> None:
-    with pytest.raises(WorkloadError, match=message) as caught:
+def test_bad_arguments_are_named(call: object) -> None:
+    with refuses(WorkloadError) as caught:
         call()  # type: ignore[operator]
     assert "\n" not in str(caught.value)

@@ -9,6 +9,7 @@ from anatune import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import WorkloadError
+from tests.wording import refuses
 
 TEXTS = (
     "softmax 64x128",
@@ -49,12 +50,12 @@ def test_what_is_quantised_has_a_scale_for_each_row_or_group() -> None:
 
 
 def test_impossible_arguments_are_told() -> None:
-    for call, said in (
-        (lambda: anatune.rotary(8, 4, 63), "head_dim is 63"),
-        (lambda: anatune.quantise_groups(8, 200, 128), "no groups of 128"),
-        (lambda: anatune.quantise_rows(8, 200, "bfloat16"), "bfloat16:float8_e4m3fn"),
-        (lambda: anatune.softmax(0, 8), "rows"),
-        (lambda: anatune.parse_workload("rms_norm 8x8x8"), "RowsxCols"),
+    for call in (
+        lambda: anatune.rotary(8, 4, 63),
+        lambda: anatune.quantise_groups(8, 200, 128),
+        lambda: anatune.quantise_rows(8, 200, "bfloat16"),
+        lambda: anatune.softmax(0, 8),
+        lambda: anatune.parse_workload("rms_norm 8x8x8"),
     ):
-        with pytest.raises(WorkloadError, match=said):
+        with refuses(WorkloadError):
             call()

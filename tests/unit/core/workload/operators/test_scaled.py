@@ -4,6 +4,7 @@ import anatune
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.text import parse_workload, workload_to_text
 from anatune.errors import WorkloadError
+from tests.wording import refuses
 
 
 def shapes(text: str) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -81,25 +82,25 @@ def test_text_and_json_go_both_ways(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    "text",
     [
-        ("scaled_matmul 8x8x64 --dtype bfloat16", "has no scales"),
-        ("scaled_matmul 8x8x64 --dtype mxfp8 --scales rows", "scales is 'rows' with mxfp8"),
-        ("scaled_matmul 8x8x64 --dtype bfloat16xint4 --group 48", "group is 48"),
-        ("scaled_matmul 8x8x96 --dtype bfloat16xint4 --group 64", "k = 96"),
-        ("scaled_matmul 8x8x64 --group 64", "group is 64 with float8_e4m3fn"),
-        ("scaled_matmul 8x8x64 --dtype bfloat16xint8 --zero-points", "zero_points with bfloat16xint8"),
-        ("scaled_matmul 8x8x40 --dtype mxfp4", "k is 40, expected a multiple of 32"),
-        ("scaled_matmul 8x8x33 --dtype bfloat16xint4", "k is 33, expected a multiple of 2"),
-        ("scaled_matmul 8x8x64 --dtype int8:float32", "float32"),
-        ("scaled_matmul 8x8x64 --dtype fp4", "dtype is 'fp4'"),
-        ("grouped_matmul 8x4x5x8x64", "top_k is 5 of 4 experts"),
-        ("grouped_matmul 8x4x2x8x64 --routing 1,2,3", "4 counts with the sum 16"),
-        ("grouped_matmul 8x4x2x8x64 --routing power:x", "power:EXPONENT"),
-        ("grouped_matmul 8x4x2x8x64 --scales blocks", "8-bit operands"),
+        "scaled_matmul 8x8x64 --dtype bfloat16",
+        "scaled_matmul 8x8x64 --dtype mxfp8 --scales rows",
+        "scaled_matmul 8x8x64 --dtype bfloat16xint4 --group 48",
+        "scaled_matmul 8x8x96 --dtype bfloat16xint4 --group 64",
+        "scaled_matmul 8x8x64 --group 64",
+        "scaled_matmul 8x8x64 --dtype bfloat16xint8 --zero-points",
+        "scaled_matmul 8x8x40 --dtype mxfp4",
+        "scaled_matmul 8x8x33 --dtype bfloat16xint4",
+        "scaled_matmul 8x8x64 --dtype int8:float32",
+        "scaled_matmul 8x8x64 --dtype fp4",
+        "grouped_matmul 8x4x5x8x64",
+        "grouped_matmul 8x4x2x8x64 --routing 1,2,3",
+        "grouped_matmul 8x4x2x8x64 --routing power:x",
+        "grouped_matmul 8x4x2x8x64 --scales blocks",
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(text: str, says: str) -> None:
-    with pytest.raises(WorkloadError, match=says) as caught:
+def test_what_cannot_be_is_said_in_one_line(text: str) -> None:
+    with refuses(WorkloadError) as caught:
         parse_workload(text)
     assert "\n" not in str(caught.value)

@@ -8,6 +8,7 @@ from anatune.measure.cuda.driver import open_device
 from anatune.measure.cuda.drivers import driver_calls
 from anatune.measure.cuda.drivers.hip_python import HipPython
 from tests.unit.measure.false_driver import HIP, MI300X, FalseHip, Kernel, false_device, floats
+from tests.wording import refuses
 
 IMAGE = b"\x7fELF"
 KERNELS = {IMAGE: Kernel("copy", 1 << 24, 256, *floats((4, 4), lambda x, y: y.__setitem__(slice(None), x)))}
@@ -22,7 +23,7 @@ def test_what_a_device_says(returns):
     assert device.shared_bytes_limit == 65536
     device.close()
     device.close()
-    with pytest.raises(DeviceError, match="GPU 1 does not exist, expected 0 to 0"):
+    with refuses(DeviceError):
         open_device(1, HipPython(FalseHip()))
 
 
@@ -36,9 +37,9 @@ def test_copies_fills_events_and_faults():
     assert device.time_calls(lambda: device.fill(buffer, 1), samples=2) == pytest.approx([16 / 3e12] * 2)
     device.synchronize()
     buffer.free()
-    with pytest.raises(RunError, match=r"refused: OUT_OF_MEMORY \(words for 2\) from hipMalloc"):
+    with refuses(RunError):
         device.allocate(1 << 40)
-    with pytest.raises(RunError, match=r"refused: NO_BINARY_FOR_GPU \(words for 209\) from hipModuleLoadData"):
+    with refuses(RunError):
         device.load(b"a cubin", "copy")
 
 
@@ -55,10 +56,10 @@ def test_launches_that_hip_does_not_make():
     device, _ = false_device(KERNELS, "gfx942")
     function = device.load(IMAGE, "copy")
     memory = [device.allocate(16), device.allocate(16), np.uint64(0), np.uint64(0)]
-    with pytest.raises(RunError, match=r"\(16777216, 1, 1\) blocks of \(256, 1, 1\) threads: HIP launches fewer than"):
+    with refuses(RunError):
         device.prepare(function, 1 << 24, 256, memory)
     device.prepare(function, (1 << 24) - 1, 256, memory)
-    with pytest.raises(RunError, match="copy cannot be launched with 512 threads a block"):
+    with refuses(RunError):
         device.prepare(function, 1, 512, memory)
 
 
@@ -77,25 +78,23 @@ def test_results_are_told_by_nvidias_names(name, said):
 
 
 def test_no_device_no_package_no_driver(monkeypatch):
-    with pytest.raises(DeviceError, match=r"NO_DEVICE \(words for 100\) from hipInit"):
+    with refuses(DeviceError):
         HipPython(FalseHip(devices=0))
 
     class Hip(FalseHip):
         def hipInit(self, flags):
             raise RuntimeError("failed to dlopen 'libamdhip64.so'")
 
-    with pytest.raises(DeviceError, match=r"AMD's driver cannot be used: the library libamdhip64 cannot be loaded"):
+    with refuses(DeviceError):
         HipPython(Hip())
 
     def missing(name):
         raise ImportError(name)
 
     monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(
-        DeviceError, match=r"no GPU can be used here: AMD's Python package is not installed: pip install hip-python; pl"
-    ):
+    with refuses(DeviceError):
         open_device(arch="gfx942")
-    with pytest.raises(DeviceError, match="unknown GPU backend 'pycuda', expected one of hip-python"):
+    with refuses(DeviceError):
         open_device(backend="pycuda", arch="gfx942")
 
 

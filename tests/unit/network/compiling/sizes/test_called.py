@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 import anatune
 from anatune.errors import RunError, WorkloadError
 from tests.unit.network.compiling.decoders import WORDS, decoder, logits_of, weights_of
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 
@@ -68,16 +69,14 @@ def test_state_that_does_not_fit():
     model = compiled()
     model.reset()
     model(IDS[None])
-    with pytest.raises(
-        RunError, match=r"state: 17 elements are held along past, and 8 more exceed the 24 that the mod"
-    ):
+    with refuses(RunError):
         model(IDS[None, :8])
-    with pytest.raises(RunError, match=r"size past is 3, and the state of the model has 17; set `state`"):
+    with refuses(RunError):
         model.random_inputs(sizes={"past": 3})
-    with pytest.raises(RunError, match=r"state: got a, expected past_key_values.0.key, "):
+    with refuses(RunError):
         model.state = {"a": np.zeros(3)}
     wrong = {**model.state, "past_key_values.1.key": np.zeros((1, 2, 3, 8), np.float32)}
-    with pytest.raises(RunError, match=r"state past_key_values.1.key is 1x2x3x8 float32, expected 1x2xpastx8 float32"):
+    with refuses(RunError):
         model.state = wrong
     model.reset()
     assert model.state["past_key_values.0.key"].shape == (1, 2, 0, 8)
@@ -106,43 +105,31 @@ def test_state_of_one_size_is_the_result_of_the_call_before():
 
 
 @pytest.mark.parametrize(
-    ("model", "state", "message"),
+    ("model", "state"),
     [
-        (SUM, "auto", ""),
-        (SUM, "all", "state is 'all', expected 'auto' or names of outputs and of their inputs"),
-        (SUM, {"new": "past"}, "state: ONNX model has no output 'new', expected some of y, present"),
-        (SUM, {"present": "old"}, "state: ONNX model has no input 'old', expected some of x, past"),
-        (SUM, {"present": "past", "y": "past"}, "state: two outputs become the input past, expected one"),
-        (SUM, {"present": "past", "y": "x"}, "state: ONNX model returns nothing beside its state"),
-        (
-            small(helper.make_node("Reshape", ["past", "s"], ["present"]), held=[4], new=[2, 2]),
-            {"present": "past"},
-            "state: ONNX model takes past as 4 float32 and returns 2x2 float32, expected the same, or more",
-        ),
-        (
-            small(helper.make_node("Concat", ["past", "x"], ["present"], axis=0), held=[4], new=[8]),
-            {"present": "past"},
-            "what grows along axis 0 needs a size there that varies, from 0 on",
-        ),
-        (
-            small(helper.make_node("Concat", ["x", "past"], ["present"], axis=0)),
-            {"present": "past"},
-            "is no concatenation of that and of what is new along axis 0",
-        ),
+        (SUM, "auto"),
+        (SUM, "all"),
+        (SUM, {"new": "past"}),
+        (SUM, {"present": "old"}),
+        (SUM, {"present": "past", "y": "past"}),
+        (SUM, {"present": "past", "y": "x"}),
+        (small(helper.make_node("Reshape", ["past", "s"], ["present"]), held=[4], new=[2, 2]), {"present": "past"}),
+        (small(helper.make_node("Concat", ["past", "x"], ["present"], axis=0), held=[4], new=[8]), {"present": "past"}),
+        (small(helper.make_node("Concat", ["x", "past"], ["present"], axis=0)), {"present": "past"}),
     ],
 )
-def test_pairs_that_are_none(model, state, message):
+def test_pairs_that_are_none(model, state):
     if "Reshape" in str(model):
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 2]), "s"))
-    if not message:
+    if state == "auto":
         assert anatune.network.relax.frontends.imported(model, state=state).state[0].name == "past"
         return
-    with pytest.raises(WorkloadError, match=message) as caught:
+    with refuses(WorkloadError) as caught:
         anatune.compile(model, threads=1, state=state)
     assert "\n" not in str(caught.value)
 
 
 def test_state_begins_with_nothing():
     model = small(helper.make_node("Concat", ["past", "x"], ["present"], axis=0))
-    with pytest.raises(WorkloadError, match=r"holds nothing at first, and size tokens is 1..9, "):
+    with refuses(WorkloadError):
         anatune.compile(model, threads=1, state="auto", sizes={"tokens": "1..9"})

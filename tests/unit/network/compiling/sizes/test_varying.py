@@ -15,6 +15,7 @@ from anatune.network.compiling.memory import new_memory
 from anatune.network.compiling.sizes.varying import environments
 from tests.tiers import slow_from
 from tests.unit.network.compiling.onnx_models import _Net
+from tests.wording import refuses
 
 WIDTH, HEADS = 32, 2
 
@@ -188,11 +189,11 @@ def test_what_is_known_of_sizes_is_told(of_any_tokens):
 
 
 def test_sizes_out_of_range_are_refused(of_any_tokens):
-    with pytest.raises(RunError, match=r"size tokens \(axis 1 of input ids\) is 41, expected 1 to 40"):
+    with refuses(RunError):
         of_any_tokens(tokens(1, 41))
-    with pytest.raises(RunError, match="input ids is 3 int64, expected batchxtokens int64"):
+    with refuses(RunError):
         of_any_tokens(tokens(3))
-    with pytest.raises(RunError, match="no size 'words', expected some of batch, tokens"):
+    with refuses(RunError):
         of_any_tokens.random_inputs(sizes={"words": 3})
 
 
@@ -273,7 +274,7 @@ def test_floors_are_right_between_the_sizes_that_are_looked_at(tmp_path):
 
 def test_a_bound_is_no_floor(tmp_path):
     path = sliced(tmp_path / "bound.onnx", lambda net, size: net.op("Min", size, net.numbers(60)))
-    with pytest.raises(WorkloadError, match="is not one model at all sizes"):
+    with refuses(WorkloadError):
         anatune.compile(path, threads=1, sizes={"size": "8..64"})
 
 
@@ -377,9 +378,9 @@ def test_small_inputs_are_copied(tmp_path):
     assert np.array_equal(model(np.stack([first, second], 1)[:, 0]), [1, 0, 3])  # strides
     assert np.array_equal(kept, [0, 5, 0])
     for wrong in (first.astype(np.float64), first[:2], [1.0, 2.0, 3.0]):
-        with pytest.raises(RunError, match=r"input x is .*expected"):
+        with refuses(RunError):
             model(wrong)
-    with pytest.raises(RunError, match=r"the model takes 1 inputs: x"):
+    with refuses(RunError):
         model(first, second)
 
 
@@ -387,7 +388,7 @@ def test_sizes_of_images_do_not_vary(tmp_path):
     net = _Net(5)
     kind = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, "height", 24])
     net.write(tmp_path / "any.onnx", kind, net.conv("x", 3, 8, 3))
-    with pytest.raises(WorkloadError, match="sizes of images vary, expected the batch alone"):
+    with refuses(WorkloadError):
         anatune.compile(tmp_path / "any.onnx", sizes={"height": "8..32"})
 
 

@@ -11,6 +11,7 @@ import anatune
 from anatune.errors import SpaceError
 from anatune.network.comparison_report import comparison_dict, comparison_lines, curves_of
 from anatune.report.text import plain
+from tests.wording import refuses
 
 nn = torch.nn
 MODEL = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32)).eval()
@@ -77,7 +78,7 @@ def test_what_is_told_and_refused():
     assert told == [(0, 2), (1, 2)]
     assert [one.hardware for one in compared(hw="h100", sizes={"input_0": 8})] == ["h100_sxm"]
     for hw in ([], ["h100", "h100_sxm"]):
-        with pytest.raises(SpaceError, match=r"compare: hw is .*, expected GPUs, each once"):
+        with refuses(SpaceError):
             compared(hw=hw, sizes={"input_0": 8})
     several = nn.Bilinear(8, 8, 4).eval()
 
@@ -86,7 +87,7 @@ def test_what_is_told_and_refused():
             return x.sum() + y.sum() + several.weight.sum()
 
     names = ({0: torch.export.Dim("a", min=1, max=9)}, {0: torch.export.Dim("b", min=1, max=9)})
-    with pytest.raises(SpaceError, match=r"sizes x_0, y_0 of Two vary, expected one at most"):
+    with refuses(SpaceError):
         anatune.compare(
             Two().eval(),
             (torch.zeros(3, 8), torch.zeros(4, 8)),

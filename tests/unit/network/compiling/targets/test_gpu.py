@@ -25,6 +25,7 @@ from anatune.network.relax.gpu_kernels import gpu_kernels
 from anatune.records.store import RecordStore
 from tests.unit.network.compiling import folders, models
 from tests.unit.network.graph import graphs as g
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -69,7 +70,7 @@ def test_what_needs_the_gpu_says_in_one_line_that_there_is_none(network, tmp_pat
     _, x, compiled = network
     compiled.save(tmp_path / "model")
     for call in (lambda: anatune.load(tmp_path / "model"), lambda: compiled(x), compiled.benchmark, compiled.profile):
-        with pytest.raises(RunError, match=r"GPU \(sm_86\), and there is none here.*--hw host") as caught:
+        with refuses(RunError) as caught:
             call()
         assert "\n" not in str(caught.value)
 
@@ -98,7 +99,7 @@ def test_the_emulator_runs_every_kernel_where_it_is_asked_to(network, monkeypatc
         return Verification(len(seen) < 4, 1e-7 * len(seen), "" if len(seen) < 4 else "C[0] is 1 instead of 2", 1e-5)
 
     monkeypatch.setattr(verifying, "verify", verify)
-    with pytest.raises(RunError, match=r"anatune_3_conv2d .* is wrong in the emulator: C\[0\] is 1 instead of 2"):
+    with refuses(RunError):
         anatune.compile(module, x, hw=GPU, check=True)
     monkeypatch.setattr(verifying, "verify", lambda schedule: Verification(True, 3e-7, "", 1e-5))
     compiled = anatune.compile(module, x, hw=GPU, check=True)

@@ -11,6 +11,7 @@ import anatune
 from anatune.errors import SpaceError
 from anatune.network.compiling.targets.ranks import rank_of
 from tests.unit.network.compiling.targets.gpu_models import Experts, LlamaLayers
+from tests.wording import refuses
 
 PLAN = {f"layers.*.{name}": "colwise" for name in ("q", "k", "v", "gate", "up")}
 PLAN |= {"layers.*.o": "rowwise", "layers.*.down": "rowwise"}
@@ -53,7 +54,7 @@ def test_a_rank_of_a_decoder_has_its_caches():
     }  # fmt: skip
     (found,) = anatune.compare(model, (x, *past), hw="h100", precision="bfloat16", sizes={"x_1": 3}, **given)
     assert found.rows[-1].name == f"{4 * 2 * 3 * 64 * 2} bytes sent to other ranks"
-    with pytest.raises(SpaceError, match="what ranks send depends on sizes that vary"):
+    with refuses(SpaceError):
         anatune.compare(model, (x, *past), hw="h100", precision="bfloat16", **given)
 
 
@@ -67,7 +68,7 @@ def test_a_rank_has_a_share_of_each_expert():
     assert tuple(sent) == (1, 2 * 3 / 4 * 40 * 48 * 2)
     (found,) = anatune.compare(model, x, hw="h100", precision="bfloat16", ranks=4, rank_plan=plan)
     assert "grouped_matmul 40x8x2x24x64 --activation" in {kernel.workload for kernel in found.kernels}
-    with pytest.raises(SpaceError, match=r"96 outputs of 0\.up are not divided by 5 ranks"):
+    with refuses(SpaceError):
         rank_of(model, x, 5, plan)
 
 
@@ -82,21 +83,21 @@ def test_a_part_of_the_outputs_goes_to_all():
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    "more",
     [
-        ({"ranks": 0}, r"ranks is 0, expected"),
-        ({"ranks": 2}, r"LlamaLayers has no plan for ranks \(tp_plan\)"),
-        ({"ranks": 3, "rank_plan": PLAN}, r"512 outputs of layers.0.q are not divided by 3 ranks"),
-        ({"ranks": 2, "rank_plan": {"layers.*.q": "expert"}}, r"layers.0.q \(Linear\) is expert in the plan"),
-        ({"ranks": 2, "rank_plan": {"others.*": "colwise"}}, "the plan divides no layer"),
-        ({"ranks": 2, "rank_plan": PLAN, "link_bytes_per_s": 0.0}, r"link_bytes_per_s is 0.0, expected bytes a second"),
+        {"ranks": 0},
+        {"ranks": 2},
+        {"ranks": 3, "rank_plan": PLAN},
+        {"ranks": 2, "rank_plan": {"layers.*.q": "expert"}},
+        {"ranks": 2, "rank_plan": {"others.*": "colwise"}},
+        {"ranks": 2, "rank_plan": PLAN, "link_bytes_per_s": 0.0},
     ],
 )
-def test_what_cannot_be_divided(more, message):
-    with pytest.raises(SpaceError, match=message):
+def test_what_cannot_be_divided(more):
+    with refuses(SpaceError):
         compared(**more)
 
 
 def test_weights_that_are_there_are_not_divided():
-    with pytest.raises(SpaceError, match="whose weights are on the meta device"):
+    with refuses(SpaceError):
         anatune.compare(torch.nn.Linear(8, 8).eval(), torch.zeros(2, 8), hw=["h100"], ranks=2)

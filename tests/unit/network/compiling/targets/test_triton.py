@@ -27,6 +27,7 @@ from tests.unit.network.compiling.targets.gpu_models import (
     machine_code,
     written,
 )
+from tests.wording import refuses
 
 nn, functional = torch.nn, torch.nn.functional
 
@@ -91,7 +92,7 @@ def test_weights_may_be_described():
     (found,) = anatune.compare(model, inputs, hw=["h200"], precision="bfloat16")
     assert found.weight_bytes == pytest.approx(2 * sum(one.numel() for one in model.parameters()), rel=1e-3)
     assert found.launches <= 20  # two sums may be made in parts
-    with pytest.raises(WorkloadError, match=r"weights of LlamaLayers are on the meta device.*anatune\.compare"):
+    with refuses(WorkloadError):
         compiled(model, inputs)
 
 
@@ -250,11 +251,11 @@ def test_it_is_saved_and_loaded(transformer, tmp_path):
     other = anatune.load(tmp_path / "model")
     assert other.program == own.program
     assert error(model, other, inputs) < 2e-2
-    with pytest.raises(DeviceError, match="no GPU can be used here"):
+    with refuses(DeviceError):
         anatune.load(tmp_path / "model")(inputs[0].numpy())
     amd = msgspec.structs.replace(own.summary, arch="gfx942", machine="another")
     LaunchedModel.of(amd, own.program, own.memory).save(tmp_path / "amd")
-    with pytest.raises(DeviceError, match=r"no GPU can be used here: AMD's .*; plan, inspect, verify and export work"):
+    with refuses(DeviceError):
         anatune.load(tmp_path / "amd")(inputs[0].numpy())
 
 
@@ -275,7 +276,7 @@ def test_launches_on_a_device_are_right_and_timed(transformer, monkeypatch):
     assert times["anatune_1_attention"] == pytest.approx(1e-6)
     device.arch = "sm_80"
     other = LaunchedModel.of(own.summary, own.program, own.memory)
-    with pytest.raises(RunError, match=r"compiled for h100_sxm \(sm_90\), and the GPU here is of sm_80"):
+    with refuses(RunError):
         other(inputs[0])
 
 
@@ -285,7 +286,7 @@ def test_devices_are_compared_without_compiling():
     assert [one.hardware for one in found] == ["h100_sxm", "rtx3090"]
     assert found[0].whole_s < found[1].whole_s
     assert found[0].whole_s > sum(kernel.total_s for kernel in found[0].kernels)
-    with pytest.raises(SpaceError, match="xeon_8480 is a CPU, expected GPUs"):
+    with refuses(SpaceError):
         anatune.compare(model, inputs, hw=["xeon_8480"], precision="bfloat16")
 
 
@@ -314,7 +315,7 @@ def test_a_model_that_no_memory_holds_is_refused():
         def forward(self, x):
             return x.reshape(1, -1).expand(1 << 30, 16).exp() + 1.0
 
-    with pytest.raises(SpaceError, match=r"needs .* GB on rtx3090 \(weights .*, activations .*\), which has 24.0"):
+    with refuses(SpaceError):
         compiled(Large().eval(), (torch.zeros(16),), "rtx3090")
 
 
@@ -339,7 +340,7 @@ def test_operators_without_kernels_are_refused():
         def forward(self, x):
             return x.sort(dim=1).indices
 
-    with pytest.raises(BuildError, match="argsort: the operator is more than loops"):
+    with refuses(BuildError):
         compiled(Sorted().eval(), (torch.zeros(3, 5000),))
 
 

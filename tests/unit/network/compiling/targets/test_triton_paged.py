@@ -13,6 +13,7 @@ import anatune
 from anatune.errors import BuildError, WorkloadError
 from tests.tiers import slow_from
 from tests.unit.network.compiling.targets.gpu_models import error, machine_code, without_code, written
+from tests.wording import refuses
 
 nn, functional = torch.nn, torch.nn.functional
 DIM, HEADS, GROUPS, SIZE, PAGE, PAGES, POOL = 32, 4, 2, 64, 16, 3, 9
@@ -151,9 +152,9 @@ def test_what_has_no_pages():
         def forward(self, x, keys, values, table, lengths):
             return super().forward(x, keys, values, table.float(), lengths)
 
-    with pytest.raises(WorkloadError, match="Wrong"):
+    with refuses(WorkloadError):
         written(Wrong().eval(), given())
-    with pytest.raises(BuildError, match=r"scatter_elements: .* put rows into what is state"):
+    with refuses(BuildError):
         written(Layer("slots").eval(), given())
 
 

@@ -21,6 +21,7 @@ from anatune.network.report import model_dict, model_lines
 from tests.tiers import slow_from
 from tests.unit.network.compiling.models import residual_network
 from tests.unit.network.compiling.targets.gpu_models import block, error, machine_code, written
+from tests.wording import refuses
 
 ROUNDED = 2e-3
 """Of an output, over its largest magnitude, after a few products of operands with 10 bits behind the point."""
@@ -103,7 +104,7 @@ def test_what_has_no_code_by_triton_stays_on_cuda_cores(model):
     summary = anatune.compile(model, x, hw="a100", accuracy="relaxed").summary
     assert summary.kernels or summary.operators
     assert "triton" not in {kernel.template for kernel in summary.kernels}
-    with pytest.raises((SpaceError, BuildError), match=r"float64|Triton"):
+    with refuses((SpaceError, BuildError)):
         anatune.compile(model, x, hw="a100", accuracy="relaxed", precision="float32")
 
 
@@ -116,16 +117,16 @@ def test_what_a_compiler_says_is_no_refusal():
 
 def test_devices_are_compared_in_tf32_where_it_is_admitted():
     model, x = nn.Linear(64, 64).eval(), torch.zeros(32, 64)
-    with pytest.raises(SpaceError, match="--accuracy relaxed for tf32"):
+    with refuses(SpaceError):
         anatune.compare(model, x, hw=["a100"])
     (summary,) = anatune.compare(model, x, hw=["a100"], accuracy="relaxed")
     assert summary.precision == "float32"
-    with pytest.raises(SpaceError, match="has no matrix units"):
+    with refuses(SpaceError):
         anatune.compare(model, x, hw=["t4"], accuracy="relaxed")
 
 
 def test_sizes_that_vary_are_refused():
     model, x = nn.Linear(64, 64).eval(), torch.zeros(32, 64)
     rows = torch.export.Dim("rows", min=2, max=64)
-    with pytest.raises(WorkloadError, match="sizes of Linear vary"):
+    with refuses(WorkloadError):
         relaxed(model, (x,), dynamic_shapes=({0: rows},))

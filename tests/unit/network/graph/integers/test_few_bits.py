@@ -11,6 +11,7 @@ from anatune.network.graph.integers.scaled import Scale, dequantized
 from anatune.network.graph.nodes import Constant, Graph, Input, TensorType
 from anatune.network.graph.passes.products import with_products
 from anatune.network.graph.products import workload_of
+from tests.wording import refuses
 
 
 def drawn(columns, length, bits, group, *, zeros=False):
@@ -75,10 +76,10 @@ def test_blocks_of_gguf_are_what_the_format_says(bits):
 
 
 def test_blocks_that_are_none_are_said_in_a_line():
-    with pytest.raises(WorkloadError, match=r"35 bytes for 1 rows of 8 bits, expected blocks of 34 bytes"):
+    with refuses(WorkloadError):
         gguf_weights(bytes(35), 1, bits=8)
     broken = np.full((1, 1), np.nan, np.float16).tobytes() + bytes(16)
-    with pytest.raises(WorkloadError, match="scales that are not finite"):
+    with refuses(WorkloadError):
         gguf_weights(broken, 1, bits=4)
 
 

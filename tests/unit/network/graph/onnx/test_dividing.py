@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.errors import WorkloadError
+from tests.wording import refuses
 
 onnx = pytest.importorskip("onnx")
 helper = onnx.helper
@@ -148,5 +149,5 @@ def test_an_operator_of_nobody_says_that_it_is_not_known():
 
 
 def test_a_damaged_model_is_refused():
-    with pytest.raises(WorkloadError, match="read gone, which nothing before computes"):
+    with refuses(WorkloadError):
         divided(model_of([node("Relu", ["gone"], ["z"])], ["z"]))

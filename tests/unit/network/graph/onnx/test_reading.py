@@ -8,6 +8,7 @@ from anatune.network.graph.nodes import Constant, Node, TensorType
 from anatune.network.graph.onnx import reading
 from anatune.network.graph.onnx.call import UnknownValueError
 from anatune.network.graph.onnx.reading import graph_of_onnx
+from tests.wording import refuses
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnx.reference")
@@ -73,9 +74,7 @@ def test_values_known_at_run_time_only_name_their_inputs():
         helper.make_node("Add", ["k", "k"], ["twice"]),
         helper.make_node("TopK", ["x", "twice"], ["y", ""], name="best"),
     ]
-    with pytest.raises(
-        UnknownValueError, match=r"^network\.onnx: TopK \(node best\) takes how many from .*; make k a weight"
-    ) as caught:
+    with refuses(UnknownValueError) as caught:
         read(model_of(*nodes, k=(1,)), k=(1,))
     assert caught.value.inputs == ("k",)
 
@@ -96,36 +95,24 @@ def test_sparse_weights():
 
 RELU = helper.make_node("Relu", ["x"], ["y"])
 BROKEN = {
-    "an operator that nobody knows": (
-        model_of(helper.make_node("Frobnicate", ["x"], ["y"], name="middle")),
-        r"operators that are not known: Frobnicate \(node middle\); export the model with other operators",
+    "an operator that nobody knows": model_of(helper.make_node("Frobnicate", ["x"], ["y"], name="middle")),
+    "a domain that nobody knows": model_of(helper.make_node("Frobnicate", ["x"], ["y"], domain="com.example")),
+    "a cycle": model_of(
+        helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Neg", ["a"], ["b"]), outputs=("b",)
     ),
-    "a domain that nobody knows": (
-        model_of(helper.make_node("Frobnicate", ["x"], ["y"], domain="com.example")),
-        r"operators that are not known: com\.example\.Frobnicate \(node y\)",
+    "an output that nothing computes": model_of(RELU, outputs=("z",)),
+    "operators of the future": model_of(RELU, opset=99),
+    "sizes that contradict each other": model_of(
+        helper.make_node("Add", ["x", "w"], ["y"]), weights={"w": np.ones(4, np.float32)}
     ),
-    "a cycle": (
-        model_of(helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Neg", ["a"], ["b"]), outputs=("b",)),
-        r"node a read b, which nothing before computes",
-    ),
-    "an output that nothing computes": (model_of(RELU, outputs=("z",)), "the outputs read z, which nothing"),
-    "operators of the future": (
-        model_of(RELU, opset=99),
-        r"operators of version 99, the package onnx knows them up to \d+; install a newer",
-    ),
-    "sizes that contradict each other": (
-        model_of(helper.make_node("Add", ["x", "w"], ["y"]), weights={"w": np.ones(4, np.float32)}),
-        r"Add \(node y\) cannot be read: .*shape.*; is the model valid\?",
-    ),
-    "an input too few": (model_of(helper.make_node("Add", ["x"], ["y"])), r"Add \(node y\) has no input 1"),
+    "an input too few": model_of(helper.make_node("Add", ["x"], ["y"])),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_models_are_one_line(name):
-    model, said = BROKEN[name]
-    with pytest.raises(WorkloadError, match=said) as caught:
-        read(model)
+    with refuses(WorkloadError) as caught:
+        read(BROKEN[name])
     assert "\n" not in str(caught.value)
 
 
@@ -160,7 +147,7 @@ def test_nodes_in_any_order_are_put_behind_those_that_they_read(seed):
 def test_a_cycle_and_nodes_in_order_stay_as_they_stand():
     twice = [helper.make_node(op, [x], ["a"]) for op, x in (("Sin", "x"), ("Exp", "x"))]
     twice.insert(1, helper.make_node("Neg", ["a"], ["y"]))  # reads the first of two values of one name
-    for model in (BROKEN["a cycle"][0], BROKEN["operators of the future"][0], model_of(*twice)):
+    for model in (BROKEN["a cycle"], BROKEN["operators of the future"], model_of(*twice)):
         before = model.SerializeToString(deterministic=True)
         reading.put_in_order(model.graph)
         assert model.SerializeToString(deterministic=True) == before
@@ -169,14 +156,14 @@ def test_a_cycle_and_nodes_in_order_stay_as_they_stand():
 def test_a_tensor_of_gigabytes_in_a_file_of_bytes():
     model = model_of(helper.make_node("Add", ["x", "w"], ["y"]))
     model.graph.initializer.append(onnx.TensorProto(name="w", data_type=1, dims=[1 << 20, 1 << 12]))
-    with pytest.raises(WorkloadError, match=r"tensor w has 4,294,967,296 elements, but no values for them"):
+    with refuses(WorkloadError):
         read(model)
 
 
 def test_a_result_of_gigabytes():
     shape = np.array([1 << 20, 1 << 13], np.int64)
     model = model_of(helper.make_node("ConstantOfShape", ["s"], ["y"]), weights={"s": shape})
-    with pytest.raises(WorkloadError, match=r"ConstantOfShape \(node y\) makes 8,589,934,592 elements, expected 4,29"):
+    with refuses(WorkloadError):
         read(model)
 
 
@@ -224,5 +211,5 @@ def test_loops_in_loops_end(monkeypatch):
 
     inner = loop(helper.make_node("Neg", ["x"], ["y"]))
     model = model_of(loop(inner), weights={"m": np.array(30, np.int64)})
-    with pytest.raises(WorkloadError, match=r"loops write out more than 100 operators; export it without"):
+    with refuses(WorkloadError):
         read(model)

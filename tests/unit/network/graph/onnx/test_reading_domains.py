@@ -10,6 +10,7 @@ from tests.unit.network.graph.onnx.random_nodes import bytes_of, integers, pick,
 
 onnx = pytest.importorskip("onnx")
 from tests.unit.network.graph.onnx.compared import by_onnxruntime, check_equal, computed  # noqa: E402
+from tests.wording import refuses  # noqa: E402
 
 helper = onnx.helper
 OLD = ("LayerNormalization", "SimplifiedLayerNormalization")
@@ -279,7 +280,7 @@ def test_operators_of_other_domains_are_not_the_standards(domain):
     assert len(names) > 150
     for name in names:
         model = model_of(name, real(np.random.default_rng(0), 2, 3), domain=domain, opset=1)
-        with pytest.raises(WorkloadError, match=rf"operators that are not known: {domain}\.{name} \(node y0\)"):
+        with pytest.raises(WorkloadError, match=rf"{domain}\.{name} \(node y0\)"):
             read(model)
 
 
@@ -289,7 +290,7 @@ def test_other_operators_of_onnxruntime_are_refused():
     names = {one.name for one in schemas if one.domain == MICROSOFT and (MICROSOFT, one.name) not in READERS}
     assert {"GroupQueryAttention", "DecoderMaskedMultiHeadAttention", "FusedConv", "Unique"} <= names
     for name in names:
-        with pytest.raises(WorkloadError, match=rf"not known: com\.microsoft\.{name} \(node y0\)"):
+        with pytest.raises(WorkloadError, match=rf"com\.microsoft\.{name} \(node y0\)"):
             read(model_of(name, real(np.random.default_rng(0), 2, 3), domain=MICROSOFT, opset=1))
 
 
@@ -313,31 +314,30 @@ def test_functions_of_a_model_are_what_their_body_says(domain, name):
 IMAGE, TAPS = np.ones((1, 2, 5, 5), np.float32), np.ones((2, 2, 3, 3), np.float32)
 STEPS = (np.ones((3, 1, 2), np.float32), np.ones((1, 4, 2), np.float32), np.ones((1, 4, 4), np.float32))
 UNREAD = {
-    "an attribute that the operator has not": (("Softmax", IMAGE), {"temperature": 0.1}, "the attribute temperature"),
-    "one of other versions": (("Squeeze", IMAGE), {"axes": [0]}, r"the attribute axes, expected none"),
-    "one without a value": (("Relu", IMAGE), {"alpha": 0.1}, "the attribute alpha, expected none"),
-    "one that no reader asks for": (("LayerNormalization", IMAGE, TAPS[0, 0, 0, :1]), {"stash_type": 11},
-    "stash_type = 11"),
-    "a kernel of other sizes": (("Conv", IMAGE, TAPS), {"kernel_shape": [2, 2]}, r"\[2, 2\] for weights of \[3, 3\]"),
-    "a turned kernel of other sizes": (("ConvTranspose", IMAGE, TAPS), {"kernel_shape": [2, 2]}, "kernel_shape"),
-    "states of other sizes": (("RNN", *STEPS), {"hidden_size": 3}, "hidden_size 3 for weights of 4"),
-    "an operand more": (("Relu", IMAGE, IMAGE), {}, "has 2 inputs, expected 1 at most"),
+    "an attribute that the operator has not": (("Softmax", IMAGE), {"temperature": 0.1}),
+    "one of other versions": (("Squeeze", IMAGE), {"axes": [0]}),
+    "one without a value": (("Relu", IMAGE), {"alpha": 0.1}),
+    "one that no reader asks for": (("LayerNormalization", IMAGE, TAPS[0, 0, 0, :1]), {"stash_type": 11}),
+    "a kernel of other sizes": (("Conv", IMAGE, TAPS), {"kernel_shape": [2, 2]}),
+    "a turned kernel of other sizes": (("ConvTranspose", IMAGE, TAPS), {"kernel_shape": [2, 2]}),
+    "states of other sizes": (("RNN", *STEPS), {"hidden_size": 3}),
+    "an operand more": (("Relu", IMAGE, IMAGE), {}),
 }  # fmt: skip
 UNREAD_OF_ONNXRUNTIME = {
-    "angles with a factor": ("RotaryEmbedding", {"scale": 0.5}, "scale = 0.5"),
-    "weights in another order": ("MatMulNBits", {"weight_prepacked": 1}, "weight_prepacked = 1"),
-    "an attribute that the operator has not": ("FastGelu", {"approximate": "tanh"}, "the attribute approximate"),
+    "angles with a factor": ("RotaryEmbedding", {"scale": 0.5}),
+    "weights in another order": ("MatMulNBits", {"weight_prepacked": 1}),
+    "an attribute that the operator has not": ("FastGelu", {"approximate": "tanh"}),
 }
 
 
-@pytest.mark.parametrize(("operands", "own", "said"), UNREAD.values(), ids=UNREAD)
-def test_what_no_reader_asks_for_is_refused(operands, own, said):
-    with pytest.raises(WorkloadError, match=said):
+@pytest.mark.parametrize(("operands", "own"), UNREAD.values(), ids=UNREAD)
+def test_what_no_reader_asks_for_is_refused(operands, own):
+    with refuses(WorkloadError):
         read(model_of(*operands, opset=17, **own))
 
 
-@pytest.mark.parametrize(("op", "own", "said"), UNREAD_OF_ONNXRUNTIME.values(), ids=UNREAD_OF_ONNXRUNTIME)
-def test_what_no_reader_of_onnxruntimes_asks_for_is_refused(op, own, said):
+@pytest.mark.parametrize(("op", "own"), UNREAD_OF_ONNXRUNTIME.values(), ids=UNREAD_OF_ONNXRUNTIME)
+def test_what_no_reader_of_onnxruntimes_asks_for_is_refused(op, own):
     operands, given, _ = NODES[op](np.random.default_rng(0))
-    with pytest.raises(WorkloadError, match=said):
+    with refuses(WorkloadError):
         read(model_of(op, *operands, domain=MICROSOFT, opset=1, **{**given, **own}))

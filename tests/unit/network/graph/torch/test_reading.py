@@ -6,6 +6,7 @@ import pytest
 from anatune.errors import WorkloadError
 from anatune.network.graph.torch.reading import graph_of_program, refused_nodes
 from anatune.network.relax.frontends import decomposed
+from tests.wording import refuses
 
 torch = pytest.importorskip("torch")
 
@@ -116,5 +117,5 @@ def test_sizes_that_vary_are_refused():
 
     sizes = {"x": {0: torch.export.Dim("batch", min=2)}}
     program = decomposed(torch.export.export(Doubled(), (torch.ones(3, 2),), dynamic_shapes=sizes), "it")
-    with pytest.raises(WorkloadError, match=r"input x is dynamic along axis 0 \(.*\), expected fixed sizes"):
+    with refuses(WorkloadError):
         graph_of_program(program, "it")

@@ -11,6 +11,7 @@ from anatune.network.graph import building
 from anatune.network.graph.nodes import Constant, Node, TensorType
 from anatune.network.graph.operators import OPERATORS
 from tests.unit.network.relax.device.running import graph_of, lower, run
+from tests.wording import refuses
 
 RNG = np.random.default_rng(0)
 F = "float32"
@@ -287,9 +288,7 @@ def test_sums_between_kernels_are_float32_and_masks_stay_finite():
     ],
 )
 def test_what_has_no_kernel_is_refused_in_one_line(make, kind):
-    with pytest.raises(
-        BuildError, match=r"has no kernel on GPUs; cut the model before it|has no Triton source"
-    ) as told:
+    with refuses(BuildError) as told:
         lower(graph_of(make, (kind, F)))
     assert "\n" not in str(told.value)
 

@@ -11,6 +11,7 @@ from anatune.templates.base.watch import Watch
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.cpu.model.ranges import CpuFamily
 from anatune.templates.cpu.range_space import schedule_at
+from tests.wording import refuses
 
 HW = api.hardware("amd_ryzen_7950x").with_threads(2)
 
@@ -75,7 +76,7 @@ def test_the_number_of_rows_of_a_call_is_kept_at_every_extent():
 
 
 def test_what_has_no_range_is_one_line():
-    with pytest.raises(SpaceError, match="no range of i on CPUs: it is not the outermost dimension of A"):
+    with refuses(SpaceError):
         family(anatune.batch_matmul(5, 9, 32, 8), "i", range(1, 9))
-    with pytest.raises(SpaceError, match="no range of j on CPUs"):
+    with refuses(SpaceError):
         family(anatune.matmul(9, 8, 8), "j", range(1, 9))

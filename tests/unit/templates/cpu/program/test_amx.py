@@ -22,6 +22,7 @@ from anatune.codegen.cpu.lower import lower
 from anatune.export.cpu.write import write_c_library
 from anatune.measure.cpu import features as tiles
 from anatune.measure.cpu import kernel as calls
+from tests.wording import refuses
 
 HOST = detect_cpu()
 SAPPHIRE_RAPIDS = api.hardware("xeon_8480")
@@ -150,21 +151,21 @@ def test_products_of_few_rows_or_columns_are_right(dtype, transpose_b, with_loop
 
 def test_what_has_no_tiles(tmp_path):
     good = tiled("bfloat16")
-    with pytest.raises(SpaceError, match="has no instruction of amx"):
+    with refuses(SpaceError):
         tiled("bfloat16", api.hardware("ryzen_9950x"))
     wide = {**good.tiles, "j": (1, 1, 1, 1, 96)}
-    with pytest.raises(SpaceError, match=r"32 rows and 6 vectors takes 20 tiles"):
+    with refuses(SpaceError):
         msgspec.structs.replace(good, tiles=wide).check()
-    with pytest.raises(SpaceError, match="extension is 'avx', expected 'amx'"):
+    with refuses(SpaceError):
         msgspec.structs.replace(good, options={**good.options, "extension": "avx"}).check()
-    with pytest.raises(SpaceError, match="no model predicts them"):
+    with refuses(SpaceError):
         anatune.predict(good.workload, good.hardware, [good])
-    with pytest.raises(BuildError, match="none is exported"):
+    with refuses(BuildError):
         write_c_library(good, "kernel", tmp_path, threads=1)
     deep = {"i": (1, 1, 1, 2, 32), "j": (1, 1, 1, 3, 32), "k": (1, 4, 1, 70)}
     odd = anatune.space(anatune.matmul(64, 96, 280, dtype="bfloat16"), SAPPHIRE_RAPIDS).schedule(deep)
     assert tile_depths(35) == (16, 16, 3)
-    with pytest.raises(SpaceError, match=r"products of 3 and 16 steps takes 12 tiles"):
+    with refuses(SpaceError):
         msgspec.structs.replace(odd, options={**odd.options, "extension": "amx"}).check()
 
 
@@ -189,11 +190,11 @@ def test_on_a_processor_with_tiles_sums_are_right(name):
 
 def test_a_processor_without_tiles_is_told(monkeypatch):
     monkeypatch.setattr(tiles, "lacking_features", lambda features: ("amx-tile",))
-    with pytest.raises(RunError, match=r"this processor lacks amx-tile; anatune\.inspect\(\)"):
+    with refuses(RunError):
         calls.allow_runs(tiled("bfloat16"))
     monkeypatch.setattr(tiles, "lacking_features", lambda features: ())
     monkeypatch.setattr(tiles, "_refusal", lambda: errno.EPERM)
-    with pytest.raises(RunError, match="Operation not permitted"):
+    with refuses(RunError):
         calls.allow_runs(tiled("bfloat16"))
 
 
@@ -202,9 +203,9 @@ def test_operands_that_one_stride_cannot_load_are_refused():
     schedule = anatune.space(workload, SAPPHIRE_RAPIDS).schedule(
         {"i": (1, 1, 1, 1, 32), "j": (1, 1, 1, 1, 32), "k": (1, 1, 2, 32)}
     )
-    with pytest.raises(SpaceError, match="has no instruction of amx for these products"):
+    with refuses(SpaceError):
         msgspec.structs.replace(schedule, options={**schedule.options, "extension": "amx"}).check()
-    with pytest.raises(SpaceError, match="template amx does not apply"):
+    with refuses(SpaceError):
         anatune.plan(workload, SAPPHIRE_RAPIDS, template="amx")
 
 

@@ -7,6 +7,7 @@ from anatune.errors import SpaceError
 from anatune.templates import make_model
 from anatune.templates.cpu.program.ranged import ranged_program
 from anatune.templates.cpu.range_space import most_elements, runs_for_all, schedule_at
+from tests.wording import refuses
 
 HW = anatune.hardware("amd_ryzen_7950x")
 SPACE = anatune.space(anatune.matmul(6, 48, 24), HW)
@@ -38,20 +39,20 @@ def test_memory_for_packed_rows_grows_with_the_extent():
 
 
 def test_what_has_no_range_is_one_line():
-    for axis, said in (
-        ("k", "expected one of i, j"),
-        ("j", "not the outermost dimension of B"),
-        ("q", "expected one of"),
+    for axis in (
+        "k",
+        "j",
+        "q",
     ):
-        with pytest.raises(SpaceError, match=said):
+        with refuses(SpaceError):
             most_elements(SIX, axis)
     space = anatune.space(anatune.matmul(40, 32, 24), HW)
-    with pytest.raises(SpaceError, match=r"tiles \(1, 1, 2, 1, 20\) are loops of several levels"):
+    with refuses(SpaceError):
         most_elements(space.schedule({"i": (1, 1, 2, 1, 20)}), "i")
     batches = anatune.space(anatune.batch_matmul(4, 8, 32, 24), HW)
-    with pytest.raises(SpaceError, match="A is packed"):
+    with refuses(SpaceError):
         most_elements(batches.schedule({"b": (1, 1, 1, 4, 1)}, packed=("A",)), "b")
-    with pytest.raises(SpaceError, match="range of i is 41 to 40"):
+    with refuses(SpaceError):
         ranged_program(SIX, "i", 41)
 
 

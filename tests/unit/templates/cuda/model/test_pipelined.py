@@ -8,6 +8,7 @@ from anatune.errors import SpaceError
 from anatune.templates.cuda.model.model import GpuModel
 from anatune.templates.cuda.model.pipelined import PipelinedModel
 from anatune.templates.cuda.pipelined_space import PipelinedSpace
+from tests.wording import refuses
 
 GPU = anatune.hardware("a100_sxm")
 MATMUL = anatune.matmul(64, 128, 64)
@@ -73,11 +74,11 @@ def test_the_ranking_is_the_best_of_all_pipelines():
 
 
 def test_devices_and_workloads_that_cannot_have_a_pipeline_are_refused():
-    with pytest.raises(SpaceError, match="expected an NVIDIA GPU"):
+    with refuses(SpaceError):
         anatune.space(MATMUL, anatune.hardware("mi50"), template="pipelined")
-    with pytest.raises(SpaceError, match="has no reduction"):
+    with refuses(SpaceError):
         anatune.space(anatune.elementwise((8, 8)), GPU, template="pipelined")
-    with pytest.raises(SpaceError, match="stages is 7, expected one of 1, 2, 3"):
+    with refuses(SpaceError):
         anatune.space(MATMUL, GPU, template="pipelined").schedule(TILES, stages=7)
 
 

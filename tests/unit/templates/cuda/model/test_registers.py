@@ -22,6 +22,7 @@ from anatune.templates.cuda.model.registers import (
     register_trees,
 )
 from tests.naive_gpu import gpu
+from tests.wording import refuses
 
 FOLDER = data_folder("models") / "gpu_registers"
 STUMPS = RegisterTrees(  # x0 <= 1: 10 else (x1 <= 5: 20 else 30); and a lone leaf of 3
@@ -122,5 +123,5 @@ def test_damaged_model(monkeypatch, tmp_path):
     for content in (None, b"{", msgspec.json.encode(STUMPS)):
         if content is not None:
             (folder / "model.json").write_bytes(content)
-        with pytest.raises(SpecError, match=r"model\.json: .*(reinstall anatune|other features)"):
+        with refuses(SpecError):
             register_trees.__wrapped__()

@@ -4,6 +4,7 @@ import anatune
 from anatune.errors import SpaceError
 from anatune.templates.gpu.io_bound import sm_bytes
 from anatune.templates.triton.attention.model import AttentionModel
+from tests.wording import refuses
 
 
 def _best(workload: anatune.Workload, device: str = "h100") -> float:
@@ -46,12 +47,12 @@ def test_short_memories_have_flash_attentions_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workload", "device", "says"),
+    ("workload", "device"),
     [
-        (anatune.attention(1, 2, 2, 64, 64, 512), "h100", "head_dim is 512"),
-        (anatune.attention(1, 2, 2, 64, 64, 64, dtype="float8_e4m3fn"), "a100", "float8_e4m3fn"),
+        (anatune.attention(1, 2, 2, 64, 64, 512), "h100"),
+        (anatune.attention(1, 2, 2, 64, 64, 64, dtype="float8_e4m3fn"), "a100"),
     ],
 )
-def test_what_has_no_kernel_is_refused(workload: anatune.Workload, device: str, says: str) -> None:
-    with pytest.raises(SpaceError, match=says):
+def test_what_has_no_kernel_is_refused(workload: anatune.Workload, device: str) -> None:
+    with refuses(SpaceError):
         anatune.space(workload, device, template="triton")

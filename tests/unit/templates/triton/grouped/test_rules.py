@@ -5,6 +5,7 @@ from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 from anatune.templates.triton.grouped.rules import least_tile, options_of
 from anatune.templates.triton.grouped.space import ScaledSpace
+from tests.wording import refuses
 
 
 def space_of(words: str, device: str) -> ScaledSpace:
@@ -14,40 +15,38 @@ def space_of(words: str, device: str) -> ScaledSpace:
 
 
 @pytest.mark.parametrize(
-    ("words", "device", "says"),
+    ("words", "device"),
     [
-        ("scaled_matmul 64x64x256 --dtype mxfp8", "h100", "no matrix instruction for mxfp8, expected one of sm_100"),
-        ("scaled_matmul 64x64x256 --dtype mxfp4", "a100", "no matrix instruction for mxfp4"),
-        ("scaled_matmul 64x64x256 --dtype nvfp4", "mi350x", "expected one of sm_100, sm_103, sm_120"),
-        ("scaled_matmul 64x64x256", "a100", "float8_e4m3fn"),
-        ("scaled_matmul 64x64x256 --dtype float8_e4m3fnuz", "h100", "float8_e4m3fnuz"),
-        ("grouped_matmul 64x4x2x64x256", "gtx1080ti", "sm_61"),
+        ("scaled_matmul 64x64x256 --dtype mxfp8", "h100"),
+        ("scaled_matmul 64x64x256 --dtype mxfp4", "a100"),
+        ("scaled_matmul 64x64x256 --dtype nvfp4", "mi350x"),
+        ("scaled_matmul 64x64x256", "a100"),
+        ("scaled_matmul 64x64x256 --dtype float8_e4m3fnuz", "h100"),
+        ("grouped_matmul 64x4x2x64x256", "gtx1080ti"),
     ],
 )
-def test_what_a_device_lacks_is_said_in_one_line(words: str, device: str, says: str) -> None:
-    with pytest.raises(SpaceError, match=says) as caught:
+def test_what_a_device_lacks_is_said_in_one_line(words: str, device: str) -> None:
+    with refuses(SpaceError) as caught:
         space_of(words, device)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("words", "tile", "options", "says"),
+    ("words", "tile", "options"),
     [
-        ("scaled_matmul 64x64x256 --dtype mxfp8", {"m": 64, "k": 128}, {}, "at least 128"),
-        ("scaled_matmul 64x64x256 --dtype mxfp8", {"m": 128, "k": 64}, {}, "at least 128"),
-        ("scaled_matmul 64x64x256 --dtype mxfp8", {"m": 128, "k": 128}, {"num_warps": 2}, "expected one of 4, 8"),
-        ("scaled_matmul 64x64x256 --scales blocks", {"k": 256}, {}, "at most 128"),
-        ("scaled_matmul 64x64x256 --dtype bfloat16xint4", {"k": 16}, {}, "at least 32"),
-        ("scaled_matmul 64x64x256", {"k": 128}, {"split_k": 3}, "at most the 2 steps of k"),
-        ("grouped_matmul 64x4x2x64x256", {}, {"split_k": 2}, "split_k"),
-        ("scaled_matmul 64x64x250", {}, {"descriptors": 1}, "descriptors"),
-        ("scaled_matmul 64x64x256", {"m": 48}, {}, "power of two"),
+        ("scaled_matmul 64x64x256 --dtype mxfp8", {"m": 64, "k": 128}, {}),
+        ("scaled_matmul 64x64x256 --dtype mxfp8", {"m": 128, "k": 64}, {}),
+        ("scaled_matmul 64x64x256 --dtype mxfp8", {"m": 128, "k": 128}, {"num_warps": 2}),
+        ("scaled_matmul 64x64x256 --scales blocks", {"k": 256}, {}),
+        ("scaled_matmul 64x64x256 --dtype bfloat16xint4", {"k": 16}, {}),
+        ("scaled_matmul 64x64x256", {"k": 128}, {"split_k": 3}),
+        ("grouped_matmul 64x4x2x64x256", {}, {"split_k": 2}),
+        ("scaled_matmul 64x64x250", {}, {"descriptors": 1}),
+        ("scaled_matmul 64x64x256", {"m": 48}, {}),
     ],
 )
-def test_what_is_no_schedule_is_said_in_one_line(
-    words: str, tile: dict[str, int], options: dict[str, int], says: str
-) -> None:
-    with pytest.raises(SpaceError, match=says) as caught:
+def test_what_is_no_schedule_is_said_in_one_line(words: str, tile: dict[str, int], options: dict[str, int]) -> None:
+    with refuses(SpaceError) as caught:
         space_of(words, "b200").schedule(tile, **options)
     assert "\n" not in str(caught.value)
 

@@ -14,6 +14,7 @@ from anatune.templates.base.watch import Watch
 from anatune.templates.gpu.ranged import Ranged
 from anatune.templates.triton import TRITON
 from anatune.templates.triton.ranges.family import TritonRanges
+from tests.wording import refuses
 
 CASES = [
     ("rtx4090", "matmul 1..20x64x96", "float16"),
@@ -82,7 +83,7 @@ def test_a_time_limit_leaves_bounds_that_hold():
 
 @pytest.mark.parametrize("words", ["matmul 16x8..32:8x64", "matmul 16x64x8..32:8", "batch_matmul 2x8..32:8x16x16"])
 def test_an_axis_that_addresses_depend_on_is_refused(words):
-    with pytest.raises(SpaceError, match=r"template triton: addresses of .*matmul depend on the extent of"):
+    with refuses(SpaceError):
         family("rtx4090", words, "float16")
 
 
@@ -97,5 +98,5 @@ def test_every_program_has_a_kernel_that_takes_the_extent(hw, words, dtype):
 
 
 def test_float32_is_not_rounded_without_being_asked():
-    with pytest.raises(SpaceError, match=r"rounds float32 operands of matmul to tf32, and plans for a range have the"):
+    with refuses(SpaceError):
         family("rtx4090", "matmul 8,16x16x16", "float32")

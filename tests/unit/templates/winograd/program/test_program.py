@@ -21,6 +21,7 @@ from anatune.measure.cpu.blocks import Block  # noqa: E402
 from anatune.measure.cpu.kernel import build  # noqa: E402
 from anatune.measure.run.correctness import expected, random_inputs, tolerance  # noqa: E402
 from anatune.templates.winograd.program.program import program_of  # noqa: E402
+from tests.wording import refuses  # noqa: E402
 
 HOST = host()
 PAIRS = anatune.hardware("epyc_7763").dot_instruction("vpmaddwd")
@@ -185,7 +186,7 @@ def test_weights_and_rows_that_leave_their_caches_are_asked_for_ahead(channels, 
 def test_buffers_beyond_32_bits_are_refused():
     workload = anatune.conv2d(64, 512, 512, 512, 64, 3, 3, padding=1, layout="NHWC")
     schedule = api.model(workload, HOST, "winograd").space.schedule({"p": (100_000, 14)}, 4)
-    with pytest.raises(BuildError, match=r"v has \d+ elements"):
+    with refuses(BuildError):
         lower(schedule)
 
 
@@ -199,7 +200,7 @@ def test_a_schedule_is_compiled_for_its_own_processor():
 
 def test_other_schedules_are_not_the_templates():
     schedule = schedule_of("whole_vectors", "NHWC", 2)
-    with pytest.raises(anatune.AnatuneError, match="tiles"):
+    with refuses(anatune.AnatuneError):
         msgspec.structs.replace(schedule, template="cpu").check()
 
 

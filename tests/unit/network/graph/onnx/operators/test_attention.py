@@ -12,6 +12,7 @@ from anatune.network.graph.passes.attention import with_attention
 from anatune.network.graph.passes.order import CPU, CPU_KERNELS, after
 from tests.unit.network.graph.onnx.evaluated import check, computed
 from tests.unit.network.graph.onnx.one_node import model_of, read
+from tests.wording import refuses
 
 MICROSOFT = {"domain": "com.microsoft", "opset": 1}
 
@@ -70,7 +71,7 @@ def test_windows_and_lengths():
 def test_tensors_of_three_dimensions():
     own = {"q_num_heads": 4, "kv_num_heads": 2}
     check("Attention", array(2, 3, 32), array(2, 5, 16), array(2, 5, 12), opset=23, **own)
-    with pytest.raises(WorkloadError, match="expected the attributes q_num_heads and kv_num_heads"):
+    with refuses(WorkloadError):
         computed("Attention", array(2, 3, 32), array(2, 5, 16), array(2, 5, 12), opset=23)
 
 
@@ -210,7 +211,7 @@ def test_paged_attention_turns_by_positions():
     want = paged(query, key, value, turned)
     own = {"unknown": (0, 3, 4, 5, 6, 7), "want": want, "do_rotary": 1, **PAGED}
     check("PagedAttention", query, key, value, *CACHES, BEGINS, PAST, TABLE, cosines, sines, **own)
-    with pytest.raises(WorkloadError, match="has a window, or inputs behind"):
+    with refuses(WorkloadError):
         check("PagedAttention", query, key, value, *CACHES, BEGINS, PAST, TABLE, local_window_size=3, **PAGED)
-    with pytest.raises(WorkloadError, match="has a table of float32, expected numbers of pages"):
+    with refuses(WorkloadError):
         check("PagedAttention", query, key, value, *CACHES, BEGINS, PAST, TABLE.astype(np.float32), **PAGED)

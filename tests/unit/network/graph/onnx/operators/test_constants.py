@@ -7,6 +7,7 @@ from onnx import helper, numpy_helper
 from anatune.errors import WorkloadError
 from anatune.network.graph.onnx.call import UnknownValueError
 from tests.unit.network.graph.onnx.one_node import FLOAT, check, found, model_of, read
+from tests.wording import refuses
 
 SIGNAL = np.random.default_rng(0).standard_normal((2, 9, 1)).astype(np.float32)
 COMPLEX = np.random.default_rng(1).standard_normal((2, 6, 4, 2)).astype(np.float32)
@@ -40,7 +41,7 @@ def test_constants(own, want):
 
 def test_text_is_refused():
     for own in ({"value_string": "x"}, {"value": helper.make_tensor("v", 8, [1], [b"x"])}):
-        with pytest.raises(WorkloadError, match=r"Constant \(node y0\) (is text|has no numbers|.*cannot be read)"):
+        with refuses(WorkloadError):
             read(model_of("Constant", **own))
 
 
@@ -76,7 +77,7 @@ def test_a_transform_of_halves_is_of_their_dtype():
 
 
 def test_how_long_a_range_is_has_to_be_known():
-    with pytest.raises(UnknownValueError, match="takes the limit from values"):
+    with refuses(UnknownValueError):
         read(model_of("Range", int64(0), int64(3), int64(1), unknown=(1,)))
 
 
@@ -91,7 +92,7 @@ def test_how_long_a_range_is_has_to_be_known():
     ],
 )
 def test_tables_of_gigabytes_are_refused(op, operands, own):
-    with pytest.raises(WorkloadError, match=r" makes a table of [\d,]+ elements, expected 134,217,728 at most"):
+    with refuses(WorkloadError):
         found(op, *operands, **own)
 
 
@@ -103,6 +104,6 @@ def test_tables_of_gigabytes_are_refused(op, operands, own):
     ],
 )
 def test_what_only_onnxruntime_computes_is_refused_in_one_line(op, operands):
-    with pytest.raises(WorkloadError, match=rf"{op} \(node y0\).*--fallback onnxruntime") as error:
+    with refuses(WorkloadError) as error:
         read(model_of(op, *operands))
     assert "\n" not in str(error.value)

@@ -9,6 +9,7 @@ from anatune.network.graph.nodes import Graph
 from anatune.network.graph.onnx.call import UnknownValueError
 from anatune.network.graph.onnx.operators import control
 from tests.unit.network.graph.onnx.one_node import BOOL, FLOAT, INT64, body_of, check, found, model_of, read
+from tests.wording import refuses
 
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
 node = helper.make_node
@@ -48,7 +49,7 @@ def test_an_unknown_condition_chooses_of_equal_types():
     own = {"unknown": (0,), "then_branch": branch([1.0])}
     (output,) = read(model_of("If", np.array(True), else_branch=branch([2.0]), **own)).outputs
     assert output.op == "where"
-    with pytest.raises(UnknownValueError, match="takes the branch from values"):
+    with refuses(UnknownValueError):
         read(model_of("If", np.array(True), else_branch=branch([2.0, 3.0]), **own))
 
 
@@ -71,13 +72,13 @@ def test_a_loop_ends_by_its_condition():
 
 def test_loops_that_do_not_end_are_refused(monkeypatch):
     monkeypatch.setattr(control, "_MOST_STEPS", 16)
-    with pytest.raises(WorkloadError, match="runs more than 16 times, expected fewer"):
+    with refuses(WorkloadError):
         read(model_of("Loop", None, np.array(True), np.float32(0), body=loop_body(), outputs=2))
 
 
 def test_a_condition_of_unknown_values_names_them():
     own = {"unknown": (2,), "body": loop_body("is_less"), "outputs": 2}
-    with pytest.raises(UnknownValueError, match="takes whether it goes on from values") as error:
+    with refuses(UnknownValueError) as error:
         read(model_of("Loop", None, np.array(True), np.float32(0), **own))
     assert error.value.inputs == ("x2",)
 
@@ -118,18 +119,18 @@ def test_version_8_has_batches_and_lengths():
 
 
 @pytest.mark.parametrize(
-    ("op", "own", "text"),
+    ("op", "own"),
     [
-        ("SequenceConstruct", {}, "SequenceConstruct .* handles sequences, which stay outside"),
-        ("StringNormalizer", {}, "handles text or counts parts of it, which stays outside"),
-        ("RandomNormalLike", {}, "makes random numbers, which stay outside: give them to the model as an input"),
-        ("Bernoulli", {}, "makes random numbers"),
-        ("ImageDecoder", {}, "decodes files of images, which stays outside: give the model pixels"),
-        ("Scaler", {"domain": "ai.onnx.ml", "opset": 1}, "one of classic machine learning"),
+        ("SequenceConstruct", {}),
+        ("StringNormalizer", {}),
+        ("RandomNormalLike", {}),
+        ("Bernoulli", {}),
+        ("ImageDecoder", {}),
+        ("Scaler", {"domain": "ai.onnx.ml", "opset": 1}),
     ],
 )
-def test_what_stays_outside_is_refused_in_one_line(op, own, text):
-    with pytest.raises(WorkloadError, match=text) as error:
+def test_what_stays_outside_is_refused_in_one_line(op, own):
+    with refuses(WorkloadError) as error:
         read(model_of(op, X, **own))
     assert "\n" not in str(error.value)
 

@@ -8,6 +8,7 @@ import pytest
 from anatune.errors import WorkloadError
 from anatune.network.graph.nodes import tensor_type
 from tests.unit.network.graph.onnx.one_node import check, found, model_of, read
+from tests.wording import refuses
 
 X = np.array([[-2, -0.5, 0, 1.5, np.nan, np.inf]], np.float32)
 
@@ -49,17 +50,17 @@ def test_signs_and_equalities_of_types_that_have_none():
 
 
 def test_operands_have_one_type():
-    with pytest.raises(WorkloadError, match=r"Add \(node y0\) takes inputs of one type, got float32 and float64 \(B\)"):
+    with refuses(WorkloadError):
         read(model_of("Add", X, X.astype(np.float64), unknown=(0, 1)))
-    with pytest.raises(WorkloadError, match=r"Sum \(node y0\) takes inputs of one type, got float32 and float64"):
+    with refuses(WorkloadError):
         read(model_of("Sum", X, X, X.astype(np.float64), unknown=(0, 1, 2)))
 
 
 def test_numbers_that_graphs_do_not_have():
     x = np.ones(2, np.complex64)
-    with pytest.raises(WorkloadError, match=r"input x0 is complex64, expected numbers of 8 bits or more"):
+    with refuses(WorkloadError):
         read(model_of("Identity", x, unknown=(0,)))
-    with pytest.raises(WorkloadError, match=r"Identity \(node y0\) makes complex64, expected numbers"):
+    with refuses(WorkloadError):
         read(model_of("Identity", x))
 
 

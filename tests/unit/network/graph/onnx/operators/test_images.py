@@ -5,6 +5,7 @@ import pytest
 
 from anatune.errors import WorkloadError
 from tests.unit.network.graph.onnx.one_node import check, found, model_of, read
+from tests.wording import refuses
 
 IMAGE = np.random.default_rng(0).standard_normal((1, 2, 5, 4)).astype(np.float32)
 NONE = np.zeros(0, np.float32)
@@ -70,7 +71,7 @@ def test_few_elements_are_summed_and_many_are_a_product():
 
 
 def test_too_few_scales_are_refused():
-    with pytest.raises(WorkloadError, match="has 2 scales or sizes, expected one for each of 4 axes"):
+    with refuses(WorkloadError):
         read(model_of("Resize", IMAGE, NONE, floats(2, 2)))
 
 
@@ -86,7 +87,7 @@ def test_images_of_no_elements(mode, flag):
         (empty, (NONE, None, ints(1, 2, 0, 8)), (1, 2, 0, 8)),
     ):
         check("Resize", image, *operands, want=[np.zeros(shape, "float32")], **own)
-    with pytest.raises(WorkloadError, match="makes 3 elements of none along axis 2, expected none"):
+    with refuses(WorkloadError):
         read(model_of("Resize", empty, NONE, None, ints(1, 2, 3, 4), **own))
 
 

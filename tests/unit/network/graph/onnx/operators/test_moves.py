@@ -6,6 +6,7 @@ import pytest
 from anatune.errors import WorkloadError
 from anatune.network.graph.onnx.call import UnknownValueError
 from tests.unit.network.graph.onnx.one_node import check, model_of, read
+from tests.wording import refuses
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 IMAGE = np.arange(48, dtype=np.float32).reshape(1, 12, 2, 2)
@@ -87,35 +88,35 @@ def test_a_diagonal_may_be_unknown():
 
 
 def test_sizes_that_are_unknown_name_the_inputs_that_decide():
-    with pytest.raises(UnknownValueError, match=r"Reshape \(node y0\) takes the shape from values") as error:
+    with refuses(UnknownValueError) as error:
         read(model_of("Reshape", X, ints(6, 4), unknown=(0, 1)))
     assert error.value.inputs == ("x1",)
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "own", "text"),
+    ("op", "operands", "own"),
     [
-        ("Split", (X, ints(1, 1)), {"axis": 1, "outputs": 2}, "splits 3 elements into 2, expected as many"),
-        ("Pad", (X, ints(1, 1)), {}, "has 2 pads, expected two for each of 3 dimensions"),
-        ("Reshape", (X, ints(5, 5)), {}, "cannot have the shape 5x5"),
-        ("Slice", (X,), {"opset": 9}, "has no starts or no ends"),
+        ("Split", (X, ints(1, 1)), {"axis": 1, "outputs": 2}),
+        ("Pad", (X, ints(1, 1)), {}),
+        ("Reshape", (X, ints(5, 5)), {}),
+        ("Slice", (X,), {"opset": 9}),
     ],
 )
-def test_what_contradicts_itself_is_refused_in_one_line(op, operands, own, text):
-    with pytest.raises(WorkloadError, match=text) as error:
+def test_what_contradicts_itself_is_refused_in_one_line(op, operands, own):
+    with refuses(WorkloadError) as error:
         read(model_of(op, *operands, **own))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "own", "said"),
+    ("op", "operands", "own"),
     [
-        ("Concat", [X, X[:, :2]], {"axis": 0}, "cannot be joined along axis 0"),
-        ("Reshape", [X, np.array([-2, -X.size // 2], np.int64)], {}, "cannot have the shape"),
-        ("Split", [X], {"num_outputs": 1 << 40}, r"has num_outputs 1099511627776, expected its 1 outputs"),
-        ("Trilu", [X.reshape(-1)], {}, "takes matrices, got"),
+        ("Concat", [X, X[:, :2]], {"axis": 0}),
+        ("Reshape", [X, np.array([-2, -X.size // 2], np.int64)], {}),
+        ("Split", [X], {"num_outputs": 1 << 40}),
+        ("Trilu", [X.reshape(-1)], {}),
     ],
 )
-def test_what_fits_nowhere_is_one_line(op, operands, own, said):
-    with pytest.raises(WorkloadError, match=said):
+def test_what_fits_nowhere_is_one_line(op, operands, own):
+    with refuses(WorkloadError):
         read(model_of(op, *operands, unknown=range(len(operands) if op == "Concat" else 1), **own))

@@ -7,6 +7,7 @@ from anatune.errors import WorkloadError
 from anatune.network.graph.nodes import Constant, Input, Node
 from anatune.network.graph.onnx.call import UnknownValueError
 from tests.unit.network.graph.onnx.one_node import check, model_of, read
+from tests.wording import refuses
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 INDICES = np.array([[0, -1, 2, 1]])
@@ -78,15 +79,13 @@ def test_unknown_indices_are_counted_from_the_end_at_run_time():
 
 @pytest.mark.parametrize("op", ["NonZero", "Unique"])
 def test_how_many_there_are_has_to_be_known(op):
-    with pytest.raises(UnknownValueError, match="takes how many there are from values"):
+    with refuses(UnknownValueError):
         read(model_of(op, X, unknown=(0,)))
 
 
 def test_known_places_outside_of_a_tensor():
     for places in ([3, 4, 5], [4], [-5], [[0, 4]]):
-        with pytest.raises(
-            WorkloadError, match=r"Gather \(node y0\) cannot be read: indices from -?\d to -?\d of 4 elem"
-        ):
+        with refuses(WorkloadError):
             read(model_of("Gather", np.zeros(4, np.float32), np.array(places, np.int64), unknown=(0,)))
 
 
@@ -104,19 +103,19 @@ SCATTERED = [
 
 @pytest.mark.parametrize(("op", "operands", "own"), SCATTERED)
 def test_no_kernel_goes_outside_of_a_tensor(op, operands, own):
-    with pytest.raises(WorkloadError, match=rf"{op} \(node y0\) has indices from \d to \d+ of \d elements"):
+    with refuses(WorkloadError):
         read(model_of(op, *operands, unknown=(0,), **own))
     graph = read(model_of(op, *operands, unknown=(1,), **own))
     assert {"minimum", "maximum"} <= {node.op for node in graph.nodes()}
 
 
 @pytest.mark.parametrize(
-    ("indices", "updates", "said"),
+    ("indices", "updates"),
     [
-        ((2, 4, 4), (2, 4, 4), "has indices 2x4x4 int64 for data 2x3x4 float32, expected no more beside axis 0"),
-        ((1, 3, 4), (1, 3, 2), "has indices 1x3x4 int64 for updates 1x3x2 float32, expected as many"),
+        ((2, 4, 4), (2, 4, 4)),
+        ((1, 3, 4), (1, 3, 2)),
     ],
 )
-def test_scatters_of_sizes_that_do_not_fit(indices, updates, said):
-    with pytest.raises(WorkloadError, match=said):
+def test_scatters_of_sizes_that_do_not_fit(indices, updates):
+    with refuses(WorkloadError):
         read(model_of("ScatterElements", X, np.zeros(indices, np.int64), np.zeros(updates, np.float32), unknown=(0,)))

@@ -5,6 +5,7 @@ import pytest
 
 from anatune.errors import WorkloadError
 from tests.unit.network.graph.onnx.evaluated import check, computed
+from tests.wording import refuses
 
 IMAGE = np.random.default_rng(0).standard_normal((2, 3, 7, 6)).astype(np.float32)
 WINDOWS = [
@@ -97,7 +98,7 @@ def test_places_are_filled_again(sizes):
 
 
 def test_windows_that_are_none_are_refused():
-    with pytest.raises(WorkloadError, match="has windows of 1 dimensions for images of 2"):
+    with refuses(WorkloadError):
         computed("MaxPool", IMAGE, kernel_shape=[2])
-    with pytest.raises(WorkloadError, match="has strides, dilations or a window below 1"):
+    with refuses(WorkloadError):
         computed("MaxPool", IMAGE, kernel_shape=[2, 0])

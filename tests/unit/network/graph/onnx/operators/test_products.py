@@ -9,6 +9,7 @@ from anatune.network.graph.operators import CONVOLUTION
 from anatune.network.graph.passes.order import CPU, after
 from tests.unit.network.graph.onnx.evaluated import check, computed
 from tests.unit.network.graph.onnx.one_node import model_of, read
+from tests.wording import refuses
 
 
 def array(*shape, dtype=np.float32):
@@ -128,7 +129,7 @@ def test_deformed_convolutions(groups, parts):
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(WorkloadError, match=r"Conv \(node y0\) has 3 channels and 4 outputs in 1 groups of 2 channels"):
+    with refuses(WorkloadError):
         computed("Conv", array(1, 3, 6, 6), array(4, 2, 3, 3))
-    with pytest.raises(WorkloadError, match=r"ConvTranspose \(node y0\) convolves 4 dimensions, expected 1 to 3"):
+    with refuses(WorkloadError):
         computed("ConvTranspose", array(1, 1, 2, 2, 2, 2), array(1, 1, 1, 1, 1, 1))

@@ -7,6 +7,7 @@ from anatune.errors import WorkloadError
 from anatune.network.graph.onnx.call import UnknownValueError
 from tests.unit.network.graph.onnx.evaluated import check, computed
 from tests.unit.network.graph.onnx.one_node import model_of, read
+from tests.wording import refuses
 
 MICROSOFT = {"domain": "com.microsoft", "opset": 1}
 
@@ -58,7 +59,7 @@ def test_scales_of_a_vectors_elements_have_axis_0():
 def test_dtypes_of_conversions():
     check("QuantizeLinear", floats(3), np.float32(0.1), output_dtype=5)
     check("DequantizeLinear", np.array([-70000, 3, 40000], np.int32), np.float16(0.1), atol=10)
-    with pytest.raises(WorkloadError, match="converts to type 17 of ONNX, expected integers of 8 bits or more"):
+    with refuses(WorkloadError):
         computed("QuantizeLinear", floats(3), np.float32(1), output_dtype=17)
 
 
@@ -168,7 +169,7 @@ def test_pools_and_moves_of_onnxruntime_with_scales():
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf, 0.0])
 def test_scales_that_are_none_are_refused(scale):
-    with pytest.raises(WorkloadError, match=rf"QuantizeLinear .*has a scale of {scale:g}, expected numbers above 0"):
+    with refuses(WorkloadError):
         computed("QuantizeLinear", floats(3), np.float32(scale), np.uint8(3))
 
 
@@ -192,7 +193,7 @@ def test_weights_of_few_bits_are_constants(bits, has_zeros):
     operands = [x, packed(plain), scales.reshape(-1), zeros, None, bias]
     graph = check("MatMulNBits", *operands, want=[x @ matrix.T + bias], atol=1e-3, **own)
     assert [node.op for node in graph.nodes()] == ["matmul", "add"]
-    with pytest.raises(UnknownValueError, match="takes the weights from values"):
+    with refuses(UnknownValueError):
         read(model_of("MatMulNBits", *operands, unknown=(0, 1), **own))
 
 
@@ -211,7 +212,7 @@ def test_rows_of_a_group_may_lie_apart(bits, is_even):
     own = {"K": length, "N": columns, "bits": bits, "block_size": block, **MICROSOFT}
     graph = check("MatMulNBits", x, packed, scales.reshape(-1), None, groups, want=[want], atol=1e-3, **own)
     assert [node.op for node in graph.nodes()] == (["take", "scaled_matmul"] if is_even else ["matmul"])
-    with pytest.raises(WorkloadError, match=r"groups \(g_idx\) of 64 rows, expected one below 2 for each of 64"):
+    with refuses(WorkloadError):
         read(model_of("MatMulNBits", x, packed, scales.reshape(-1), None, groups + 1, unknown=(0,), **own))
 
 
@@ -225,5 +226,5 @@ def test_weights_that_kernels_take_stay_packed():
     (node,) = graph.nodes()
     assert (node.op, node.attributes["rounded"], node.attributes["group"]) == ("scaled_matmul", True, 32)
     scales[2] = np.inf
-    with pytest.raises(WorkloadError, match="scales that are not finite"):
+    with refuses(WorkloadError):
         read(model_of("MatMulNBits", x, packed, scales, unknown=(0,), **own))

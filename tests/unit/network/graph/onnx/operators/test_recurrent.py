@@ -7,6 +7,7 @@ from scipy import special
 from anatune.errors import WorkloadError
 from anatune.network.graph import recurrent
 from tests.unit.network.graph.onnx.evaluated import check, computed
+from tests.wording import refuses
 
 STEPS, BATCH, INPUTS, HIDDEN = 5, 3, 2, 4
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -135,20 +136,16 @@ def test_steps_of_other_activations_are_written_out_in_parts(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changes", "own", "message"),
+    ("changes", "own"),
     [
-        (
-            {0: np.zeros((2049, 1, INPUTS), np.float32)},
-            {"clip": 1.0},
-            "has 2049 steps, expected at most 2048 of float32",
-        ),
-        ({0: np.zeros((0, 1, INPUTS), np.float32)}, {}, "has no steps"),
-        ({}, {"direction": "bidirectional"}, "has the direction bidirectional and weights of 1 directions"),
-        ({}, {"activations": ["Sine"]}, "has the activation Sine, expected some of Affine, Elu"),
-        ({1: np.zeros((1, 3, INPUTS), np.float32)}, {}, "has weights 3x2 float32 and 4x4 float32 for 2 inputs"),
+        ({0: np.zeros((2049, 1, INPUTS), np.float32)}, {"clip": 1.0}),
+        ({0: np.zeros((0, 1, INPUTS), np.float32)}, {}),
+        ({}, {"direction": "bidirectional"}),
+        ({}, {"activations": ["Sine"]}),
+        ({1: np.zeros((1, 3, INPUTS), np.float32)}, {}),
     ],
 )
-def test_what_is_refused(changes, own, message):
+def test_what_is_refused(changes, own):
     given = [changes.get(place, one) for place, one in enumerate(operands("RNN"))]
-    with pytest.raises(WorkloadError, match=message):
+    with refuses(WorkloadError):
         computed("RNN", *given, hidden_size=HIDDEN, **own)

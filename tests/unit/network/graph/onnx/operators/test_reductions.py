@@ -6,6 +6,7 @@ import pytest
 from anatune.errors import WorkloadError
 from anatune.network.graph.nodes import tensor_type
 from tests.unit.network.graph.onnx.one_node import check, found, model_of, read
+from tests.wording import refuses
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 3, 4)).astype(np.float32)
@@ -66,7 +67,7 @@ def test_reductions_of_no_elements(dtype, axes, shape):
 
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
 def test_no_element_is_the_largest_of_none(op):
-    with pytest.raises(WorkloadError, match="chooses one of no elements along axis 1 of 2x0"):
+    with refuses(WorkloadError):
         read(model_of(op, np.zeros((2, 0), np.float32), unknown=(0,), axis=1))
     assert read(model_of(op, np.zeros((2, 0), np.float32), unknown=(0,), axis=0, keepdims=0)).outputs
 
@@ -114,7 +115,7 @@ def test_the_largest_ones():
 
 @pytest.mark.parametrize("count", [5, -1])
 def test_more_than_there_are_cannot_be_chosen(count):
-    with pytest.raises(WorkloadError, match=rf"TopK \(node y0\) chooses {count} of 4 elements, expected as many at m"):
+    with refuses(WorkloadError):
         read(model_of("TopK", X, np.array([count], np.int64), outputs=2, unknown=(0,)))
 
 
@@ -122,7 +123,7 @@ def test_a_batch_norm_of_each_element():
     data, numbers = RNG.standard_normal((2, 1, 3)).astype(np.float32), [RNG.random((1, 3)).astype(np.float32) + 1] * 4
     want = (data - numbers[2]) / np.sqrt(numbers[3] + 1e-5) * numbers[0] + numbers[1]
     check("BatchNormalization", data, *numbers, want=[want], opset=7, spatial=0)
-    with pytest.raises(WorkloadError, match=r"has 2 float32 as input 1, expected one of each of 1 channels"):
+    with refuses(WorkloadError):
         read(model_of("BatchNormalization", data, *[np.ones(2, np.float32)] * 4, opset=15))
 
 
@@ -135,7 +136,7 @@ def test_norms_by_more_channels_than_there_are():
 
 def test_axes_that_a_tensor_has_not():
     for op, own in (("ReduceSum", {"axes": [3]}), ("ArgMax", {"axis": 3}), ("Transpose", {"perm": [0, 0, 1]})):
-        with pytest.raises(WorkloadError, match=r"cannot be read: .*(3|0, 0, 1).* of (a tensor of )?3 dimensions; is"):
+        with refuses(WorkloadError):
             read(model_of(op, X, opset=11, **own))
 
 
@@ -150,5 +151,5 @@ def test_a_layer_norm_by_factors_of_other_dimensions():
     factors = np.arange(6, dtype=np.float32).reshape(2, 3, 1)
     away = X - X.mean(-1, keepdims=True)
     check("LayerNormalization", X, factors, want=[away / np.sqrt((away**2).mean(-1, keepdims=True) + 1e-5) * factors])
-    with pytest.raises(WorkloadError, match=r"has 5x1x1x1 float32 as factors of 2x3x4 float32"):
+    with refuses(WorkloadError):
         read(model_of("LayerNormalization", X, np.ones((5, 1, 1, 1), np.float32), unknown=(0,)))

@@ -4,6 +4,7 @@ import pytest
 
 from anatune.errors import WorkloadError
 from anatune.network.compiling.session import compile as compile_model
+from tests.wording import refuses
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
@@ -48,7 +49,7 @@ def test_exported_quantisation_is_compiled_to_products_of_integers():
 
 
 def test_a_scale_that_is_none_is_one_line():
-    with pytest.raises(WorkloadError, match=r"quantize_per_tensor.* has a scale of nan, expected numbers above 0"):
+    with refuses(WorkloadError):
         compile_model(Quantised(float("nan")).eval(), (torch.randn(1, 4, 8, 8),), threads=1)
 
 
