@@ -11,7 +11,7 @@ from anatune.adapters.kernel_tuner import Ordered, Within, clblast_gemm, prune, 
 from anatune.adapters.kernel_tuner_files import read_results, write_cache, write_t4
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import MissingDependencyError, SpaceError, UnknownNameError
-from tests.wording import refuses
+from tests.wording import refuses, warns
 
 kernel_tuner = pytest.importorskip("kernel_tuner", reason="pip install '.[kernel-tuner]'")
 pytestmark = pytest.mark.filterwarnings("ignore:anatune keeps")
@@ -174,7 +174,7 @@ def foreign(**options):
 
 
 def test_a_kernel_that_the_model_does_not_describe_is_said_to_be_one():
-    with pytest.warns(UserWarning, match="read_only, use_shmem.*reach over an edge") as said:
+    with warns(UserWarning) as said:
         space = foreign(keep=0.05)
     assert said[0].filename == __file__ or len(said) == 1
     assert 0.25 < space.fit.spread < 1

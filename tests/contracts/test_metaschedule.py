@@ -180,23 +180,23 @@ def test_a_target_that_is_no_cpu_is_one_line(meta_schedule, tmp_path, name, targ
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "words"),
+    ("call", "error"),
     [
-        (lambda: metaschedule.strategy("mi50"), SpaceError, "expected an NVIDIA one"),
-        (lambda: metaschedule.strategy("nonesuch"), UnknownNameError, "nonesuch"),
-        (lambda: metaschedule.strategy(HOST, name="magic"), UnknownNameError, "magic"),
-        (lambda: metaschedule.strategy(HOST, batch=0), SpaceError, "batch is 0"),
-        (lambda: metaschedule.space(HOST, designs=0), SpaceError, "designs is 0"),
-        (lambda: metaschedule.tuning_options("mi50"), SpaceError, "expected an NVIDIA one"),
-        (lambda: metaschedule.plan_model(product(), TARGET, "nowhere", "rtx3090"), SpaceError, "llvm, expected a GPU"),
-        (lambda: metaschedule.plan_model(product(), "nonesuch", "nowhere", HOST), SpaceError, "target 'nonesuch'"),
-        (lambda: metaschedule.plan_model("x", TARGET, "nowhere", HOST), WorkloadError, "the module is a str"),
-        (lambda: metaschedule.builder(0), SpaceError, "timeout_s is 0"),
-        (lambda: metaschedule.builder(max_workers=0), SpaceError, "max_workers is 0"),
+        (lambda: metaschedule.strategy("mi50"), SpaceError),
+        (lambda: metaschedule.strategy("nonesuch"), UnknownNameError),
+        (lambda: metaschedule.strategy(HOST, name="magic"), UnknownNameError),
+        (lambda: metaschedule.strategy(HOST, batch=0), SpaceError),
+        (lambda: metaschedule.space(HOST, designs=0), SpaceError),
+        (lambda: metaschedule.tuning_options("mi50"), SpaceError),
+        (lambda: metaschedule.plan_model(product(), TARGET, "nowhere", "rtx3090"), SpaceError),
+        (lambda: metaschedule.plan_model(product(), "nonesuch", "nowhere", HOST), SpaceError),
+        (lambda: metaschedule.plan_model("x", TARGET, "nowhere", HOST), WorkloadError),
+        (lambda: metaschedule.builder(0), SpaceError),
+        (lambda: metaschedule.builder(max_workers=0), SpaceError),
     ],
 )
-def test_bad_input_is_one_line(call, error, words):
-    with pytest.raises(error, match=words) as caught:
+def test_bad_input_is_one_line(call, error):
+    with refuses(error) as caught:
         call()
     assert "\n" not in str(caught.value)
 

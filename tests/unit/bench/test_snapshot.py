@@ -7,6 +7,7 @@ import pytest
 
 from anatune.resources import data_folder
 from bench import snapshot
+from tests.wording import refuses
 
 
 def rows_of(path):
@@ -51,7 +52,7 @@ def test_what_differs_is_named(tmp_path, capsys):
         "t4 cuda bert:M2: plan, code, error; after: no such layer", "2 combinations compared, 1 differ",
     ]  # fmt: skip
     after.write_text('{"key":')
-    with pytest.raises(SystemExit, match=r"after.jsonl: .*; expected a file of"):
+    with refuses(SystemExit):
         snapshot.main(["compare", str(before), str(after)])
-    with pytest.raises(SystemExit, match="2"):
+    with refuses(SystemExit):
         snapshot.main(["write", str(after), "--part", "4/4"])

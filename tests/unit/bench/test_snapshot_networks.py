@@ -13,6 +13,7 @@ import onnx
 
 from bench import networks, snapshot, snapshot_networks
 from bench.snapshot_networks import NetworkCase
+from tests.wording import refuses
 
 
 @pytest.mark.parametrize("name", networks.NETWORKS)
@@ -59,7 +60,7 @@ def test_sections_leave_out_hashes_of_sources_and_the_function_of_sizes():
     wanted = {".text": bytes(4) + b"anatune_" + b"0" * 32}
     assert snapshot_networks.sections(write_library(b"a", b"abcd")) == wanted
     assert snapshot_networks.sections(write_library(b"b", b"dcba")) == wanted
-    with pytest.raises(ValueError, match="ELF"):
+    with refuses(ValueError):
         snapshot_networks.sections(b"MZ")
 
 

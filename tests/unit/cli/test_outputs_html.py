@@ -4,6 +4,7 @@ import pytest
 
 from anatune.cli.output import UsageError
 from anatune.cli.outputs import check_html
+from tests.wording import refuses
 
 pytest.importorskip("plotly", reason="pip install '.[report]'")
 
@@ -15,5 +16,5 @@ def test_a_page_takes_no_other_file_s_place(tmp_path):
     check_html(None, records)
     check_html(tmp_path / "page.html", str(records), None, "postgresql://user@host/db")
     for page in (records, tmp_path / "link"):
-        with pytest.raises(UsageError, match=r"the page would replace .*tuning\.sqlite"):
+        with refuses(UsageError):
             check_html(page, str(records))

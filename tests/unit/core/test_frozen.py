@@ -10,6 +10,7 @@ import pytest
 import anatune
 from anatune.core.frozen import EMPTY, FrozenDict
 from anatune.core.schedule import Schedule
+from tests.wording import refuses
 
 MATMUL = anatune.matmul(16, 12, 8)
 
@@ -36,11 +37,11 @@ def test_nothing_changes_them(change):
     made = schedule()
     before = made.to_json()
     for mapping in (made.tiles, made.vector, made.options, made.workload.extents):
-        with pytest.raises(TypeError, match=r"immutable object; change a copy, dict\(mapping\)"):
+        with refuses(TypeError):
             change(mapping)
     (prediction,) = anatune.plan(MATMUL, "rtx3090", 1).predictions
     for mapping in (prediction.parts, prediction.features, prediction.traffic_over_bound, prediction.resources):
-        with pytest.raises(TypeError, match="immutable"):
+        with refuses(TypeError):
             change(mapping)
     assert made.to_json() == before
 
@@ -50,7 +51,7 @@ def test_whoever_made_them_cannot_change_them_either():
     made = schedule(tiles=tiles)
     tiles["i"] = (16, 1, 1, 1, 1)
     assert made == schedule()
-    with pytest.raises(TypeError, match="immutable"):
+    with refuses(TypeError):
         Schedule(MATMUL, made.hardware, "cuda", tiles).vector["A"] = 4  # the default
 
 

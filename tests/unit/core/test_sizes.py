@@ -5,6 +5,7 @@ import math
 import pytest
 
 from anatune.core.sizes import Size, at_run_time, symbols_of
+from tests.wording import refuses
 
 BATCH, TOKENS = Size.symbol("batch", 5), Size.symbol("tokens", 23)
 AT = {"batch": 3, "tokens": 17}
@@ -41,7 +42,7 @@ def test_sizes_are_equal_to_the_same_expression_only():
 
 
 def test_a_size_is_divided_by_its_factors_alone():
-    with pytest.raises(TypeError, match="divided by its factors"):
+    with refuses(TypeError):
         (BATCH + 1) // TOKENS
 
 

@@ -346,26 +346,26 @@ def test_threads_are_planned_for(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "text"),
+    ("arguments", "kind"),
     [
-        ({"trials": 0}, SpaceError, "trials is 0, expected an integer >= 1"),
-        ({"trials": 1.5}, SpaceError, "trials is 1.5"),
-        ({"trials": True}, SpaceError, "trials is True"),
-        ({"seed": -1}, SpaceError, "seed is -1"),
-        ({"strategy": "dgd2"}, UnknownNameError, "strategy is 'dgd2', expected one of model,"),
-        ({"threads": 0}, SpaceError, "threads is 0, expected an integer from 1 to"),
-        ({"threads": 10_000}, SpaceError, "threads is 10000"),
-        ({"time_limit_s": 0}, SpaceError, "time_limit_s is 0"),
-        ({"resume": True}, SpaceError, "name the record file"),
-        ({"hw": gpu("rtx3090")}, DeviceError, "needs that GPU"),
-        ({"hw": anatune.hardware("apple_m3")}, DeviceError, "this machine a"),
-        ({"hw": 5}, SpaceError, "hw is 5, expected a device's name"),
-        ({"workload": "matmul"}, SpaceError, "expected a Workload"),
+        ({"trials": 0}, SpaceError),
+        ({"trials": 1.5}, SpaceError),
+        ({"trials": True}, SpaceError),
+        ({"seed": -1}, SpaceError),
+        ({"strategy": "dgd2"}, UnknownNameError),
+        ({"threads": 0}, SpaceError),
+        ({"threads": 10_000}, SpaceError),
+        ({"time_limit_s": 0}, SpaceError),
+        ({"resume": True}, SpaceError),
+        ({"hw": gpu("rtx3090")}, DeviceError),
+        ({"hw": anatune.hardware("apple_m3")}, DeviceError),
+        ({"hw": 5}, SpaceError),
+        ({"workload": "matmul"}, SpaceError),
     ],
 )
-def test_wrong_arguments_are_one_line(arguments, kind, text):
+def test_wrong_arguments_are_one_line(arguments, kind):
     given = {"workload": WORKLOAD, "hw": anatune.hardware("host"), **arguments}
-    with pytest.raises(kind, match=text) as error:
+    with refuses(kind) as error:
         tune(**given)
     assert "\n" not in str(error.value)
 

@@ -6,6 +6,7 @@ import pytest
 from anatune.adapters.logs.devices import Devices, device_name, parse_target
 from anatune.core.hardware.files import hardware
 from anatune.records.traces import UnfitError
+from tests.wording import refuses
 
 
 @pytest.mark.parametrize(
@@ -55,22 +56,22 @@ def test_names_that_drivers_give(name, spec):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    "name",
     [
-        ("A100", "a100_sxm or a100_pcie"),
-        ("Tesla V100", "v100_sxm2 or v100_pcie"),
-        ("h100", "h100_sxm or h100_pcie"),
-        ("titanx", "titanx_maxwell or titanx_pascal"),
-        ("NVIDIA A100 80GB PCIe", "has no spec"),
-        ("NVIDIA GeForce RTX 3060", "has no spec"),
-        ("NVIDIA GeForce RTX 2070", "has no spec"),
-        ("TITAN Xp", "has no spec"),
-        ("gfx906:sramecc+:xnack-", "does not say which device"),
-        ("", "does not say which device"),
+        "A100",
+        "Tesla V100",
+        "h100",
+        "titanx",
+        "NVIDIA A100 80GB PCIe",
+        "NVIDIA GeForce RTX 3060",
+        "NVIDIA GeForce RTX 2070",
+        "TITAN Xp",
+        "gfx906:sramecc+:xnack-",
+        "",
     ],
 )
-def test_names_that_are_no_spec_are_not_guessed(name, text):
-    with pytest.raises(UnfitError, match=text):
+def test_names_that_are_no_spec_are_not_guessed(name):
+    with refuses(UnfitError):
         Devices(None).resolve(device_name(name))
 
 
@@ -81,19 +82,19 @@ def test_a_name_is_no_beginning_of_a_longer_word(name):
 
 def test_a_name_of_several_narrows_what_is_given():
     assert Devices(hardware("v100_pcie")).resolve(device_name("Tesla V100")).name == "v100_pcie"
-    with pytest.raises(UnfitError, match="measured on 'Tesla V100', not on --hw rtx3090"):
+    with refuses(UnfitError):
         Devices(hardware("rtx3090")).resolve(device_name("Tesla V100"))
     assert Devices(hardware("mi50")).resolve(device_name("gfx906:sramecc+:xnack-")).name == "mi50"
 
 
 def test_an_architecture_narrows_a_name():
     assert Devices(None).resolve(parse_target("cuda -arch=sm_61 -model=titanx")).name == "titanx_pascal"
-    with pytest.raises(UnfitError, match="v100_sxm2 or v100_pcie"):
+    with refuses(UnfitError):
         Devices(None).resolve(parse_target("cuda -arch=sm_70 -model=v100"))
 
 
 def test_an_architecture_never_identifies():
-    with pytest.raises(UnfitError, match="'cuda -arch=sm_87': the log does not say"):
+    with refuses(UnfitError):
         Devices(None).resolve(parse_target("cuda -arch=sm_87"))  # the Orin is the only spec that has it
 
 
@@ -123,5 +124,5 @@ def test_processors_that_code_runs_on(target, spec, text):
     if not text:
         assert devices.resolve(parse_target(target)).name == spec
         return
-    with pytest.raises(UnfitError, match=text):
+    with refuses(UnfitError):
         devices.resolve(parse_target(target))

@@ -9,6 +9,7 @@ import anatune
 from bench.cpu import spread
 from bench.cpu.probes import Reading
 from bench.cpu.quiet import Sample
+from tests.wording import refuses
 
 QUIET, BUSY = Reading(100e9, 90e9), Reading(100e9, 50e9)
 
@@ -53,5 +54,5 @@ def test_processes_run_what_was_built_once(tmp_path):
 
 
 def test_a_process_that_fails_is_named(tmp_path):
-    with pytest.raises(SystemExit, match=r"bench\.cpu\.spread: a process failed: "):
+    with refuses(SystemExit):
         list(spread.processes_say(tmp_path / "nothing", ["M0"], 1))

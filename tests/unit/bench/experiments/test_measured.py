@@ -10,6 +10,7 @@ from anatune.core.trial import Measurement, Outcome
 from anatune.search.base import make_strategy
 from bench.experiments import measured
 from bench.experiments.measured import MeasuredTable, Replay, replayed, search_all
+from tests.wording import refuses
 
 CPU = anatune.hardware("xeon_gold_6230r")
 WORKLOAD = anatune.matmul(48, 64, 36)
@@ -87,7 +88,7 @@ def test_what_looks_best_is_measured_twice(tmp_path, machine):
 def test_a_table_of_another_device_is_refused(tmp_path, machine):
     table = MeasuredTable(tmp_path / "t.json.xz", WORKLOAD, CPU)
     search_all(table, CPU, replays(2))
-    with pytest.raises(SystemExit, match="measure into another folder"):
+    with refuses(SystemExit):
         MeasuredTable(tmp_path / "t.json.xz", WORKLOAD, anatune.hardware("epyc_7763"))
 
 

@@ -10,6 +10,7 @@ import anatune
 from anatune.core.workload.text import parse_workload
 from bench.gpu import awkward_plans as awkward
 from bench.gpu.awkward_shapes import AWKWARD, FOUR, MATVECS, Convolution, Product, Reduction
+from tests.wording import refuses
 
 GPU = anatune.hardware("rtx3090")
 SHAPES = [*AWKWARD, *FOUR, *MATVECS]
@@ -80,5 +81,5 @@ def test_program(tmp_path, capsys):
     assert first["plan"]["time_s"] == anatune.plan(anatune.matmul(49, 1024, 1024), GPU, 1).predictions[0].time_s
     assert found["geometric_mean"] == pytest.approx(math.sqrt(math.prod(row["ratio"] for row in found["workloads"])))
     for arguments in (["--only", "nothing"], ["--hw", "xeon_8480", "--only", "matmul 49x*"]):
-        with pytest.raises(SystemExit, match=r"fits no workload|is a CPU"):
+        with refuses(SystemExit):
             awkward.main(arguments)

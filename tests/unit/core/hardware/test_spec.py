@@ -357,7 +357,7 @@ def test_unknown_name_lists_close_ones():
     with refuses(UnknownNameError) as caught:
         hardware("rtx390")
     assert "\n" not in str(caught.value)
-    with pytest.raises(LookupError, match="no name is close"):
+    with refuses(LookupError):
         hardware("")
 
 

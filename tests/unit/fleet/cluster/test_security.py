@@ -161,7 +161,7 @@ def test_a_client_works(request, kind, tls):
     with connect(server.address, tls if kind == "secure" else None) as client:
         assert client.submit(sum, (20, 22)).result(timeout=60) == 42
         check_client(client)
-    with pytest.raises(ValueError, match="No client"):
+    with refuses(ValueError):
         distributed.client.default_client()
 
 
@@ -176,7 +176,7 @@ def test_a_client_inside_of_a_running_loop(plain):
 
 
 def refused(error, words, *arguments):
-    with pytest.raises(error, match=words) as caught:
+    with refuses(error) as caught:
         connect(*arguments, timeout_s=5.0)
     assert "\n" not in str(caught.value)
 

@@ -11,6 +11,7 @@ from anatune.model.learned import cross_fit as module
 from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit, fit_residual, shrunk_residual
 from anatune.model.learned.residual import ResidualOptions
 from anatune.templates.base.features import FeatureTable
+from tests.wording import refuses
 
 OPTIONS = ResidualOptions(num_trees=30, num_leaves=7)
 
@@ -48,7 +49,7 @@ def test_alone_nothing_can_be_left_out(four):
 
 def test_points_of_different_templates_are_refused(four):
     other = four[1].table._replace(names=("x", "y", "z"))
-    with pytest.raises(ValueError, match="different templates"):
+    with refuses(ValueError):
         fit_residual([four[0], four[1]._replace(table=other)])
 
 

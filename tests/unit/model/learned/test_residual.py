@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("lightgbm")
 
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
+from tests.wording import refuses
 
 NAMES = ("a", "b", "c", "d")
 SMALL = ResidualOptions(num_trees=60, num_leaves=7)
@@ -106,5 +107,5 @@ def test_an_update_of_few_trials_changes_nothing(fitted):
 
 
 def test_too_little_is_an_error():
-    with pytest.raises(ValueError, match="no workload has 10 measured points"):
+    with refuses(ValueError):
         ResidualModel(SMALL).fit(np.zeros((9, 4)), NAMES, np.zeros(9), np.zeros(9, dtype=int))

@@ -8,6 +8,7 @@ import pytest
 from anatune.network.graph.nodes import Constant, Graph, Input, TensorType
 from anatune.network.graph.transposed import transposed_convolution, transposed_sizes
 from tests import naive_graph
+from tests.wording import refuses
 
 GEOMETRY = ("strides", "padding", "output_padding", "dilation")
 CASES = [
@@ -73,7 +74,7 @@ def test_phases_of_as_many_taps_are_one_product(taps, stride, count):
 
 def test_what_leaves_nothing_is_refused():
     source = Input("x", TensorType((1, 1, 2), "float32"))
-    with pytest.raises(ValueError, match=r"leaves the sizes \[-1\], expected 1 at least"):
+    with refuses(ValueError):
         transposed_convolution(
             source, Constant(np.ones((1, 1, 2), np.float32)),
             strides=(1,), padding=(2, 2), output_padding=(0,), dilation=(1,), groups=1,

@@ -9,6 +9,7 @@ from anatune.network.graph.nodes import Graph, Input, TensorType
 from anatune.network.graph.passes.recurrent import with_recurrences, without_recurrences
 from anatune.network.graph.recurrent import GATES, Layer, layer_of, recurrence, written_out
 from tests.unit.network.relax.rest.test_loops import THREADS, run
+from tests.wording import refuses
 
 pytest.importorskip("tvm")
 
@@ -93,5 +94,5 @@ def test_steps_that_are_written_out_compute_the_same(case):
 def test_many_steps_are_a_kernel_and_other_dtypes_are_refused():
     arrays, make = layer("rnn", 4000, 1, 3)
     assert len(run(make, *arrays, passes=with_recurrences)) == 2
-    with pytest.raises(b.RefusedError, match="has 4000 steps, expected at most 2048 of float64"):
+    with refuses(b.RefusedError):
         make(*(b.constant(one, "float64") for one in arrays))

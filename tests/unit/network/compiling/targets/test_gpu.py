@@ -76,16 +76,16 @@ def test_what_needs_the_gpu_says_in_one_line_that_there_is_none(network, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("options", "error"),
     [
-        ({"threads": 2}, SpaceError, "threads are for CPUs"),
-        ({"trials": 3}, DeviceError, "anatune tune` on that GPU"),
-        ({"hw": "mi50"}, SpaceError, "has no matrix units that Triton makes code for"),
-        ({"hw": "k20"}, BuildError, "sm_35 is unknown"),
+        ({"threads": 2}, SpaceError),
+        ({"trials": 3}, DeviceError),
+        ({"hw": "mi50"}, SpaceError),
+        ({"hw": "k20"}, BuildError),
     ],
 )
-def test_options_that_mean_nothing_are_refused_before_the_model_is_read(options, error, words):
-    with pytest.raises(error, match=words):
+def test_options_that_mean_nothing_are_refused_before_the_model_is_read(options, error):
+    with refuses(error):
         anatune.compile("there_is_no_such.onnx", **{"hw": GPU, **options})
 
 

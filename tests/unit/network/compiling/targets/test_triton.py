@@ -294,19 +294,19 @@ LINEAR = (nn.Linear(32, 16).eval(), (torch.zeros(4, 32),))
 
 
 @pytest.mark.parametrize(
-    ("options", "kind", "message"),
+    ("options", "kind"),
     [
-        ({"hw": "mi300x", "precision": None}, SpaceError, r"the model is float32, .* name a precision"),
-        ({"hw": "rtx2080ti"}, SpaceError, "has no matrix units that Triton makes code for"),
-        ({"precision": "float32"}, SpaceError, "precision is float32, expected float16, bfloat16 or fp8 for h100"),
-        ({"hw": "rtx2080ti", "precision": "float32", "accuracy": "relaxed"}, SpaceError, "has no matrix units that"),
-        ({"hw": "mi300x", "precision": "float32", "accuracy": "relaxed"}, SpaceError, "precision is float32"),
-        ({"threads": 2}, SpaceError, "threads are for CPUs"),
-        ({"hw": "mi300x", "trials": 4, "precision": None}, DeviceError, "planned, not measured"),
+        ({"hw": "mi300x", "precision": None}, SpaceError),
+        ({"hw": "rtx2080ti"}, SpaceError),
+        ({"precision": "float32"}, SpaceError),
+        ({"hw": "rtx2080ti", "precision": "float32", "accuracy": "relaxed"}, SpaceError),
+        ({"hw": "mi300x", "precision": "float32", "accuracy": "relaxed"}, SpaceError),
+        ({"threads": 2}, SpaceError),
+        ({"hw": "mi300x", "trials": 4, "precision": None}, DeviceError),
     ],
 )
-def test_what_cannot_be_asked_for(options, kind, message):
-    with pytest.raises(kind, match=message):
+def test_what_cannot_be_asked_for(options, kind):
+    with refuses(kind):
         compiled(*LINEAR, **options)
 
 
