@@ -2,7 +2,7 @@
 
     python -m bench.estimates [--trials 24] [--only PATTERN ...] [--costs FOLDER] [--json FILE]
 
-Each session knows what those before it took. What is printed: bench/README.md.
+Each session knows what those before it took. What is printed: docs/bench/estimates.md.
 """
 
 from __future__ import annotations

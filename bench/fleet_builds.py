@@ -2,7 +2,7 @@
 
     python -m bench.fleet_builds [--workers 1 2 4] [--builds 40] [--hw rtx3090] [--workload resnet50:R2] [--json FILE]
 
-What is printed: bench/README.md.
+What is printed: docs/bench/fleet_builds.md.
 """
 
 from __future__ import annotations

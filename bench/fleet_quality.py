@@ -3,7 +3,7 @@
     python -m bench.fleet_quality FOLDER [--devices 16] [--strategy NAME ...] [--seeds 20] [--json FILE]
 
 Events are simulated, nothing sleeps: a device asks when it is free and answers when its trial is over, so that answers
-come in another order than questions. What is printed: bench/README.md.
+come in another order than questions. What is printed: docs/bench/fleet_quality.md.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
                                [--tuned FOLDER] [--json FILE] [--prepare] [--precision bfloat16]
 
 All engines take turns in this one process, between an FMA probe and a GEMM tile fed from L2; only samples that both
-probes call quiet count, and ratios are taken within a round (bench/README.md). Each engine's output is compared with
-PyTorch's in float64 first; one that differs, is not installed or fails is left out and named. With --json FILE a run
-may be cut into pieces: models of earlier calls are read from it, and the tables cover all of them.
+probes call quiet count, and ratios are taken within a round (docs/bench/models_cpu.md). Each engine's output is
+compared with PyTorch's in float64 first; one that differs, is not installed or fails is left out and named. With --json
+FILE a run may be cut into pieces: models of earlier calls are read from it, and the tables cover all of them.
 """
 
 from __future__ import annotations

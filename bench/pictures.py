@@ -3,8 +3,8 @@
     python -m bench.pictures docs/pictures
 
 writes ``roofline.png``, of the page of a matrix product on an RTX 3090, and ``models.png``: whole models beside other
-engines, drawn from the table that bench/README.md has of `bench.models_cpu`. Needs the extra ``report``, Playwright and
-a Chromium of the system's (``apt-get install chromium``).
+engines, drawn from the table of `bench.models_cpu` in docs/bench/models_cpu.md. Needs the extra ``report``,
+Playwright and a Chromium of the system's (``apt-get install chromium``).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def browser_options() -> dict[str, Any] | None:
     }
 
 
-TABLE = Path(__file__).parent / "README.md"
-_HEAD = "| model | anatune | tuned |"
-"""How the table of whole models on one thread begins."""
+TABLE = Path(__file__).parents[1] / "docs" / "bench" / "models_cpu.md"
+_HEAD = "| network | anatune | tuned |"
+"""The head of the table of whole networks on one thread."""
 _RIVALS = {"OpenVINO": COLOURS[1], "ONNX Runtime": COLOURS[0], "Inductor": COLOURS[2], "eager": GREY}
 _IN_WORDS = {"Inductor": "PyTorch Inductor", "eager": "PyTorch eager"}
 
 
 def model_times(text: str) -> dict[str, dict[str, float]]:
-    """Return model -> column -> ms of the table of whole models in bench/README.md; of "over" the ratio.
+    """Return model -> column -> ms of the table of whole networks in docs/bench/models_cpu.md; of "over" the ratio.
 
     Parameters
     ----------

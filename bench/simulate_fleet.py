@@ -3,7 +3,7 @@
     python -m bench.simulate_fleet [FOLDER] [--devices 1 4 16 64 256] [--strategy NAME ...] [--json FILE]
 
 Everything else is what `anatune.tune` does: planning, asking, builds and measurements as tasks, records in a SQLite
-file. What is printed: bench/README.md.
+file. What is printed: docs/bench/simulate_fleet.md.
 """
 
 from __future__ import annotations

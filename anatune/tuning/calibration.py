@@ -30,7 +30,7 @@ SOURCE = "calibrate"
 """Strategy of the recorded sessions, and source of their trials."""
 OPTIONS = ResidualOptions(num_trees=40, num_leaves=4, learning_rate=0.04, min_leaf_rows=20, num_members=4)
 """Little of what a few hundred nests say. A larger correction ranks all nests a little better and puts a worse one
-first: of many points the one that it errs most about in their favour. Source: bench/README.md."""
+first: of many points the one that it errs most about in their favour. Source: docs/bench/cpu.device.md."""
 MIN_TRIALS = 10
 _ONE_THREAD = 0.65
 """Share of the time for one thread; with all cores the kernels are the same, only what they share differs."""

@@ -5,8 +5,8 @@
                                [--dtype uint8xint8]
 
 Everything that is compared takes turns in this one process, between an FMA probe and a GEMM tile fed from L2; only
-samples that both probes call quiet count, and ratios are taken within a round (bench/README.md). Needs TVM and a C
-compiler; without PyTorch (--no-rivals) anatune is compared with itself only. Constants are packed beforehand on all
+samples that both probes call quiet count, and ratios are taken within a round (docs/bench/cpu.device.md). Needs TVM and
+a C compiler; without PyTorch (--no-rivals) anatune is compared with itself only. Constants are packed beforehand on all
 sides.
 """
 

@@ -4,7 +4,8 @@
                                             [--json FILE]
 
 Every search runs in a process of its own and stays in FOLDER; afterwards the best kernels of both take turns. Needs TVM
-and xgboost (pip install xgboost): a quarter of an hour a shape. What the columns mean: bench/README.md.
+and xgboost (pip install xgboost): a quarter of an hour a shape. What the columns mean:
+docs/bench/cpu.metaschedule_search.md.
 """
 
 from __future__ import annotations

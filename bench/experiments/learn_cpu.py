@@ -5,7 +5,7 @@
 First the default session without records measures each workload of the papers (32 trials, one thread): these are the
 records. Then sessions with different corrections search the same workloads, each with trees that were trained on all
 others (leave-one-workload-out), and plans are made with them; programs that no table has are measured. What came of it
-is in ``bench/README.md``.
+is in ``docs/experiments/learn_cpu.md``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ could gain, by the model and by the spec's measured microkernels, and what some 
 "candidates": some of the paper's microkernels, each as a convolution of its size, against the measured share of its
 rows, vectors and steps. "divisible": tiles of the filters that do not divide them, as two nests: predicted, and the
 best of them measured. "convergence": the best of the first N random draws, measured, in 20 random orders.
-Measuring needs `.[tvm]` and a C compiler. What came of it is in ``docs/experiments/microkernels.md``.
+Measuring needs `.[tvm]` and a C compiler. What came of it is in ``docs/experiments/structured_space.md``.
 Source: [TACO22] Sec. 4.2, Fig. 10 and Fig. 13.
 """
 

@@ -1,1 +1,1 @@
-"""Random programs and files compared with float64: `python -m bench.fuzz` (see bench/README.md)."""
+"""Random programs and files compared with float64: `python -m bench.fuzz` (see docs/bench/fuzz.md)."""

@@ -7,7 +7,7 @@
 
 Each stage goes on where the last call stopped; FOLDER holds state.json, spec.toml, records.sqlite, table.txt,
 results.json, triton.json and ratios.png, all of which are to be carried to the next call. How the machine, its
-packages and the order of calls are handled: bench/README.md.
+packages and the order of calls are handled: docs/bench/gpu.device.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
                                     [--json FILE]
 
 Of each device and tuner so many workloads are drawn and taken as measured, all their rows as records; every other
-workload is tuned with them and from nothing. What is printed: bench/README.md.
+workload is tuned with them and from nothing. What is printed: docs/bench/replay.learning.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python -m bench.replay.patience SEARCH.json [--patience 8 16 32 ...]
 
 A search that ended early is compared with itself after all its trials. Recorded times are single ones: a better one is
-half a per cent better. What is printed: bench/README.md.
+half a per cent better. What is printed: docs/bench/replay.patience.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m bench.replay.pruning FOLDER [--json FILE] [--model plain --model corrected --model lowo --model lodo]
                                  [--kernel-tuner] [--seeds 20]
 
-What is kept, and what each number means: bench/README.md. Needs no device.
+What is kept, and what each number means: docs/bench/replay.pruning.md. Needs no device.
 """
 
 from __future__ import annotations

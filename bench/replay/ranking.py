@@ -2,7 +2,7 @@
 
     python -m bench.replay.ranking FOLDER [--json FILE] [--device D ...] [--table T ...] [--model plain --model ...]
 
-What each number means: bench/README.md. Needs no device; anything in FOLDER that cannot be used is listed.
+What each number means: docs/bench/replay.ranking.md. Needs no device; anything in FOLDER that cannot be used is listed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m bench.replay.search FOLDER [--json FILE] [--plots FOLDER] [--strategy NAME ...] [--seeds 20]
 
-Every candidate is a recorded point, so nothing rests on an interpolation. What is printed: bench/README.md.
+Every candidate is a recorded point, so nothing rests on an interpolation. What is printed: docs/bench/replay.search.md.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@
     A table of a module's constants: name, value and the words under it; without names all that have words.
 ``[[MODULE:NAME]]``
     The value of one.
+``<!-- bench/README.md -->``
+    The index of benches, with links to their pages beside this one.
 ``<!-- every source -->``
     What formulas are cited from: `anatune/references.toml`. Elsewhere ``[Key]`` becomes a link to it.
 """
@@ -51,6 +53,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         parts[::2] = (_CITED.sub(lambda found: _cited(found, up), part) for part in parts[::2])
         text = "".join(parts)
     text = text.replace("<!-- every source -->", "\n".join(_sources()))
+    text = text.replace("<!-- bench/README.md -->", _benches())
     return text.replace("<!-- every command -->", "\n".join(_commands()))
 
 
@@ -69,6 +72,15 @@ def _command(command: Any, context: Any) -> Iterator[str]:
     for name, below in getattr(command, "commands", {}).items():
         if not below.hidden:
             yield from _command(below, type(context)(below, info_name=name, parent=context, max_content_width=100))
+
+
+# ---- benches -----------------------------------------------------------------------------------------------
+
+
+def _benches() -> str:
+    """Return the index of benches with links as a page of docs/bench has them."""
+    text = (_ROOT / "bench" / "README.md").read_text()
+    return text.replace("](../docs/bench/", "](").replace("](../docs/", "](../")
 
 
 # ---- constants ---------------------------------------------------------------------------------------------

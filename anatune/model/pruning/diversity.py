@@ -38,7 +38,8 @@ ERROR_STD, ERROR_LENGTH, NOISE_STD = 0.18, 1.1, 0.08
 """Standard deviation of the error (of log time), the distance over which it changes, and each point's own part of it.
 Marginal likelihood of the faster half of 60 recorded Ansor and AutoTVM workloads, errors above 0.2 clipped: kernels are
 slower than predicted by any factor, and here it counts how much faster they may be. Not fitted on GEMM tables. Halving
-or doubling one of them, or leaving a device out of the fit, moves the medians by a hundredth (bench/README.md)."""
+or doubling one of them, or leaving a device out of the fit, moves the medians by a hundredth
+(docs/bench/replay.pruning.md)."""
 _DRAWS = 256
 
 
@@ -77,7 +78,7 @@ def first_of(count: int) -> int:
 
     The more are chosen, the more the choice fits the draws of the process and not the process. Of this
     rule, none, the root and other constants, this or the root is best for each device's tables when chosen on those of
-    the others (bench/README.md).
+    the others (docs/bench/replay.pruning.md).
     """
     return -(-(count**2) // (count + _DRAWS)) if count > 0 else 0
 

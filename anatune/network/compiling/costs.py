@@ -36,7 +36,7 @@ STAGES = {
 _FILE = "model_costs"
 _FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S = 0.093, 0.163, 0.007
 """Of a product, where nothing is known of a machine. Source: ResNet-18 on one core of an Emerald Rapids, 2026-11: 21
-products in 2.5, 4.4 and 0.2 s (bench/README.md, estimates), of 21 + `_ALWAYS`."""
+products in 2.5, 4.4 and 0.2 s (docs/bench/estimates.md), of 21 + `_ALWAYS`."""
 _ALWAYS = 6
 """Products whose time goes by with any model: searches and TVM start, the rest is built. Source: chains of 1, 4 and 21
 convolutions, Granite Rapids, 2026-11: 2.1, 4.1 and 9.3 s."""

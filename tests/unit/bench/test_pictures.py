@@ -1,4 +1,4 @@
-"""The picture and the table of whole models say what bench/README.md has of the bench."""
+"""The picture and the table of whole networks show the figures of docs/bench/models_cpu.md."""
 
 import re
 
