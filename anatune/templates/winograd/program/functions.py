@@ -11,7 +11,7 @@ from anatune.emit.kernels import Function, vector_attributes
 from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, register_letter
 from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
 from anatune.templates.cpu.program.register_tile import (
-    Ahead,
+    RowsAhead,
     Microkernel,
     Operand,
     Result,
@@ -47,7 +47,7 @@ def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Micr
         steps=tuple(steps),
         masked=False,
         group=group,
-        ahead=None if rows_stay else Ahead(LINES_FURTHER * line, layout.data_row, layout.rows),
+        ahead=None if rows_stay else RowsAhead(LINES_FURTHER * line, layout.data_row, layout.rows),
     )
     # transformed weights that do not stay in L2 come from behind it each time that they are read
     are_streamed = layout.weight_size * size > hardware.l2.size_bytes
@@ -60,7 +60,7 @@ def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Micr
         steps=tuple(step * layout.width for step in steps),
         masked=False,
         group=group,
-        ahead=Ahead(_PAGE_BYTES // size) if are_streamed and stream is None else None,
+        ahead=RowsAhead(_PAGE_BYTES // size) if are_streamed and stream is None else None,
         stream=stream,
     )
     return Microkernel(

@@ -14,7 +14,7 @@ from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.kernels import Function, finished
 from anatune.emit.llvm import LlvmCode
-from anatune.templates.cpu.program.epilogue import fused
+from anatune.templates.cpu.program.epilogue import apply_step
 from anatune.templates.cpu.program.register_tile import Result
 from anatune.templates.winograd.program.layout import WinogradLayout
 from anatune.templates.winograd.program.transforms import FLOAT, Vectors, begun, loop, result_rows
@@ -54,7 +54,7 @@ class Outputs:
         if dtype:
             view = code.of(FLOAT) if step in FACTOR_STEPS else code
             operand = view.load_vector(code.address(pointer, dtype, offset), dtype, 1, self.used)
-        done = [fused(code, step, value, operand, self.result) for value in values]
+        done = [apply_step(code, step, value, operand, self.result) for value in values]
         return done[0][0], [value for _, value in done]
 
 

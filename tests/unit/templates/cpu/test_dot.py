@@ -8,7 +8,7 @@ from anatune.core.hardware.cpu_groups import DotInstruction
 from anatune.core.hardware.dot import dot_features, dot_instructions, dot_operands
 from anatune.core.workload.operators import batch_matmul, conv2d, depthwise_conv2d, matmul
 from anatune.errors import SpaceError
-from anatune.templates.cpu.dot import copied_as, dot_group, dot_note, half_sums_apply, most_half_terms
+from anatune.templates.cpu.dot import copied_dtypes, dot_group, dot_note, half_sums_apply, most_half_terms
 from anatune.templates.cpu.space import CpuSpace
 
 ZEN4 = api.hardware("ryzen_7950x")
@@ -83,7 +83,7 @@ def test_pairs_of_8_bits_are_widened_where_there_is_no_vnni():
     found = group(shifted, zen3)
     assert found[:6] == ("vpmaddwd", "k", 2, "B", "A", ("B",))
     assert (found.flips, found.shift) == (False, 0)
-    assert copied_as(shifted, "j", found) == {"A": "int16"}
+    assert copied_dtypes(shifted, "j", found) == {"A": "int16"}
     assert group(shifted, CASCADE_LAKE).instruction == "vpdpbusd"
     schedule = CpuSpace(shifted, zen3, lambda _: True).schedule({}, packed=("A", "B")).check()
     assert schedule.options["packed_ahead"] == ("B",)
@@ -93,11 +93,11 @@ def test_pairs_of_8_bits_are_widened_where_there_is_no_vnni():
 
 def test_elements_for_all_lanes_are_converted_once_in_a_copy_and_groups_filled_up():
     pairs = matmul(6, 48, 63, dtype="bfloat16")
-    assert copied_as(pairs, "j", None) == {"A": "float32"}
-    assert copied_as(pairs, "j", None, ahead=("A",)) == {}
-    assert copied_as(pairs, "j", group(pairs)) == {"A": "bfloat16"}
-    assert copied_as(matmul(6, 48, 64, dtype="bfloat16"), "j", group(pairs)) == {}
-    assert copied_as(matmul(6, 48, 63), "j", None) == {}
+    assert copied_dtypes(pairs, "j", None) == {"A": "float32"}
+    assert copied_dtypes(pairs, "j", None, ahead=("A",)) == {}
+    assert copied_dtypes(pairs, "j", group(pairs)) == {"A": "bfloat16"}
+    assert copied_dtypes(matmul(6, 48, 64, dtype="bfloat16"), "j", group(pairs)) == {}
+    assert copied_dtypes(matmul(6, 48, 63), "j", None) == {}
 
 
 def test_a_plan_says_which_instruction_multiplies_or_that_it_is_slow():
