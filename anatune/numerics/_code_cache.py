@@ -148,7 +148,5 @@ class _CodeCache(caching.FunctionCache):  # type: ignore[misc]
             super().save_overload(sig, data)
         except OSError as error:
             self.disable()
-            text = (
-                f"compiled code cannot be stored in %s ({reason(error)}), so every run compiles it; set NUMBA_CACHE_DIR"
-            )
+            text = f"compiled code cannot be saved in %s ({reason(error)}): every run compiles it; set NUMBA_CACHE_DIR"
             _say_once(text, self._cache_path)

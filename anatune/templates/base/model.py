@@ -43,11 +43,11 @@ Scores = tuple[NDArray[np.int64], Floats, Floats]
 """(rule codes, seconds, quantities), where quantities are (num_quantities, num_points)."""
 
 CHECK, PREDICT = 0, 1
-"""What a batch function of `anatune.numerics` computes: rule codes only, or times as well."""
+"""Tasks of a batch function of `anatune.numerics`: rule codes only, or times as well."""
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One legality rule: its id, a text that says what it limits, and the limit of the device.
+    """A legality rule: its id, a text that says what it limits, and the limit of the device.
 
     ``needed`` is what every point of a space needs, if that is the same for all points. Such a rule rejects all or
     none.
@@ -178,7 +178,7 @@ class Model(ABC):
 
     @property
     def is_corrected(self) -> bool:
-        """Whether a learned correction changes its times."""
+        """True if a learned correction changes its times."""
         return self.plain is not self
 
     @property
@@ -313,16 +313,14 @@ class AnalyticalModel(Model):
             columns |= self._estimates(np.atleast_2d(points), quantities)
         shown = self._shown(columns)
         names = {*shown.parts, *shown.own_parts, *shown.features, *shown.resources}
-        values_by_name = {name: columns[name].tolist() for name in names}
+        by_name = {name: columns[name].tolist() for name in names}
         over_bound = {level: values.tolist() for level, values in shown.over_bound.items()}
         speed = (self.workload.flop / times / 1e9).tolist()
         occupancy, waves = columns["occupancy"].tolist(), columns["waves"].tolist()
         predictions = []
         for index, (time_s, rule) in enumerate(zip(times.tolist(), rules.tolist(), strict=True)):
-            parts = {name: values_by_name[name][index] for name in shown.parts}
-            parts |= {
-                name: values_by_name[name][index] for name in shown.own_parts if values_by_name[name][index] > 0.0
-            }
+            parts = {name: by_name[name][index] for name in shown.parts}
+            parts |= {name: by_name[name][index] for name in shown.own_parts if by_name[name][index] > 0.0}
             predictions.append(
                 Prediction(
                     time_s=time_s,
@@ -332,9 +330,9 @@ class AnalyticalModel(Model):
                     occupancy=occupancy[index],
                     occupancy_limiter=shown.limiter[index],
                     waves=waves[index],
-                    features={name: values_by_name[name][index] for name in shown.features},
+                    features={name: by_name[name][index] for name in shown.features},
                     traffic_over_bound={level: values[index] for level, values in over_bound.items()},
-                    resources={name: values_by_name[name][index] for name in shown.resources},
+                    resources={name: by_name[name][index] for name in shown.resources},
                     legal=rule == 0,
                     rule=self.rules[rule - 1].id if rule else "",
                 )

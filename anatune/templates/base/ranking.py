@@ -90,7 +90,7 @@ class Best:
         """Return the number of other points with the time of each best point, (num_points,); None unless `distinct`."""
         if not self._distinct:
             return None
-        _, times = self._near_tied()
+        _, times = self._select_tied()
         return group_sizes(apart(np.sort(times)))[: len(self.times)] - 1
 
     def _keep_tied(self, points: Points, times: Floats) -> None:
@@ -98,11 +98,11 @@ class Best:
         self._tied.append((points, times))
         self._num_tied += len(times)
         if self._num_tied > self._most_tied:
-            self._tied = [self._near_tied()]
+            self._tied = [self._select_tied()]
             self._num_tied = len(self._tied[0][1])
             self._most_tied = max(_MOST_TIED, 2 * self._num_tied)
 
-    def _near_tied(self) -> tuple[Points, Floats]:
+    def _select_tied(self) -> tuple[Points, Floats]:
         """Return the points so far that are no slower than the last of the best, each once, and their times."""
         if not self._tied:
             return self.points, self.times

@@ -15,7 +15,7 @@ __all__ = ["Limit", "first_broken", "in_order"]
 
 
 class Limit(NamedTuple):
-    """One rule, applied to a batch of points.
+    """A rule applied to a batch of points.
 
     Attributes
     ----------

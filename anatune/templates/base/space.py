@@ -38,7 +38,7 @@ _ROUNDS = 400
 
 
 class Part:
-    """One list of a space. Each of its rows fills the same columns of a point.
+    """A list of a space. Each of its rows fills the same columns of a point.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ class Space(ABC):
 
     @cached_property
     def _order(self) -> Integers | None:
-        """For each column of a point its number in the columns of the parts; None if the orders agree."""
+        """Number of each column of a point among the columns of the parts; None if the orders agree."""
         places = list(itertools.chain.from_iterable(self.places))
         return None if places == sorted(places) else np.argsort(places)
 

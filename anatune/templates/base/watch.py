@@ -30,7 +30,7 @@ class Watch:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time limit has passed."""
+        """True if the time limit has passed."""
         return time.monotonic() > self._deadline
 
     @property

@@ -254,12 +254,10 @@ def dot_note(workload: Workload, hardware: CpuSpec, simd: str, *, extension: str
     if dot is not None:
         where = ", in half precision" if dot.instruction in HALF_SUMS else ""
         return f"{dot.instruction} sums {dot.size} products of neighbours along {dot.axis} at a time{where}"
-    available = set(names) & set(dot_instructions(hardware))
-    why = "no instruction fits the layout of these operands" if available else "the CPU has no instruction for them"
-    if available and available <= set(HALF_SUMS):
-        why = (
-            f"{', '.join(sorted(available))} sums in half precision: template fp16_accumulation, at --accuracy relaxed"
-        )
+    usable = set(names) & set(dot_instructions(hardware))
+    why = "no instruction fits the layout of these operands" if usable else "the CPU has no instruction for them"
+    if usable and usable <= set(HALF_SUMS):
+        why = f"{', '.join(sorted(usable))} sums in half precision: template fp16_accumulation, at --accuracy relaxed"
     return f"slow: {workload.dtype} elements are converted one by one and multiplied at the rate of float32 ({why})"
 
 
@@ -301,10 +299,9 @@ def pairable_axes(workload: Workload, simd: str, dot: DotGroup | None) -> tuple[
     of different sizes along one axis at most.
     """
     spatial = {axis.name for axis in workload.spatial_axes}
-    vector_operand = workload.tensor(dot.vectors) if dot is not None else None
+    vectors = workload.tensor(dot.vectors) if dot is not None else None
     return tuple(
         axis.name
         for axis in workload.axes
-        if axis.name == simd
-        or (axis.name in spatial and not (vector_operand is not None and vector_operand.uses(axis.name)))
+        if axis.name == simd or (axis.name in spatial and not (vectors is not None and vectors.uses(axis.name)))
     )

@@ -87,7 +87,5 @@ class AmxSpace(CpuSpace):
         levels, extent = self.levels[axis], self.extents[axis]
         table = factorisations(extent, len(levels))
         keeps = [self.in_call(axis, int(kernel)) for kernel in table[:, -1]]
-        expected = (
-            f"perfect divisors of {extent}; a call covers whole groups of the reduction, in products of one depth"
-        )
+        expected = f"perfect divisors of {extent}; a call covers whole groups, in products of one depth"
         return listed(axis, [f"{axis}.{level}" for level in levels], table[keeps], expected)

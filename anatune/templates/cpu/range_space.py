@@ -39,7 +39,7 @@ def check_axis(workload: Workload, axis: str) -> None:
     spatial = [spatial_axis.name for spatial_axis in workload.spatial_axes]
     if axis not in spatial:
         raise SpaceError(
-            f"{workload.operator}: {axis!r:.40} cannot have a range on CPUs, expected one of {', '.join(spatial)}"
+            f"{workload.operator}: {axis!r:.40} has no range on CPUs, expected one of {', '.join(spatial)}"
         )
     for access in workload.tensors:
         if not access.uses(axis):
@@ -49,7 +49,7 @@ def check_axis(workload: Workload, axis: str) -> None:
         inside = any(term.axis == axis for terms in others for term in terms)
         if not alone or inside or access.shape[0] != workload.extents[axis]:
             raise SpaceError(
-                f"{workload.operator}: {axis} cannot have a range on CPUs: it is not the outermost dimension of "
+                f"{workload.operator}: {axis} has no range on CPUs: it is not the outermost dimension of "
                 f"{access.tensor}, so that addresses depend on its extent"
             )
 
@@ -67,11 +67,11 @@ def most_elements(schedule: Schedule, axis: str) -> int:
         raise SpaceError(f"template {schedule.template} has no ranges, expected {_TEMPLATE} without an extension")
     check_axis(schedule.workload, axis)
     if schedule.options["simd_axis"] == axis:
-        raise SpaceError(f"{axis} cannot have a range: the schedule vectorises it")
+        raise SpaceError(f"{axis} has no range: the schedule vectorises it")
     factors = schedule.tiles[axis]
     calls, size = calls_of(schedule, axis)
     if sum(factor > 1 for factor in (*factors[:-2], calls * size)) > 1:
-        raise SpaceError(f"{axis} cannot have a range: its tiles {factors} are loops of several levels, expected one")
+        raise SpaceError(f"{axis} has no range: its tiles {factors} are loops of several levels, expected one")
     _check_packed(schedule, axis)
     most = schedule.options.get(f"most.{axis}", size)
     assert isinstance(most, int)
@@ -98,7 +98,7 @@ def _check_packed(schedule: Schedule, axis: str) -> None:
         ]
         outside = any(factor > 1 for factor in schedule.tiles[axis][:-2])
         if access.uses(axis) and (tensor in ahead or others or outside):
-            raise SpaceError(f"{axis} cannot have a range: the packed form of {tensor} depends on its extent")
+            raise SpaceError(f"{axis} has no range: the packed form of {tensor} depends on its extent")
 
 
 def calls_of(schedule: Schedule, axis: str) -> tuple[int, int]:

@@ -246,9 +246,8 @@ class CpuSpace(Space):
     def lane_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the share of lanes that hold results; the last vector is masked if the factor does not fill it."""
         axis = self.simd_axis
-        inner = (
-            self.levels[axis][-1:] if "register" in self.levels[axis] else self.levels[axis][-2:]
-        )  # a call sums over both
+        # along a reduction axis, a call sums over both inner levels
+        inner = self.levels[axis][-1:] if "register" in self.levels[axis] else self.levels[axis][-2:]
         size = points[:, [self.columns.index(f"{axis}.{level}") for level in inner]].prod(axis=1)
         shares: NDArray[np.float64] = size / (-(-size // self.lanes) * self.lanes)
         return shares
@@ -380,7 +379,7 @@ class CpuSpace(Space):
             check_factors(axis, factors, levels, self.extents[axis])
             values += [int(f) for f in factors]
         values += [self._checked_calls(axis, tiles, calls.get(axis, 0)) for axis in self.pairable]
-        values += [self._order_keeping(level, keep.get(level, self.workload.reads[0].tensor)) for level in ORDER_LEVELS]
+        values += [self._order_number(level, keep.get(level, self.workload.reads[0].tensor)) for level in ORDER_LEVELS]
         values += [int(tensor in chosen) for tensor in self.packable]
         values.append(int(parallel))
         schedule = self.schedule_of(values)
@@ -400,7 +399,7 @@ class CpuSpace(Space):
             )
         return num_calls
 
-    def _order_keeping(self, level: str, tensor: str) -> int:
+    def _order_number(self, level: str, tensor: str) -> int:
         """Return the number of the order whose innermost loops keep a tensor in the cache."""
         accesses = {access.tensor: access for access in (*self.workload.reads, self.workload.write)}
         check_names(f"keep[{level!r}]", [tensor], tuple(accesses))

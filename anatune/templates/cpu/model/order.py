@@ -108,7 +108,7 @@ class FirstPoints:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are enough points, or too many loop nests of the same few times."""
+        """True if there are enough points, or too many loop nests of the same few times."""
         return self.size >= self.count or len(self._nests) >= self._most
 
     @property

@@ -155,7 +155,7 @@ def pack_machine(hardware: CpuSpec, dot: DotGroup | None = None, *, is_integer: 
     )
 
 
-def _set_distance(distance: int, cache_size: int, ways: int) -> int:
+def _set_gap(distance: int, cache_size: int, ways: int) -> int:
     """Return gcd(distance, bytes of a way): the distance in the sets of a cache of addresses `distance` bytes apart.
 
     Physical pages are placed at random, so strides of a page and more collide no further than within a page.
@@ -163,9 +163,9 @@ def _set_distance(distance: int, cache_size: int, ways: int) -> int:
     return math.gcd(distance, min(_PAGE_BYTES, max(1, cache_size // ways)))
 
 
-def _row_set_distance(access: Access, element: int, cache_size: int, ways: int) -> float:
+def _row_set_gap(access: Access, element: int, cache_size: int, ways: int) -> float:
     """Return the distance in the sets of a cache of neighbouring rows of the last dimension."""
-    return float(_set_distance(access.shape[-1] * element, cache_size, ways)) if len(access.shape) > 1 else 0.0
+    return float(_set_gap(access.shape[-1] * element, cache_size, ways)) if len(access.shape) > 1 else 0.0
 
 
 def _is_ragged(access: Access, element: int, line: int) -> bool:
@@ -282,9 +282,7 @@ def pack_nest(space: CpuSpace) -> CpuNest:
             end = 2 if d == len(dims) - 1 else 1
             widest = max(terms, key=lambda term: term.coefficient, default=Term(axes[0], 1))
             collides = d > 0 and x < len(workload.reads)  # see `tensors` below
-            gaps = [
-                _set_distance(distance * widest.coefficient, c.size_bytes, c.ways) if collides else 0 for c in caches
-            ]
+            gaps = [_set_gap(distance * widest.coefficient, c.size_bytes, c.ways) if collides else 0 for c in caches]
             collider = (number[widest.axis], *gaps)
             for t, term in enumerate(terms):
                 done = end if t == len(terms) - 1 else 0
@@ -300,7 +298,7 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         loads.append(float(space.lanes) if stride < 0 else float(min(stride, space.lanes)))
     line = space.hardware.l1.line_bytes
     tensors = [
-        [size, 0.0, _is_ragged(x, size, line), *(_row_set_distance(x, size, c.size_bytes, c.ways) for c in caches)]
+        [size, 0.0, _is_ragged(x, size, line), *(_row_set_gap(x, size, c.size_bytes, c.ways) for c in caches)]
         for x, size in ((x, DTYPE_BYTES[held[x.tensor]]) for x in workload.reads)
     ]
     # accumulators stay in registers while operands are read, so rows of the result do not collide

@@ -59,9 +59,8 @@ class PointWriter:
         if not len(nodes):
             return True
         last = int(np.lexsort(nodes.T[::-1])[-1])
-        end = (
-            float(nodes[last, KEY_TIE]) if search.count == len(search.heap) else math.inf
-        )  # nodes after the last one were dropped
+        # a full heap has dropped the nodes after the last one
+        end = float(nodes[last, KEY_TIE]) if search.count == len(search.heap) else math.inf
         while not self._first.is_full:
             self.step = min(float(self._following.min()), end)
             if math.isinf(self.step):

@@ -80,11 +80,8 @@ class _ProgramNests(NamedTuple):
     def fits(self, model: CpuModel) -> bool:
         """Return whether the columns of points have the same meaning at another extent."""
         space, other = self.model.space, model.space
-        return (
-            space.columns == other.columns
-            and space.orders == other.orders
-            and self.model.workload.extents[self.axis] > 1
-        )
+        is_same = space.columns == other.columns and space.orders == other.orders
+        return is_same and self.model.workload.extents[self.axis] > 1
 
     def points(self, extent: int) -> Ints:
         """Return the points at another extent, as `cpu.range_space.schedule_at` defines them."""
@@ -123,7 +120,7 @@ class CpuFamily(ProgramFamily):
         space = self._model(workload.extents[-1], None).space
         self._simd = space.simd_axis
         if self._simd == axis:
-            raise SpaceError(f"{largest.operator}: {axis} cannot have a range on CPUs: the schedules vectorise it")
+            raise SpaceError(f"{largest.operator}: {axis} has no range on CPUs: the schedules vectorise it")
         self._models: dict[int, _ExtentModels] = {}
         self._proven_s: dict[int, float] = {}
 

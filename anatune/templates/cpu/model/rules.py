@@ -33,9 +33,9 @@ class _AxisChoices(NamedTuple):
 
     is_simd: bool
     is_unrolled: bool
-    """Whether its factor only multiplies the unrolled steps of a call, which the rule microkernel_code limits."""
+    """True if its factor only multiplies the unrolled steps of a call, which the rule microkernel_code limits."""
     uses: tuple[bool, ...]
-    """Whether the axis indexes each operand."""
+    """True if the axis indexes each operand."""
     choices: tuple[tuple[int, bool, bool, int], ...]
     """(factor in the microkernel, has a pair, has chunks, number of such tilings) for each different choice."""
 

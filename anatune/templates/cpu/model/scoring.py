@@ -119,9 +119,7 @@ class CpuScoring(AnalyticalModel):
 
     def _run(self, points: Points, task: int, *, full: bool = False, compiled: Floats | None = None) -> Scores:
         """Return rule codes, seconds and columns of `points` (NUM_RESULTS, num_points; no rows unless `full`)."""
-        points = np.require(
-            np.atleast_2d(points), np.int64, ["C", "W"]
-        )  # numba would compile again for read-only arrays
+        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # numba recompiles for read-only arrays
         size = len(points)
         chunk = new_chunk(
             points.shape[1], self.nest.uses.shape[1], self.nest.uses.shape[0], len(self.machine.size_bytes)

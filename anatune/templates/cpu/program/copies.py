@@ -145,10 +145,10 @@ class _CopyWriter:
             indices[dimension.index] = position
         if at_once:
             last = layout.dimensions[-1]
-            for place in range(last.size):
-                indices[last.index] = str(place + last.low)
-                value = self._element(indices) if place < box[-1][1] else self._fill()
-                self.text.line(f"{self.target}[{affine(terms, constant + place)}] = {value}")
+            for offset in range(last.size):
+                indices[last.index] = str(offset + last.low)
+                value = self._element(indices) if offset < box[-1][1] else self._fill()
+                self.text.line(f"{self.target}[{affine(terms, constant + offset)}] = {value}")
         elif all(stop > start for start, stop in box):
             value = self._fill() if is_border else self._element(indices)
             self.text.line(f"{self.target}[{affine(terms, constant)}] = {value}")

@@ -60,7 +60,7 @@ class TensorLayout(Protocol):
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of a strided buffer.
+    """A dimension of a strided buffer.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Strided:
         self.dimensions = dimensions
         self.is_copy = is_copy
         self.whole_groups = whole_groups
-        """Whether zeros fill up the last group of neighbours (see `DotGroup`)."""
+        """True if zeros fill up the last group of neighbours (see `DotGroup`)."""
         outermost = max(dimensions, key=lambda d: d.pitch * d.size, default=None)
         self.size = (outermost.pitch * outermost.size if outermost else 1) + slack
         self._per_axis: dict[str, int] = {}
@@ -158,7 +158,7 @@ class Slivers:
         self.walk = tuple(walk)
         columns = math.prod(extents[axis] for axis in rows) * self.width
         self.sums_at = self.group * self.depth * columns
-        """Where the sums along the reduction begin, if they follow (see `SumsOfSlivers`)."""
+        """Offset of the sums along the reduction, if there are any (see `SumsOfSlivers`)."""
         has_sums = nest.group is not None and nest.group.shift != 0 and access.tensor == nest.group.vectors
         self.size = self.sums_at + (_SUM_BYTES * columns if has_sums else 0)
 

@@ -87,7 +87,7 @@ class LoopNest(NamedTuple):
 
     @property
     def is_partial(self) -> bool:
-        """Whether sums are completed in several calls: a reduction axis has a loop outside the microkernel."""
+        """True if sums are completed in several calls: a reduction axis has a loop outside the microkernel."""
         spatial = set(self.parts)
         return any(loop.axis not in spatial for loop in self.cache)
 

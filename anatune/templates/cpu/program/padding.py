@@ -26,7 +26,7 @@ _MOST_BORDER_TILES = 6
 
 
 class Skip(NamedTuple):
-    """One dimension whose taps outside the tensor are skipped.
+    """A dimension whose taps outside the tensor are skipped.
 
     Attributes
     ----------

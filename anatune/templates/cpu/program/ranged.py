@@ -71,9 +71,8 @@ def ranged_program(
     repeats = max(2, -(-middle // most)) if in_calls else 0
     whole = piece is None or not in_calls or largest <= piece or _is_packed_along(schedule, axis)
     extents = RunTimeExtent(axis, most, repeats, largest, None if whole else piece)
-    fewest = (
-        least if extents.piece is None else min(least, extents.piece // 2)
-    )  # slightly more than a piece becomes two halves
+    # an extent slightly above a piece becomes two halves
+    fewest = least if extents.piece is None else min(least, extents.piece // 2)
     sizes = sorted({size for extent in range(fewest, largest + 1) for size in sizes_of_calls(extent, most)})
 
     tiles: list[Tile] = []
@@ -82,21 +81,20 @@ def ranged_program(
     others = [other for other in kernels.nest.calls if other != axis]
     for number, combination in enumerate(itertools.product(*(kernels.parts[other] for other in others))):
         parts = dict(zip(others, combination, strict=True))
-        kernel_of_size: dict[int, Microkernel] = {}
+        by_size: dict[int, Microkernel] = {}
         for size in sizes:
             part = Part(0, max(repeats, 1), size)
             kernels.parts[axis] = (part,)
-            kernel_of_size[size] = kernels.microkernel(f"{prefix}_{number}_of_{size}", {**parts, axis: part})
-        kernel_of_size = {
-            size: _add_chains(_match_streams(kernel, kernel_of_size[sizes[-1]]), schedule)
-            for size, kernel in kernel_of_size.items()
+            by_size[size] = kernels.microkernel(f"{prefix}_{number}_of_{size}", {**parts, axis: part})
+        by_size = {
+            size: _add_chains(_match_streams(kernel, by_size[sizes[-1]]), schedule) for size, kernel in by_size.items()
         }
-        functions += [microkernel_ir(kernel) for kernel in kernel_of_size.values()]
-        chosen = kernel_of_size[sizes[-1]]
-        microkernels += kernel_of_size.values()
+        functions += [microkernel_ir(kernel) for kernel in by_size.values()]
+        chosen = by_size[sizes[-1]]
+        microkernels += by_size.values()
         if most > 1:
             chosen = replace(chosen, name=f"{prefix}_{number}")
-            functions.append((choice_ir(chosen.name, kernel_of_size), set()))
+            functions.append((choice_ir(chosen.name, by_size), set()))
         tiles.append(({axis: Part(0, max(repeats, 1), sizes[-1]), **parts}, chosen))
     ahead = frozenset(words_of(schedule, "packed_ahead"))
     parallel = bool(schedule.options.get("parallel", False)) and threads > 1

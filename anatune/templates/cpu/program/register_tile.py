@@ -261,7 +261,7 @@ class Microkernel:
 
     @property
     def keeps_sums(self) -> bool:
-        """Whether partial sums are in a buffer of the dtype of the accumulators instead of the narrower result."""
+        """True if partial sums are in a buffer of the dtype of the accumulators instead of the narrower result."""
         return self.is_partial and self.result.dtype != self.accumulator
 
     @property

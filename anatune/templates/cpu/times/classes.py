@@ -35,7 +35,7 @@ __all__ = [
     "SearchClass",
     "Terms",
     "Transfers",
-    "seconds_one",
+    "point_seconds",
     "transfers_of",
     "unrolling",
 ]
@@ -150,7 +150,7 @@ class Terms(NamedTuple):
 
 
 class SearchClass(NamedTuple):
-    """One packing and distribution over the cores, with the data of its tiles."""
+    """A packing and a distribution over the cores, with the data of its tiles."""
 
     number: int
     parallel: int
@@ -180,6 +180,6 @@ def transfers_of(nest: CpuNest, caches: Caches) -> Transfers:
 
 
 @jit_inline
-def seconds_one(terms: Terms, core_s: float, memory_s: float) -> float:
+def point_seconds(terms: Terms, core_s: float, memory_s: float) -> float:
     """Return the time of a point from the core seconds of the busiest core and all transfer seconds of the nest."""
     return combine(core_s, terms.share * memory_s, terms.exposed) + terms.fixed_s

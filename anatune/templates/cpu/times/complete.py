@@ -12,10 +12,10 @@ from anatune.templates.cpu.times.classes import (
     MicrokernelShape,
     SearchClass,
     Terms,
-    seconds_one,
+    point_seconds,
     transfers_of,
 )
-from anatune.templates.cpu.times.lattice import inner_seconds, is_divided_by, segment_seconds
+from anatune.templates.cpu.times.lattice import inner_seconds, is_divisor, segment_seconds
 from anatune.templates.cpu.times.microkernel import NUM_PARTS, core_cycles
 from anatune.templates.cpu.times.nest import CpuMachine, CpuNest
 
@@ -77,7 +77,7 @@ def _write(
                 memory_s = inside_s + l2_s[o] + l3_s[p] + outer_s[q]
                 if memory_s == np.inf or count == completions.shape[0]:
                     continue
-                time_s = seconds_one(terms, core_s, memory_s)
+                time_s = point_seconds(terms, core_s, memory_s)
                 step = np.log(time_s) / terms.tie  # 1e-9 allows for rounding; the caller computes the exact time
                 if np.floor(step + 1e-9) > tie_step:
                     later = min(later, time_s)
@@ -116,12 +116,8 @@ def complete(
         (inf: there is none).
     """
     core, terms, packed = machine.core, search_class.terms, search_class.tiles.caches.packed
-    middle, middle_worth, chunks, chunk_worth = (
-        search_class.middle,
-        search_class.middle_worth,
-        search_class.chunks,
-        search_class.chunk_worth,
-    )
+    middle, middle_worth = search_class.middle, search_class.middle_worth
+    chunks, chunk_worth = search_class.chunks, search_class.chunk_worth
     tiles, lattice = search_class.tiles, search_class.tiles.lattice
     whole = lattice.shape[0] - 1
     num_axes = nest.extents.shape[0]
@@ -149,23 +145,23 @@ def complete(
     for m in range(middle.shape[0]):
         middle_row = middle[m]
         l2_tile = lattice[middle_row]
-        if not is_divided_by(inner, l2_tile):
+        if not is_divisor(inner, l2_tile):
             continue
-        lowest_s = seconds_one(terms, core_s, inside_s + middle_worth[m])
+        lowest_s = point_seconds(terms, core_s, inside_s + middle_worth[m])
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
         lowest = _order_seconds(l2_orders, inside, middle_row, tiles, l2_s)
-        lowest_s = seconds_one(terms, core_s, inside_s + lowest + middle_worth[m])
+        lowest_s = point_seconds(terms, core_s, inside_s + lowest + middle_worth[m])
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
         for n in range(chunks.shape[0]):
             chunk_row = chunks[n]
             chunk = lattice[chunk_row]
-            if not is_divided_by(l2_tile, chunk):
+            if not is_divisor(l2_tile, chunk):
                 continue
-            lowest_s = seconds_one(terms, core_s, inside_s + lowest + chunk_worth[n])
+            lowest_s = point_seconds(terms, core_s, inside_s + lowest + chunk_worth[n])
             if lowest_s > limit:
                 later = min(later, lowest_s)
                 continue

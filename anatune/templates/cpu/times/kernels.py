@@ -7,7 +7,7 @@ import math
 from anatune.numerics._jit import jit_helper, jit_sequence
 from anatune.numerics.columns import CHUNK_SIZE, Ints
 from anatune.templates.cpu.times.columns import CpuChunk, CpuCol
-from anatune.templates.cpu.times.microkernel import call_one, result_stores, rule_one, step_one
+from anatune.templates.cpu.times.microkernel import broken_rule, call_one, result_stores, step_one
 from anatune.templates.cpu.times.nest import CpuCore, CpuNest, skips_padding, steps_of
 
 __all__ = ["core_columns", "load_points"]
@@ -237,7 +237,7 @@ def core_columns(nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
         v[CpuCol.CYCLES + i] += v[CpuCol.PADDING + i]
         v[CpuCol.OVERHEAD_S + i] += v[CpuCol.PADDING + i]
     for i in range(_N):
-        v[CpuCol.RULE + i] = rule_one(
+        v[CpuCol.RULE + i] = broken_rule(
             cpu, v[CpuCol.REGISTERS + i], v[CpuCol.PAIRS + i], v[CpuCol.UNROLLED_FMA + i], v[CpuCol.PARALLEL + i],
             v[CpuCol.CHUNKS + i],
         )  # fmt: skip

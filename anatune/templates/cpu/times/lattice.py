@@ -9,7 +9,7 @@ from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.templates.cpu.times.classes import LatticeTiles, MicrokernelShape, Transfers
 from anatune.templates.cpu.times.nest import CpuMachine, CpuNest, first_tile, footprint
 
-__all__ = ["capacities", "cover", "inner_seconds", "is_divided_by", "segment_seconds"]
+__all__ = ["capacities", "cover", "inner_seconds", "is_divisor", "segment_seconds"]
 
 _BLOCK = 64
 """Number of large tiles that are tested together."""
@@ -36,8 +36,8 @@ def capacities(nest: CpuNest, machine: CpuMachine, tiles: Ints, packed: Bools) -
 
 
 @jit_inline
-def is_divided_by(small: Ints, large: Ints) -> bool:
-    """Return whether a tile consists of whole tiles `small`."""
+def is_divisor(small: Ints, large: Ints) -> bool:
+    """Return whether a tile `large` consists of whole tiles `small`."""
     fits = True
     for a in range(small.shape[0]):
         if large[a] < small[a] or large[a] % small[a] != 0:  # a comparison costs less than a division

@@ -23,11 +23,11 @@ __all__ = [
     "NUM_PARTS",
     "REGISTERS",
     "CpuRule",
+    "broken_rule",
     "call_one",
     "core_cycles",
     "kernel_rules",
     "result_stores",
-    "rule_one",
     "step_one",
 ]
 
@@ -37,7 +37,7 @@ ACCUMULATORS, REGISTERS, MULTIPLY_ADDS, NUM_PARTS = 0, 1, 2, 3
 They are the accumulators and registers of the largest microkernel, and the multiply-adds of its unrolled body.
 """
 CpuRule = IntEnum("CpuRule", "microkernel_pairs microkernel_registers microkernel_code parallel_cores")
-"""Id of a rule -> its code, which `rule_one` returns for points that break it."""
+"""Id of a rule -> its code, which `broken_rule` returns for points that break it."""
 
 
 @jit_inline
@@ -58,7 +58,7 @@ def _overlap(left: float, right: float) -> float:
 
 
 @jit_inline
-def _folds_broadcasts(cpu: CpuCore, accumulators: float, broadcast: float) -> bool:
+def _folds(cpu: CpuCore, accumulators: float, broadcast: float) -> bool:
     """Return whether multiply-adds read broadcast elements directly from memory, one each (AVX-512)."""
     return cpu.folds_broadcasts > 0.0 and broadcast >= accumulators
 
@@ -71,11 +71,7 @@ def _registers(cpu: CpuCore, accumulators: float, held: float, broadcast: float)
     reach 98 % of the peak of a Zen 4, 32 rows spill).
     """
     products = accumulators + cpu.product_registers
-    return (
-        products
-        + held
-        + (0.0 if _folds_broadcasts(cpu, accumulators, broadcast) else min(broadcast, cpu.broadcasts_held))
-    )
+    return products + held + (0.0 if _folds(cpu, accumulators, broadcast) else min(broadcast, cpu.broadcasts_held))
 
 
 @jit_scalar
@@ -121,7 +117,7 @@ def step_one(
     fma = max(accumulators * (1.0 / cpu.fma_per_cycle), operations * (1.0 / cpu.vector_ops)) * (1.0 / cpu.reachable)
     load = (loads - broadcast) * (1.0 / cpu.loads) + broadcast * (1.0 / cpu.broadcasts)
     latency = cpu.fma_latency * reduces
-    separate = loads - (broadcast if _folds_broadcasts(cpu, accumulators, broadcast) else 0.0)
+    separate = loads - (broadcast if _folds(cpu, accumulators, broadcast) else 0.0)
     issue = (operations + separate + cpu.loop_instructions / unroll) * (1.0 / cpu.issue_width)
     step = max(_overlap(_overlap(fma, load), issue), latency)
     # spilled: every accumulator is loaded and stored in each step
@@ -140,7 +136,7 @@ def call_one(cpu: CpuCore, stores: float, reloads: float, reduces: float, partia
 
 
 @jit_inline
-def rule_one(
+def broken_rule(
     cpu: CpuCore, registers: float, pairs: float, multiply_adds: float, parallel: float, chunks: float
 ) -> float:
     """Return 0, or the code of the first broken `CpuRule`."""
@@ -161,7 +157,7 @@ def kernel_rules(nest: CpuNest, cpu: CpuCore, kernels: Ints, own_rows: Ints, rul
     own_rows : (num_kernels, X - 1) int64
         Rows of each operand.
     rules : (num_kernels,) int64
-        Overwritten, as `rule_one`.
+        Overwritten, as `broken_rule`.
     """
     for k in range(kernels.shape[0]):
         rows, vectors = float(kernels[k, 0]), float(kernels[k, 1])
@@ -176,7 +172,7 @@ def kernel_rules(nest: CpuNest, cpu: CpuCore, kernels: Ints, own_rows: Ints, rul
         rows = math.ceil(rows / block)
         registers = _registers(cpu, rows * vectors, held, broadcast)
         multiply_adds = rows * vectors * kernels[k, 2]
-        rules[k] = rule_one(cpu, registers, float(kernels[k, 3]), multiply_adds, 1.0, float(kernels[k, 4]))
+        rules[k] = broken_rule(cpu, registers, float(kernels[k, 3]), multiply_adds, 1.0, float(kernels[k, 4]))
 
 
 @jit_inline

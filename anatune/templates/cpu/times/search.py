@@ -2,7 +2,7 @@
 
 The time of a point. A point of one class (one packing, one distribution over the cores) is a chain of tiles,
 microkernel < L1 tile < L2 tile < chunk < whole nest, with an order of the loops between neighbours. Its time is
-``combine(core, memory) + fixed`` (`seconds_one`). The core seconds depend on the L1 tile and its microkernel only. The
+``combine(core, memory) + fixed`` (`point_seconds`). Core seconds depend on the L1 tile and its microkernel only. The
 transfer seconds are a sum over the caches, and the chain decides each cache at one place: between the last tile that
 the cache holds and the first that it does not (`lattice.segment_seconds`). So they are a sum of one term for each pair
 of neighbours. The time is monotone in core and transfer seconds.
@@ -51,7 +51,7 @@ from anatune.templates.cpu.times.classes import (
     MicrokernelShape,
     SearchClass,
     Transfers,
-    seconds_one,
+    point_seconds,
     transfers_of,
     unrolling,
 )
@@ -181,15 +181,9 @@ def _begin(walk: _Enumeration, options: MicrokernelOptions, divisors: Ints, firs
 
 @jit_helper
 def _advance(
-    nest: CpuNest,
-    core: CpuCore,
-    options: MicrokernelOptions,
-    divisors: Ints,
-    shape: MicrokernelShape,
-    walk: _Enumeration,
-    first: int,
-    last: int,
-) -> bool:
+    nest: CpuNest, core: CpuCore, options: MicrokernelOptions, divisors: Ints, shape: MicrokernelShape,
+    walk: _Enumeration, first: int, last: int,
+) -> bool:  # fmt: skip
     """Move to the next choice for the axes `first` to `last` of the sequence; return whether there is one.
 
     Choices that need more registers than any rule allows, or too long a straight-line body, are skipped.
@@ -306,12 +300,12 @@ def _keep_orders(
     core_s = terms.share * cycles / core.clock_hz
     key[KEY_ACCUMULATORS] = -parts[ACCUMULATORS]
     key[KEY_UNROLL] = unrolling(float(walk.unrolls[shape.inner.shape[0]]))
-    if not _may_enter(heap, count, key, seconds_one(terms, core_s, least_s), terms.tie):
+    if not _may_enter(heap, count, key, point_seconds(terms, core_s, least_s), terms.tie):
         return count
     for o in range(orders.shape[0]):
         if orders[o, 0] == -2:
             break
-        time_s = seconds_one(terms, core_s, outside_s + inner_seconds(nest, orders[o], shape, transfers))
+        time_s = point_seconds(terms, core_s, outside_s + inner_seconds(nest, orders[o], shape, transfers))
         if time_s <= _limit(heap, count, terms.tie):
             key[KEY_TIE] = np.floor(np.log(time_s) / terms.tie - 1e-9)
             _write_node(shape, o, search_class.number, key)
@@ -381,7 +375,7 @@ def best_kernels(
             evaluated += looked
         least = floors.whole[whole] + (parts_of_sums - 1.0) * _partial_cycles(nest, core, inner)
         floors.cycles[row] = max(floors.cycles[row], least * (1.0 - 1e-12))
-        if seconds_one(terms, terms.share * floors.cycles[row] / core.clock_hz, least_s) > limit:
+        if point_seconds(terms, terms.share * floors.cycles[row] / core.clock_hz, least_s) > limit:
             continue
         lowest = np.inf
         key[KEY_VOLUME] = -1.0
@@ -390,7 +384,7 @@ def best_kernels(
         _begin(walk, options, divisors, 0)
         while _advance(nest, core, options, divisors, shape, walk, 0, num_blocked):
             cycles = _calls_cycles(nest, core, options, shape, inside)
-            if seconds_one(terms, terms.share * cycles / core.clock_hz, least_s) > limit:
+            if point_seconds(terms, terms.share * cycles / core.clock_hz, least_s) > limit:
                 lowest = min(lowest, cycles)
                 continue
             _unroll_all(options, shape)
@@ -401,47 +395,25 @@ def best_kernels(
             lowest = min(lowest, cycles)
             key[KEY_ACCUMULATORS] = -parts[ACCUMULATORS]
             key[KEY_UNROLL] = 1.0
-            time_s = seconds_one(terms, terms.share * cycles / core.clock_hz, least_s)
+            time_s = point_seconds(terms, terms.share * cycles / core.clock_hz, least_s)
             if time_s > limit or not _may_enter(heap, count, key, time_s, terms.tie):
                 continue
             if num_blocked == num_axes:
                 evaluated += 1
                 count = _keep_orders(
-                    nest,
-                    core,
-                    search_class,
-                    shape,
-                    cycles,
-                    parts,
-                    outside_s,
-                    least_s,
-                    transfers,
-                    walk,
-                    key,
-                    heap,
-                    count,
-                )
+                    nest, core, search_class, shape, cycles, parts, outside_s, least_s, transfers, walk, key,
+                    heap, count,
+                )  # fmt: skip
                 continue
             _begin(walk, options, divisors, num_blocked)
             while _advance(nest, core, options, divisors, shape, walk, num_blocked, num_axes):
                 cycles = core_cycles(nest, core, shape, packed, rows, parts, False)
                 evaluated += 1
-                if seconds_one(terms, terms.share * cycles / core.clock_hz, least_s) <= limit:
+                if point_seconds(terms, terms.share * cycles / core.clock_hz, least_s) <= limit:
                     count = _keep_orders(
-                        nest,
-                        core,
-                        search_class,
-                        shape,
-                        cycles,
-                        parts,
-                        outside_s,
-                        least_s,
-                        transfers,
-                        walk,
-                        key,
-                        heap,
-                        count,
-                    )
+                        nest, core, search_class, shape, cycles, parts, outside_s, least_s, transfers, walk, key,
+                        heap, count,
+                    )  # fmt: skip
             limit = _limit(heap, count, terms.tie)
         if lowest < np.inf:
             floors.cycles[row] = max(floors.cycles[row], lowest * (1.0 - 1e-12))

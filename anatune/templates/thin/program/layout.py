@@ -98,13 +98,11 @@ class ThinLayout(KernelLayout):
 
     @property
     def is_apart(self) -> bool:
-        """Whether each thread stores only what it has summed itself, so that no thread waits for another."""
-        stores_own_sums = self.results == self.thread["n"] or (
-            self.thread["k"] == 1 and self.num_keepers == self.thread["n"]
-        )
+        """True if each thread stores only what it has summed itself, so that no thread waits for another."""
+        keeps_own = self.results == self.thread["n"] or (self.thread["k"] == 1 and self.num_keepers == self.thread["n"])
         in_order = self.rows == 1 or not self.nest.rows_inside
         first = self.stride > 1 or self.thread["k"] == 1 or self.thread["n"] == 1
-        return stores_own_sums and in_order and first and self.slots == self.vector["n"] == 1
+        return keeps_own and in_order and first and self.slots == self.vector["n"] == 1
 
     @property
     def num_keepers(self) -> int:

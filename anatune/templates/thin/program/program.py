@@ -193,7 +193,7 @@ class ThinWriter(KernelWriter[ThinLayout]):
 
     @property
     def _has_dots(self) -> bool:
-        """Whether one instruction sums four products of bytes: neighbours along k fill words of both operands."""
+        """True if one instruction sums four products of bytes: neighbours along k fill words of both operands."""
         layout = self.layout
         capable = (layout.hardware.compute_capability or 0.0) >= DOTS_SINCE
         return capable and self.workload.dtype == "int8" and layout.load % 4 == 0 and layout.small_load % 4 == 0

@@ -20,20 +20,20 @@ from anatune.templates.gpu.times.columns import Gpu
 from anatune.templates.gpu.times.occupancy import ceil_div
 from anatune.templates.thin.times.columns import ThinStream
 
-__all__ = ["MOST_PRODUCTS", "ThinBlock", "ThinRule", "block_one", "flight_one", "registers_one", "rule_one"]
+__all__ = ["MOST_PRODUCTS", "ThinBlock", "ThinRule", "broken_rule", "loads_in_flight", "make_block", "thread_registers"]
 
 ThinRule = IntEnum(
     "ThinRule",
     "threads_per_block shared_bytes_per_block registers_per_thread products_per_step split grid_blocks",
 )
-"""Id of a rule -> its code, which `rule_one` returns for points that break it."""
+"""Id of a rule -> its code, which `broken_rule` returns for points that break it."""
 MOST_PRODUCTS = 1024
 """Most products of a thread and step. They are unrolled, and the code must fit the instruction cache."""
 BASE_REGISTERS = 16
 """Registers of loop counter, addresses of three tensors, and predicates.
 
-Source of this number and of the weights in `registers_one`: a fit to 143 kernels compiled for sm_80 (float32, float16,
-int8, 1 to 16 rows), which is off by 12 registers on average.
+Source of this number and of the weights in `thread_registers`: a fit to 143 kernels compiled for sm_80 (float32,
+float16, int8, 1 to 16 rows), which is off by 12 registers on average.
 """
 AHEAD_ROWS = 4
 """Rows of the small operand that the compiler loads ahead of their use. Source: the same kernels."""
@@ -88,7 +88,7 @@ class ThinBlock(NamedTuple):
 
 
 @jit_sequence
-def block_one(point: Ints, stream: ThinStream) -> ThinBlock:
+def make_block(point: Ints, stream: ThinStream) -> ThinBlock:
     """Return the tiles and loads of a point (columns of `ThinSpace`)."""
     n_thread, n_each, n_vector = point[0], point[1], point[2]
     k_thread, k_each, k_vector, split = point[3], point[4], point[5], point[6]
@@ -144,20 +144,20 @@ def block_one(point: Ints, stream: ThinStream) -> ThinBlock:
 
 
 @jit_sequence
-def flight_one(block: ThinBlock) -> int:
+def loads_in_flight(block: ThinBlock) -> int:
     """Return the loads of the large operand that a thread has in flight: all of a step if another step follows."""
     return block.loads if block.steps > 1 else min(block.loads, SUNK_LOADS)
 
 
 @jit_sequence
-def registers_one(block: ThinBlock, rows: int) -> int:
+def thread_registers(block: ThinBlock, rows: int) -> int:
     """Return the registers that a thread needs: sums, loads in flight, rows of the small operand, addresses."""
-    held = flight_one(block) * (block.load_words + 1)
+    held = loads_in_flight(block) * (block.load_words + 1)
     return BASE_REGISTERS + 6 * block.accumulators // 5 + held + min(rows, AHEAD_ROWS) * block.small_words
 
 
 @jit_sequence
-def rule_one(block: ThinBlock, shared_bytes: int, cap: int, gpu: Gpu) -> int:
+def broken_rule(block: ThinBlock, shared_bytes: int, cap: int, gpu: Gpu) -> int:
     """Return the code of the first broken rule, 0 if legal; `cap` is the most registers that a thread can have."""
     fewest = LEAST_REGISTERS + block.accumulators + block.loads * block.load_words + block.small_words
     code = ThinRule.grid_blocks if block.blocks > MAX_GRID else 0

@@ -23,7 +23,7 @@ class ThinStream(NamedTuple):
     run: int
     """Elements along that index that are evenly spaced in memory."""
     step: int
-    """Their distance in elements."""
+    """Distance of these elements in memory, in elements."""
     misaligned: int
     """1 if rows can start inside a sector."""
     small_width: int

@@ -27,7 +27,7 @@ from anatune.numerics.columns import Floats, Ints
 from anatune.templates.gpu.times.columns import Gpu
 from anatune.templates.gpu.times.occupancy import resident_blocks_one
 from anatune.templates.gpu.times.waves import SM_FILL_BYTES, norm4, sector_bytes_one, waves_one
-from anatune.templates.thin.times.block import ThinBlock, block_one, flight_one, registers_one, rule_one
+from anatune.templates.thin.times.block import ThinBlock, broken_rule, loads_in_flight, make_block, thread_registers
 from anatune.templates.thin.times.columns import ThinCol, ThinStream
 
 __all__ = ["BLOCK_CYCLES", "LOAD_INSTRUCTIONS", "QUEUE", "STEP_INSTRUCTIONS", "run_streams"]
@@ -66,7 +66,7 @@ class _StepCycles(NamedTuple):
 
 
 @jit_sequence
-def _large_bytes_one(block: ThinBlock, stream: ThinStream) -> float:
+def _large_step_bytes(block: ThinBlock, stream: ThinStream) -> float:
     """Return the bytes of the sectors that a step of a block reads of the large operand, without the tail."""
     element = float(stream.element_bytes)
     inside = float(stream.batch) * stream.n / block.tiles
@@ -80,19 +80,20 @@ def _large_bytes_one(block: ThinBlock, stream: ThinStream) -> float:
 
 
 @jit_inline
-def _lines_one(count: float, step: int, element: float) -> float:
+def _cache_lines(count: float, step: int, element: float) -> float:
     """Return the number of cache lines of `count` neighbouring elements; L1 looks up one in a cycle."""
     return max(1.0, count * max(1.0, float(step)) * element / LINE)
 
 
 @jit_sequence
-def _step_one(point: Ints, block: ThinBlock, sm_byte: float, stream: ThinStream, gpu: Gpu) -> _StepCycles:
+def _step_cycles(point: Ints, block: ThinBlock, sm_byte: float, stream: ThinStream, gpu: Gpu) -> _StepCycles:
     element = float(stream.element_bytes)
     words = stream.dots == 1 and block.load % 4 == 0 and block.small_load % 4 == 0
     products = float(block.products)
     large = block.loads * (LOAD_INSTRUCTIONS + 0.5 * block.load_words + stream.address)
-    small_words = math.ceil(block.small_load * element / 4.0)
-    small = block.small_loads * (LOAD_INSTRUCTIONS + 0.5 * small_words + stream.small_address)
+    small = block.small_loads * (
+        LOAD_INSTRUCTIONS + 0.5 * math.ceil(block.small_load * element / 4.0) + stream.small_address
+    )
     convert = stream.convert * (block.loads * block.load + block.small_loads * block.small_load)
     if words:
         products *= 0.25
@@ -102,28 +103,28 @@ def _step_one(point: Ints, block: ThinBlock, sm_byte: float, stream: ThinStream,
     fma = block.warps * WARP * products * gpu.packing / gpu.fma_per_cycle
     side = min(float(point[3] if stream.along_k == 1 else point[0]), WARP)  # lanes of a warp that read neighbours
     together = side if stream.along_k == 1 else 1.0  # different loads of the small operand
-    l1 = block.loads * WARP / side * _lines_one(side * block.load, stream.step, element)
-    l1 += block.small_loads * _lines_one(together * block.small_load, 1, element)
+    l1 = block.loads * WARP / side * _cache_lines(side * block.load, stream.step, element)
+    l1 += block.small_loads * _cache_lines(together * block.small_load, 1, element)
     l1 *= block.warps * LINE / gpu.shared_bytes_cycle
     small_step_bytes = stream.products * max(32.0, float(stream.m) * stream.k / block.all_steps * element)
-    num_bytes = _large_bytes_one(block, stream) + small_step_bytes
+    num_bytes = _large_step_bytes(block, stream) + small_step_bytes
     compute = norm4(fma, issue, l1)
     memory = num_bytes * sm_byte
     return _StepCycles(fma, issue, l1, compute, memory, norm4(compute, memory, 0.0), num_bytes)
 
 
 @jit_sequence
-def _alone_one(block: ThinBlock, step: _StepCycles, missing: float, stream: ThinStream, gpu: Gpu) -> float:
+def _lone_step_cycles(block: ThinBlock, step: _StepCycles, missing: float, stream: ThinStream, gpu: Gpu) -> float:
     """Return the cycles of a step of a block that is alone on its SM; `missing` is the share of loads from DRAM."""
     warp_issue = step.issue / block.warps * gpu.issue_per_cycle  # one instruction a cycle
     chain = max(block.chain * gpu.fma_latency, warp_issue)
     latency = gpu.l2_latency + missing * (gpu.dram_latency - gpu.l2_latency)
-    turns = math.ceil(block.loads / float(flight_one(block)))
+    turns = math.ceil(block.loads / float(loads_in_flight(block)))
     return turns * QUEUE * latency + step.memory + max(chain, step.compute)
 
 
 @jit_sequence
-def _meeting_one(block: ThinBlock, sm_byte: float, stream: ThinStream, gpu: Gpu) -> tuple[float, float]:
+def _end_cycles(block: ThinBlock, sm_byte: float, stream: ThinStream, gpu: Gpu) -> tuple[float, float]:
     """Return the cycles that the end of a block keeps an SM busy, and the cycles that it takes."""
     result_bytes = stream.result_bytes / (float(stream.batch) * stream.m * stream.n)
     if block.split > 1:
@@ -142,7 +143,7 @@ def _meeting_one(block: ThinBlock, sm_byte: float, stream: ThinStream, gpu: Gpu)
 
 
 @jit_sequence
-def _dram_bytes_one(block: ThinBlock, step_bytes: float, workspace: float, stream: ThinStream, gpu: Gpu) -> float:
+def _dram_bytes(block: ThinBlock, step_bytes: float, workspace: float, stream: ThinStream, gpu: Gpu) -> float:
     """Return the bytes that cross the DRAM boundary: the large operand once, and again only where windows overlap.
 
     A tensor that fits half the L2 is read once. Partial sums that fit it do not leave it. (Half is assumed.)
@@ -157,7 +158,7 @@ def _dram_bytes_one(block: ThinBlock, step_bytes: float, workspace: float, strea
 
 
 @jit_sequence
-def _second_one(workspace: float, stream: ThinStream, gpu: Gpu) -> float:
+def _second_kernel_cycles(workspace: float, stream: ThinStream, gpu: Gpu) -> float:
     """Return the cycles of the kernel that adds split sums and stores results, without its launch."""
     rate = gpu.l2_bytes_cycle if workspace <= 0.5 * gpu.l2_bytes else gpu.dram_bytes_cycle
     streams = (workspace + stream.result_bytes + stream.epilogue_bytes) / rate
@@ -186,32 +187,32 @@ def run_streams(
     cycle_s = 1.0 / gpu.clock_hz
     num_sms = float(gpu.num_sms)
     for i in range(points.shape[0]):
-        block = block_one(points[i], stream)
+        block = make_block(points[i], stream)
         cap = gpu.register_cap[min(block.warps, gpu.register_cap.shape[0] - 1)]
-        registers = min(registers_one(block, stream.m), cap)
+        registers = min(thread_registers(block, stream.m), cap)
         shared_bytes = block.slots * block.results * 4
         if compiled.shape[0] > 0:
             registers = int(compiled[0, i])
             shared_bytes = int(compiled[1, i])
-        rules[i] = rule_one(block, shared_bytes, cap, gpu)
+        rules[i] = broken_rule(block, shared_bytes, cap, gpu)
         resident, limiter = resident_blocks_one(min(block.threads, gpu.max_threads_block), registers, shared_bytes, gpu)
         resident = max(1, resident)
         held = min(float(resident), math.ceil(block.blocks / num_sms))
 
         sm_byte = max(1.0 / SM_FILL_BYTES, min(num_sms, block.blocks) / gpu.l2_bytes_cycle)
-        step = _step_one(points[i], block, sm_byte, stream, gpu)
+        step = _step_cycles(points[i], block, sm_byte, stream, gpu)
         workspace = 4.0 * block.blocks * block.kept if block.split > 1 else 0.0
         l2_bytes = step.bytes * block.all_steps * block.tiles
-        dram_bytes = _dram_bytes_one(block, step.bytes, workspace, stream, gpu)
-        alone = _alone_one(block, step, min(1.0, dram_bytes / l2_bytes), stream, gpu)
+        dram_bytes = _dram_bytes(block, step.bytes, workspace, stream, gpu)
+        alone = _lone_step_cycles(block, step, min(1.0, dram_bytes / l2_bytes), stream, gpu)
         l2_bytes += 2.0 * workspace + stream.result_bytes + stream.epilogue_bytes
-        meeting = _meeting_one(block, sm_byte, stream, gpu)
+        meeting = _end_cycles(block, sm_byte, stream, gpu)
         waves = waves_one(block.blocks, block.steps, step.busy, alone, BLOCK_CYCLES, meeting, resident, num_sms)
         l2_s = l2_bytes / gpu.l2_bytes_cycle * cycle_s
         dram_s = dram_bytes / gpu.dram_bytes_cycle * cycle_s
         second_s = 0.0
         if block.split > 1:
-            second_s = _second_one(workspace, stream, gpu) * cycle_s + gpu.launch_s
+            second_s = _second_kernel_cycles(workspace, stream, gpu) * cycle_s + gpu.launch_s
         times[i] = norm4(waves.cycles * cycle_s, l2_s, dram_s) + second_s + gpu.launch_s
         if columns.shape[0] == 0:
             continue
@@ -241,5 +242,7 @@ def run_streams(
         columns[ThinCol.L2_BYTES, i] = l2_bytes
         columns[ThinCol.SHARED_TRAFFIC, i] = block.blocks * block.results * block.slots * 8.0
         columns[ThinCol.ACCUMULATORS, i] = block.accumulators
-        columns[ThinCol.LOADS, i] = flight_one(block)
-        columns[ThinCol.FLIGHT_BYTES, i] = held * block.threads * flight_one(block) * block.load * stream.element_bytes
+        columns[ThinCol.LOADS, i] = loads_in_flight(block)
+        columns[ThinCol.FLIGHT_BYTES, i] = (
+            held * block.threads * loads_in_flight(block) * block.load * stream.element_bytes
+        )
