@@ -17,7 +17,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.template import Template as Template
 
-if TYPE_CHECKING:  # type checkers follow these imports; `_LATE` says the same to Python
+if TYPE_CHECKING:  # for type checkers; Python imports these names through `_LATE`
     from anatune.templates.base.model import AnalyticalModel
     from anatune.templates.cpu import AMX, CPU, FP16_ACCUMULATION
     from anatune.templates.cuda import CUDA, PIPELINED

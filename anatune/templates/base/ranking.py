@@ -21,7 +21,8 @@ Floats = NDArray[np.float64]
 TieKeys = Callable[[Points], Sequence[NDArray[np.int64]]]
 """Maps points to the keys that order points of equal time, the least important first (as np.lexsort wants them)."""
 
-SLAB_POINTS = 100_000  # points that are evaluated in one call of the compiled function
+SLAB_POINTS = 100_000
+"""Points that are evaluated in one call of the compiled function."""
 EQUAL_SHARE = 1e-12
 """Relative difference below which two times count as equal in a distinct ranking."""
 _MOST_TIED = 200_000

@@ -99,7 +99,7 @@ def tilings(axis: str, levels: Sequence[str], extent: int) -> Part:
     """Return the part of all ordered factorisations of an axis, in lexicographic order."""
     columns = [f"{axis}.{level}" for level in levels]
     rows = partial(factorisations, extent, len(levels))
-    return Part(axis, columns, count_factorisations(extent, len(levels)), rows, f"perfect divisors of {extent}")
+    return Part(axis, columns, count_factorisations(extent, len(levels)), rows, f"factors whose product is {extent}")
 
 
 def choice(name: str, values: Sequence[int]) -> Part:
@@ -246,7 +246,9 @@ class Space(ABC):
         """
         points = np.atleast_2d(np.asarray(points, dtype=np.int64))
         if points.shape[1] != len(self.columns):
-            raise SpaceError(f"points have {points.shape[1]} columns, expected {len(self.columns)}: see space.columns")
+            raise SpaceError(
+                f"points have {points.shape[1]} columns, expected {len(self.columns)}, named by space.columns"
+            )
         coordinates = np.empty((len(points), len(self.parts)), dtype=np.int64)
         for number, (part, places) in enumerate(zip(self.parts, self.places, strict=True)):
             coordinates[:, number] = part.numbers(points[:, places])
@@ -296,7 +298,9 @@ class Space(ABC):
             or len(values) != len(self.columns)
             or not all(isinstance(value, (int, np.integer)) and 0 <= value < 2**31 for value in values)
         ):
-            raise SpaceError(f"point is {shown(point)}, expected {len(self.columns)} integers >= 0: see space.columns")
+            raise SpaceError(
+                f"point is {shown(point)}, expected {len(self.columns)} integers >= 0, named by space.columns"
+            )
         return [int(value) for value in values]
 
     def _tiles(self, values: Sequence[int]) -> dict[str, tuple[int, ...]]:
@@ -327,7 +331,7 @@ class Space(ABC):
             Axis -> its last factor, if that is fixed.
         """
         if not isinstance(tiles, Mapping):
-            raise SpaceError(f"schedule: tiles is a mapping, such as {example}")
+            raise SpaceError(f"schedule: tiles is {shown(tiles)}, expected a mapping such as {example}")
         check_names("tiles", tiles, self.axes, self.axis_word)
         ones = {axis: (1,) * len(self.levels[axis]) for axis in extents}
         return {
@@ -340,7 +344,7 @@ class Space(ABC):
         checked = checked_schedule("schedule", schedule)
         if checked.template != self.template or checked.workload != self.workload:
             raise SpaceError(
-                f"schedule of {checked.workload.describe()!r} ({checked.template}) used with {self!r}; "
+                f"schedule of {checked.workload.describe()!r} ({checked.template}) is not one of {self!r}; "
                 "build it with this space's schedule()"
             )
 

@@ -66,7 +66,7 @@ def check_factors(axis: str, factors: Sequence[object], levels: Sequence[str], e
     if product != extent:
         raise SpaceError(
             f"tiles[{axis!r}] = {counts} multiply to {product}, expected the extent {extent}; "
-            "tilings are perfect divisors"
+            "factors have to divide the extent"
         )
 
 
@@ -118,7 +118,7 @@ def check_cover(index: str, factors: object, levels: Sequence[str], extent: int,
     blocks = -(-extent // inner)
     if inner > MAX_INTEGER or factors[0] != blocks:
         raise SpaceError(
-            f"tiles[{index!r}] is {factors!r:.60}, expected {blocks} first: as many blocks as cover the extent {extent}"
+            f"tiles[{index!r}] is {factors!r:.60}, expected a first factor of {blocks}: blocks that cover {extent}"
         )
 
 

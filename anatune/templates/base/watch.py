@@ -35,7 +35,7 @@ class Watch:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds left, at least a millisecond; None where there is no limit."""
+        """Seconds left, at least a millisecond; None if there is no limit."""
         return None if math.isinf(self._deadline) else max(1e-3, self._deadline - time.monotonic())
 
     def report(self, share: float) -> None:

@@ -30,7 +30,7 @@ class HalfSumsSpace(CpuSpace):
     """
 
     template = "fp16_accumulation"
-    own_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "fp16"}
+    fixed_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "fp16"}
 
     def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck) -> None:
         super().__init__(workload, hardware, is_legal)
@@ -55,7 +55,7 @@ class AmxSpace(CpuSpace):
     """
 
     template = "amx"
-    own_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "amx"}
+    fixed_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "amx"}
     _most_steps = 64
 
     def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck) -> None:
@@ -71,7 +71,7 @@ class AmxSpace(CpuSpace):
         self.pairable = tuple(axis for axis in self.pairable if axis in (self._row_axis, self.simd_axis))
 
     def in_call(self, axis: str, kernel: int) -> bool:
-        """Return whether a microkernel may cover (or unroll) so many elements of an axis."""
+        """Return whether a microkernel may cover (or unroll) `kernel` elements of an axis."""
         assert self.dot is not None
         if axis == self.dot.axis:
             size = self.dot.size
@@ -87,5 +87,5 @@ class AmxSpace(CpuSpace):
         levels, extent = self.levels[axis], self.extents[axis]
         table = factorisations(extent, len(levels))
         keeps = [self.in_call(axis, int(kernel)) for kernel in table[:, -1]]
-        expected = f"perfect divisors of {extent}; a call covers whole groups, in products of one depth"
+        expected = f"factors whose product is {extent}; a call covers whole groups, in products of one depth"
         return listed(axis, [f"{axis}.{level}" for level in levels], table[keeps], expected)

@@ -222,7 +222,7 @@ def _check_words(name: str, words: object, valid: Collection[str]) -> None:
         or not set(words) <= set(valid)
     ):
         raise SpaceError(
-            f"option {name} is {words!r:.60}, expected each of {', '.join(valid) or 'none'} at most once, in a tuple"
+            f"option {name} is {words!r:.60}, expected a tuple of {', '.join(valid) or 'no names'}, each at most once"
         )
 
 

@@ -139,7 +139,7 @@ class CpuSpace(Space):
 
     template = "cpu"
     hardware: CpuSpec
-    own_options: ClassVar[Mapping[str, OptionValue]] = {}
+    fixed_options: ClassVar[Mapping[str, OptionValue]] = {}
     """Options that all schedules of the space have in addition to those above."""
     most_inner: Mapping[str, int] = EMPTY
     """Reduction axis -> most elements along it in one call of the microkernel, if that is limited."""
@@ -163,7 +163,7 @@ class CpuSpace(Space):
         self.levels = levels_of(workload)
         spatial = {axis.name for axis in workload.spatial_axes}
         self.dot: DotGroup | None = dot_group(
-            workload, hardware, self.simd_axis, extension=str(self.own_options.get("extension", ""))
+            workload, hardware, self.simd_axis, extension=str(self.fixed_options.get("extension", ""))
         )
         self.pairable: tuple[str, ...] = pairable_axes(workload, self.simd_axis, self.dot)
         self.packable: tuple[str, ...] = packable_in_groups(workload, self.simd_axis, self.dot)
@@ -217,7 +217,7 @@ class CpuSpace(Space):
         levels, extent = self.levels[axis], self.extents[axis]
         if axis in self.most_inner:
             most, table = self.most_inner[axis], factorisations(extent, len(levels))
-            expected = f"perfect divisors of {extent}, at most {most} of it in a call"
+            expected = f"factors whose product is {extent}, at most {most} of it in a call"
             names = [f"{axis}.{level}" for level in levels]
             return listed(axis, names, table[table[:, -2:].prod(axis=1) <= most], expected)
         if axis not in self.pairable:
@@ -231,11 +231,11 @@ class CpuSpace(Space):
         ]
         table = np.concatenate([unpaired, np.array(pairs, dtype=np.int64).reshape(-1, unpaired.shape[1])])
         columns = [*(f"{axis}.{level}" for level in levels), f"pair.{axis}"]
-        expected = f"perfect divisors of {extent}, and a pair only where one microkernel does not fit"
+        expected = f"factors whose product is {extent}, and a pair only if one microkernel does not fit"
         return listed(axis, columns, table, expected)
 
     def in_call(self, axis: str, kernel: int) -> bool:
-        """Return whether a microkernel may cover (or unroll) so many elements of an axis."""
+        """Return whether a microkernel may cover (or unroll) `kernel` elements of an axis."""
         return True
 
     def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...]:
@@ -280,7 +280,7 @@ class CpuSpace(Space):
         options["packed"] = tuple(tensor for tensor in self.packable if values[f"pack.{tensor}"])
         options["packed_ahead"] = tuple(tensor for tensor in self.packed_ahead if values[f"pack.{tensor}"])
         options["parallel"] = bool(values["parallel"])
-        options |= self.own_options
+        options |= self.fixed_options
         return Schedule(self.workload, self.hardware, self.template, tiles, self._unroll(tiles), {}, options)
 
     def _unroll(self, tiles: Mapping[str, Sequence[int]]) -> int:
@@ -300,7 +300,7 @@ class CpuSpace(Space):
         """
         self._check_own(schedule)
         options = schedule.options
-        if (extension := options.get("extension")) != self.own_options.get("extension"):
+        if (extension := options.get("extension")) != self.fixed_options.get("extension"):
             raise SpaceError(
                 f"template {self.template} has no points with option extension {extension!r}, so no model predicts them"
             )

@@ -117,9 +117,9 @@ def convolution3x3(workload: Workload) -> Convolution3x3:
     if len(windows) != 2 or any(
         term.coefficient != 1 for access in workload.tensors for t in access.indices for term in t
     ):
-        raise _refusal(workload, "its windows move or spread by more than 1")
+        raise _refusal(workload, "its stride or dilation is not 1")
     if not all(len({term.axis for term in terms} & reduced) == 1 for terms in windows):
-        raise _refusal(workload, "its windows are not sums of an output's index and a tap's")
+        raise _refusal(workload, "its input index is not output index plus tap")
     part: dict[str, str] = {}
     for name, terms in zip("yx", windows, strict=True):
         for term in terms:

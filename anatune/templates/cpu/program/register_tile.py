@@ -87,8 +87,8 @@ class Operand:
     masked : bool
         True if lanes that are not used can be outside the buffer.
     group : int
-        Elements of a step that are read together: so many for each lane of a vector (`lane_stride` is then `group`), or
-        so many in a broadcast to all lanes.
+        Number of elements of a step that are read together: for each lane of a vector (`lane_stride` is then `group`),
+        or in a broadcast to all lanes.
     flips : bool
         True if the highest bit of each 8-bit element is flipped.
     used : tuple of int

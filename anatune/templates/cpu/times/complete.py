@@ -128,7 +128,7 @@ def complete(
         calls[a] = int(node[KEY_TILES + num_axes + a])
         kernel[a] = int(node[KEY_TILES + 2 * num_axes + a])
     shape = MicrokernelShape(inner, calls, kernel)
-    inside = 0  # its row
+    inside = 0  # row of the L1 tile
     for a in range(num_axes):
         while lattice[inside, a] < inner[a]:
             inside += tiles.stride[a]

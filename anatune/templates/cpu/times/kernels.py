@@ -131,7 +131,7 @@ def _padding(nest: CpuNest, c: CpuChunk) -> None:
 
 @jit_helper
 def _operand_columns(large: float, nest: CpuNest, c: CpuChunk) -> None:
-    """Fill what the operands need in the microkernels with fewer (`large` 0) or more rows (1) of a pair."""
+    """Fill the columns of the operands, for the microkernels of a pair with fewer (`large` 0) or more rows (1)."""
     v = c.values
     axis = nest.simd[0]
     for i in range(_N):

@@ -40,7 +40,7 @@ def is_divisor(small: Ints, large: Ints) -> bool:
     """Return whether a tile `large` consists of whole tiles `small`."""
     fits = True
     for a in range(small.shape[0]):
-        if large[a] < small[a] or large[a] % small[a] != 0:  # a comparison costs less than a division
+        if large[a] < small[a] or large[a] % small[a] != 0:  # the comparison avoids a slower division
             fits = False
             break
     return fits
@@ -164,7 +164,7 @@ def cover(
                 is_multiple[i] = True
             for a in range(fits.shape[0]):
                 divisor = tiles.divisor_of[inner, a]
-                if divisor > 0:  # all are multiples of 1
+                if divisor > 0:  # divisor number 0 is 1
                     row = fits[a, divisor, start:stop]
                     for i in range(stop - start):
                         is_multiple[i] &= row[i]

@@ -339,7 +339,7 @@ def core_cycles(
                     contiguous_rows = rows[pair_axis]
                 stores = accumulators * result_stores(nest.vector_loads[result], float(lanes), float(contiguous_rows))
                 reloads = stores
-            else:  # the SIMD axis is summed over: a horizontal sum of log2(lanes) shuffles and adds for each call
+            else:  # each call sums over the SIMD axis: log2(lanes) shuffles and adds
                 stores = accumulators + 2.0 * math.log2(lanes)
                 reloads = 1.0
             total += count * (inside * steps * step + call_one(cpu, stores, reloads, reduces, partial))

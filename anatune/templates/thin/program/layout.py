@@ -136,5 +136,5 @@ class ThinLayout(KernelLayout):
 
 
 def words(num_bytes: int) -> int:
-    """Return the number of registers for so many bytes."""
+    """Return the number of registers for `num_bytes`."""
     return -(-num_bytes // _WORD_BYTES)
