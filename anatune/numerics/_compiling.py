@@ -93,10 +93,10 @@ class _Listener(event.Listener):  # type: ignore[misc]
 
     def _tell(self) -> None:
         expected = self._expected
-        whole = sum(expected.values())
+        expected_s = sum(expected.values())
         done = sum(expected.get(name, 0.0) for name in self._done)
         total = max(len(expected), len(self._done))
-        self._progress(len(self._done), total, min(0.99, done / whole) if whole else 0.0)
+        self._progress(len(self._done), total, min(0.99, done / expected_s) if expected_s else 0.0)
 
     def store_seconds(self) -> None:
         """Store how long the functions took."""

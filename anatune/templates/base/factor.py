@@ -62,8 +62,8 @@ def factorisations(extent: int, parts: int) -> NDArray[np.int64]:
     else:
         blocks = []
         for first in divisors(extent):
-            rest = factorisations(extent // first, parts - 1)
-            blocks.append(np.column_stack([np.full(len(rest), first, dtype=np.int64), rest]))
+            inner_factors = factorisations(extent // first, parts - 1)
+            blocks.append(np.column_stack([np.full(len(inner_factors), first, dtype=np.int64), inner_factors]))
         table = np.concatenate(blocks)
     table.setflags(write=False)
     return table

@@ -57,5 +57,5 @@ def evenness(counts: Floats) -> Floats:
 
     Alignment and fast division depend on it.
     """
-    whole = counts.astype(np.int64)
-    return np.log2((whole & -whole).astype(np.float64))
+    integers = counts.astype(np.int64)
+    return np.log2((integers & -integers).astype(np.float64))

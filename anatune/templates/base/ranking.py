@@ -71,13 +71,13 @@ class Best:
 
     def add(self, points: Points, times: Floats) -> None:
         """Add those of the given legal points that are among the best."""
-        inside = times <= self.limit_s
-        if not inside.any():
+        is_fast = times <= self.limit_s
+        if not is_fast.any():
             return
         if self._distinct:
-            self._keep_tied(points[inside], times[inside])
-        points = np.concatenate([self.points, points[inside]])
-        times = np.concatenate([self.times, times[inside]])
+            self._keep_tied(points[is_fast], times[is_fast])
+        points = np.concatenate([self.points, points[is_fast]])
+        times = np.concatenate([self.times, times[is_fast]])
         if len(times) > 50 * self._top_k:  # sort few points: first drop those slower than the k-th time
             near = times <= self._last(times)
             points, times = points[near], times[near]

@@ -378,9 +378,9 @@ def _draw_points(
     count = checked_integer("sample: count", count, 0, MOST_POINTS)
     rng = np.random.default_rng(checked_integer("sample: seed", seed, 0, MOST_SEED))
     batches = [decode(np.zeros((0, len(radices)), dtype=np.int64))]
-    num_points, wanted = 0, max(4 * count, 1024)
-    at_once = min(wanted, _MOST_DRAWN)
-    for _ in range(_ROUNDS * -(-wanted // at_once)):
+    num_points, num_draws = 0, max(4 * count, 1024)
+    at_once = min(num_draws, _MOST_DRAWN)
+    for _ in range(_ROUNDS * -(-num_draws // at_once)):
         if num_points >= count:
             break
         points = decode(np.column_stack([rng.integers(0, radix, at_once) for radix in radices]))

@@ -40,11 +40,11 @@ def check_count(name: str, value: object, least: int, most: int = MAX_INTEGER) -
     return checked_count(name, value, least, most)
 
 
-def check_names(what: str, names: Iterable[object], valid: Collection[str], kind: str = "name") -> None:
+def check_names(what: str, names: Iterable[object], valid: Collection[str], word: str = "name") -> None:
     """Raise SpaceError if a name is not among `valid`; `kind` is the word for such a name in the message."""
     for name in names:
         if name not in valid:
-            raise SpaceError(f"{what}: unknown {kind} {name!r:.60}, expected some of {', '.join(valid) or 'none'}")
+            raise SpaceError(f"{what}: unknown {word} {name!r:.60}, expected some of {', '.join(valid) or 'none'}")
 
 
 def checked_factors(axis: str, factors: Sequence[object], levels: Sequence[str]) -> tuple[int, ...]:

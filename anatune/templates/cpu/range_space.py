@@ -45,9 +45,9 @@ def check_axis(workload: Workload, axis: str) -> None:
         if not access.uses(axis):
             continue
         first, *others = access.indices
-        alone = len(first) == 1 and first[0].axis == axis and first[0].coefficient == 1 and access.offsets[0] == 0
-        inside = any(term.axis == axis for terms in others for term in terms)
-        if not alone or inside or access.shape[0] != workload.extents[axis]:
+        is_alone = len(first) == 1 and first[0].axis == axis and first[0].coefficient == 1 and access.offsets[0] == 0
+        is_inner = any(term.axis == axis for terms in others for term in terms)
+        if not is_alone or is_inner or access.shape[0] != workload.extents[axis]:
             raise SpaceError(
                 f"{workload.operator}: {axis} has no range on CPUs: it is not the outermost dimension of "
                 f"{access.tensor}, so that addresses depend on its extent"

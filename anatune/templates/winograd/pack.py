@@ -22,17 +22,17 @@ zero point, and three that pack bytes. Counted in code for AVX2.
 """
 
 
-def _inside(extent: int, size: int, before: int, filters: Filtering) -> int:
+def _inside(extent: int, size: int, padding: int, filters: Filtering) -> int:
     """Return the number of tiles along a dimension whose inputs are all inside the image."""
-    starts = np.arange(math.ceil(extent / filters.outputs)) * filters.outputs - before
+    starts = np.arange(math.ceil(extent / filters.outputs)) * filters.outputs - padding
     return int(((starts >= 0) & (starts + filters.inputs <= size)).sum())
 
 
 def _border_share(convolution: Convolution3x3, transform: Filtering) -> float:
     """Return the share of the tiles that exceed the edge of the image."""
-    inside = _inside(convolution.rows, convolution.height, convolution.top, transform)
-    inside *= _inside(convolution.columns, convolution.width, convolution.left, transform)
-    return 1.0 - convolution.batch * inside / convolution.num_tiles(transform.outputs)
+    num_inside = _inside(convolution.rows, convolution.height, convolution.top, transform)
+    num_inside *= _inside(convolution.columns, convolution.width, convolution.left, transform)
+    return 1.0 - convolution.batch * num_inside / convolution.num_tiles(transform.outputs)
 
 
 def product_group(workload: Workload, convolution: Convolution3x3) -> DotGroup | None:

@@ -92,8 +92,8 @@ def check_winograd(schedule: Schedule) -> None:
     check_count("unroll", unroll, tiles["c"][-1], tiles["c"][-1])
     group = convolution.group
     if unroll % group or lanes * group % unroll:
-        kind = f"an even divisor of {lanes * group}" if group > 1 else f"a divisor of the {lanes} lanes"
-        raise SpaceError(f"unroll is {unroll}, expected {kind}: rows of transformed inputs are whole vectors")
+        divisor_words = f"an even divisor of {lanes * group}" if group > 1 else f"a divisor of the {lanes} lanes"
+        raise SpaceError(f"unroll is {unroll}, expected {divisor_words}: rows of transformed inputs are whole vectors")
 
 
 def output_tile_of(schedule: Schedule) -> int:

@@ -39,9 +39,9 @@ def compiled(tmp_path):
 
 
 def files(tmp_path, ending):
-    found = list((tmp_path / "numerics-1").glob(f"*.{ending}"))
-    assert len(found) == 1
-    return found[0]
+    paths = list((tmp_path / "numerics-1").glob(f"*.{ending}"))
+    assert len(paths) == 1
+    return paths[0]
 
 
 def flipped(content):
@@ -164,9 +164,9 @@ def test_code_of_another_function_or_of_older_sources_is_not_run(tmp_path, caplo
         return sum(dispatcher.stats.cache_hits.values())
 
     files = []
-    for place in places:
+    for arguments in places:
         before = set(tmp_path.rglob(f"*.{ending}"))
-        assert [hits(*place), hits(*place)] == [0, 1]
+        assert [hits(*arguments), hits(*arguments)] == [0, 1]
         files += set(tmp_path.rglob(f"*.{ending}")) - before
     first, second = files
     shutil.copy(second, first)

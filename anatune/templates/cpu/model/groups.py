@@ -52,8 +52,8 @@ def floor_cycles(model: CpuScoring, tiles: Ints) -> Floats:
     block = int(nest.group[2])
     most = cpu.register_limit * cpu.registers * (0.5 * block if block > 1 else 1.0)
     call = (cpu.call_cycles + cpu.fma_latency) / most if has_reduction else 0.0
-    inside = float(nest.inside_share.prod())
-    each = inside / (cpu.fma_per_cycle * block * cpu.reachable) + call / steps
+    inside_share = float(nest.inside_share.prod())
+    each = inside_share / (cpu.fma_per_cycle * block * cpu.reachable) + call / steps
     cycles: Floats = number * sizes.prod(axis=1) * each
     for axis, most in model.space.most_inner.items():
         cycles[tiles[:, model.space.axes.index(axis)] > most] = np.inf
@@ -121,10 +121,10 @@ class PointGroups:
         for flags in itertools.product((False, True), repeat=len(free)):
             packed = np.isin(nest.pack_columns, must)
             packed[free] = flags
-            moved, whole = self._whole_bytes(packed)
+            moved, nest_capacity = self._whole_bytes(packed)
             for parallel, threads in options:
                 caches, fixed = self._conditions(packed, parallel, threads)
                 busiest = self._slowdown(threads) / threads
-                filled_s = float((moved * caches.fill_s)[whole > caches.size].sum()) * (1.0 - 1e-12)
+                filled_s = float((moved * caches.fill_s)[nest_capacity > caches.size].sum()) * (1.0 - 1e-12)
                 bound_s = self._time(busiest * floor, busiest * filled_s, fixed)
                 yield float(bound_s), packed, parallel, threads

@@ -141,11 +141,11 @@ class FirstPoints:
         """
         raw = self._model.raw(points)
         keys = tie_keys(self._model, points, raw)
-        inside = np.ones(len(points), dtype=bool) if step is None else keys[:, 0] == step
+        is_candidate = np.ones(len(points), dtype=bool) if step is None else keys[:, 0] == step
         if ends is not None:
             end = min(tuple(key[1:]) for key in tie_keys(self._model, ends, self._model.raw(ends)).tolist())
-            inside &= [tuple(key[1:]) <= end for key in keys.tolist()]
-        order = np.flatnonzero(inside)
+            is_candidate &= [tuple(key[1:]) <= end for key in keys.tolist()]
+        order = np.flatnonzero(is_candidate)
         order = order[np.lexsort(keys[order].T[::-1])]
         points, times = points[order], raw[order, CpuCol.TIME_S.row].tolist()
         chosen = []

@@ -159,12 +159,12 @@ class CpuFamily(ProgramFamily):
         """Yield extents from the whole range. The largest one is first: what is best there suits most others."""
         extents = self.workload.extents
         primes = [extent for extent in extents if _is_prime(extent)] or list(extents)
-        wanted, reached = [], math.inf
+        sampled, reached = [], math.inf
         for extent in reversed(primes):
             if extent * _STEP <= reached:
-                wanted.append(extent)
+                sampled.append(extent)
                 reached = extent
-        return iter(dict.fromkeys((*wanted, extents[0], extents[-1])))
+        return iter(dict.fromkeys((*sampled, extents[0], extents[-1])))
 
     def _add_axis_to_orders(self, schedule: Schedule) -> Iterator[Schedule]:
         """Yield a schedule with the ranged axis in all orders. An axis of one iteration is in none, so it is added."""
@@ -205,8 +205,8 @@ class CpuFamily(ProgramFamily):
         schedules = cast(Sequence[Schedule], programs)
         axis, last = self.workload.axis, self.workload.extents[-1]
         most = [most_elements(schedule, axis) if _in_calls(schedule, axis) else 0 for schedule in schedules]
-        there = self._models_at(last).model
-        nests = _ProgramNests(there, axis, _points(there, schedules), np.array(most, dtype=np.int64))
+        last_model = self._models_at(last).model
+        nests = _ProgramNests(last_model, axis, _points(last_model, schedules), np.array(most, dtype=np.int64))
         seconds = np.full((len(schedules), len(self.workload.extents)), np.inf)
         for index, extent in enumerate(self.workload.extents):
             model = self._models_at(extent).model

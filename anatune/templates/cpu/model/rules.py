@@ -57,12 +57,16 @@ def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
             steps = _multiply_steps(steps, axis)
         else:
             states = _extend_states(states, axis, most)
-    whole = sum(steps.values())
+    num_unrollings = sum(steps.values())
     kernels, own_rows, counts_of = [], [], []
     for state, count in states.items():
         fit = int(core.multiply_add_limit) // (-(-state.rows // block) * state.vectors)
-        few = whole if state.rows > most else sum(number for unrolled, number in steps.items() if unrolled <= fit)
-        for unrolled, number in ((1, few), (_MOST_STEPS + 1, whole - few)):
+        few = (
+            num_unrollings
+            if state.rows > most
+            else sum(number for unrolled, number in steps.items() if unrolled <= fit)
+        )
+        for unrolled, number in ((1, few), (_MOST_STEPS + 1, num_unrollings - few)):
             if number:
                 kernels.append((state.rows, state.vectors, unrolled, state.pairs, 1 + state.is_chunked))
                 own_rows.append(state.own_rows)
@@ -70,10 +74,10 @@ def count_rules(model: CpuScoring) -> tuple[int, dict[str, int]]:
     broken = np.empty(len(kernels), dtype=np.int64)
     rows = np.array(own_rows, dtype=np.int64).reshape(len(kernels), num_reads)
     kernel_rules(model.nest, core, np.array(kernels, dtype=np.int64), rows, broken)
-    rest = math.prod(space.radices[len(space.axes) :])
+    num_choices = math.prod(space.radices[len(space.axes) :])
     legal, counts = 0, dict.fromkeys((rule.id for rule in model.rules), 0)
     for number, count in zip(broken.tolist(), counts_of, strict=True):
-        points = count * rest
+        points = count * num_choices
         if number:
             rule = model.rules[number - 1].id
             rejected = points // 2 if rule == "parallel_cores" else points  # the half whose loop is parallel

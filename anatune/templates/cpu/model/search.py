@@ -158,10 +158,10 @@ class Search(PointGroups):
         nest, machine = model.nest, model.machine
         caches, fixed = self._conditions(packed, parallel, threads)
         size, fill_s = caches.size, caches.fill_s
-        whole_moved, whole = self._whole_bytes(packed)
+        whole_moved, nest_capacity = self._whole_bytes(packed)
         capacity, moved = capacities(nest, machine, lattice.tiles, packed)
         inside_s = ((capacity > size) * moved) @ fill_s * (1.0 - 1e-12)  # caches that do not hold the L1 tile
-        around_s = ((capacity <= size) & (whole > size)) @ (fill_s * whole_moved) * (1.0 - 1e-12)
+        around_s = ((capacity <= size) & (nest_capacity > size)) @ (fill_s * whole_moved) * (1.0 - 1e-12)
         floors = self._floors.setdefault(packed.tobytes(), Floors(self.floor.copy(), np.full(len(self.floor), np.nan)))
         tiles = LatticeTiles(caches, lattice.tiles, lattice.divisor_of, lattice.stride, capacity, moved)
         chunk_worth = self._worths(0, tiles, lattice.chunks, lattice.whole, np.zeros(1))
@@ -237,10 +237,10 @@ class Search(PointGroups):
         TimeoutError
             The time is up.
         """
-        nest, worth, around = self.model.nest, np.empty(len(small)), self._largest(large, large_worth)
+        nest, worth, sorted_large = self.model.nest, np.empty(len(small)), self._largest(large, large_worth)
         for start in range(0, len(small), _PART):
             if self._watch.is_over:
                 raise TimeoutError
             part = slice(start, start + _PART)
-            worth[part] = cover(nest, level, tiles, small[part], *around)
+            worth[part] = cover(nest, level, tiles, small[part], *sorted_large)
         return worth

@@ -81,10 +81,10 @@ def tile_steps(code: LlvmCode, kernel: Microkernel, pointers: Sequence[str], sum
     end = 0
     for depth in tile_depths(kernel.num_steps):
         steps, end = range(end, end + depth), end + depth
-        left = {block: _rows(code, kernel, broadcast, pointers[broadcast], block, steps) for block in blocks}
-        right = {column: _groups(code, kernel, vectors, pointers[vectors], column, steps) for column in columns}
+        row_tiles = {block: _rows(code, kernel, broadcast, pointers[broadcast], block, steps) for block in blocks}
+        column_tiles = {column: _groups(code, kernel, vectors, pointers[vectors], column, steps) for column in columns}
         for block, vector in sums:
-            tiles = [(_TYPE, tile) for tile in (sums[block, vector], left[block], right[vector])]
+            tiles = [(_TYPE, tile) for tile in (sums[block, vector], row_tiles[block], column_tiles[vector])]
             shape = [*_shape(kernel, block), ("i16", str(_ROW_BYTES // TILE_STEPS * depth))]
             sums = {**sums, (block, vector): code.call(_TYPE, f"llvm.x86.{kernel.dot}.internal", [*shape, *tiles])}
     return sums

@@ -135,11 +135,11 @@ class _CopyWriter:
             constant += start * dimension.pitch
             position = str(start + dimension.low)
             if stop - start > 1 and not (at_once and number == len(box) - 1):
-                kind = "T.parallel" if parallel else "range"
+                loop_kind = "T.parallel" if parallel else "range"
                 parallel = False
                 size = self.shape[dimension.index]
                 count = size if isinstance(size, str) and not self.extents.whole else stop - start
-                self.text.open(f"for d{number} in {kind}({count}):")
+                self.text.open(f"for d{number} in {loop_kind}({count}):")
                 terms.append((f"d{number}", dimension.pitch))
                 position = affine([(f"d{number}", 1)], start + dimension.low)
             indices[dimension.index] = position
@@ -167,13 +167,13 @@ class _CopyWriter:
         parallel = self.parallel and self.target != "packed"
         variables: dict[NestLoop, str] = {}
         for number, loop in enumerate(loop for loop in nest.cache if loop.axis in axes):
-            kind = "T.parallel" if parallel and number == 0 else "range"
-            self.text.open(f"for o{number} in {kind}({loop.extent}):")
+            loop_kind = "T.parallel" if parallel and number == 0 else "range"
+            self.text.open(f"for o{number} in {loop_kind}({loop.extent}):")
             variables[loop] = f"o{number}"
-        inside = self.text.depth
+        part_depth = self.text.depth
         for parts in itertools.product(*(extents.parts(axis, nest.parts[axis]) for axis in axes)):
             self._sliver(layout, dict(zip(axes, parts, strict=True)), variables)
-            self.text.close(self.text.depth - inside)
+            self.text.close(self.text.depth - part_depth)
         self.text.close(self.text.depth - depth)
         self.text.close()
 
@@ -283,7 +283,7 @@ class _CopyWriter:
         for name, extent, *_ in loops:
             self.text.open(f"for {name} in range({extent}):")
         self.text.line(f"{self.target}_sum[0] = 0")
-        inside = self.text.depth
+        column_depth = self.text.depth
         position = {axis: [(name, step) for name, _, _, moved, step in loops if moved == axis] for axis in parts}
         for reduced in self.workload.reduction_axes:
             if self.access.uses(reduced.name):
@@ -293,7 +293,7 @@ class _CopyWriter:
         indices = self._indices(position, start)
         element = f'T.Cast("int32", {self.access.tensor}[{", ".join(self.extents.indices(self.access, indices))}])'
         self.text.line(f"{self.target}_sum[0] = {self.target}_sum[0] + {element}")
-        self.text.close(self.text.depth - inside)
+        self.text.close(self.text.depth - column_depth)
         base = layout.base + sum(layout.call_stride(axis, part.start, sizes) for axis, part in parts.items())
         address = affine([(name, stride) for name, _, stride, _, _ in loops], base)
         for byte in range(DTYPE_BYTES["int32"]):

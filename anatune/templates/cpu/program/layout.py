@@ -270,17 +270,19 @@ def _copy_layout(
         order.sort(key=lambda index: _inner_rank(access, index, nest))
     dimensions: list[Dimension] = []
     pitch = 1
-    group, whole = nest.group, False
+    group, fills_group = nest.group, False
     for index in reversed(order):
         low, count = _span(access, index, extents, skipped)
         if pitch == 1 and _is_grouped(access, index, nest) and group is not None and group.unroll == count:
-            count, whole = -(-count // group.size) * group.size, True
+            count, fills_group = -(-count // group.size) * group.size, True
         dimensions.append(Dimension(index, count, low, pitch))
         pitch *= count
         if reorder and pitch > 1 and pitch % PITCH_ELEMENTS == 0:
             pitch += nest.lanes
     dtype = nest.copied_dtypes.get(access.tensor, access.dtype)
-    return Strided(access, tuple(reversed(dimensions)), is_copy=True, slack=nest.lanes, whole_groups=whole, dtype=dtype)
+    return Strided(
+        access, tuple(reversed(dimensions)), is_copy=True, slack=nest.lanes, whole_groups=fills_group, dtype=dtype
+    )
 
 
 def _is_grouped(access: Access, index: int, nest: LoopNest) -> bool:

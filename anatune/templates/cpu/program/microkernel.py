@@ -126,11 +126,13 @@ def choice_ir(
     apart : sequence of int
         For each tensor, the elements by which one element of the size moves its address.
     """
-    some, largest = next(iter(kernels.values())), max(kernels)
-    arguments, sizes = _arguments(some), tuple(sizes or kernels)
+    sample, largest = next(iter(kernels.values())), max(kernels)
+    arguments, sizes = _arguments(sample), tuple(sizes or kernels)
     cases = " ".join(f"i64 {size}, label %size{size}" for size in sizes)
-    code = LlvmCode(some.lanes, some.accumulator, some.body)
-    code.line(f"define internal void @{name}({', '.join(arguments)}, i64 %size) noinline nounwind {some.attributes} {{")
+    code = LlvmCode(sample.lanes, sample.accumulator, sample.body)
+    code.line(
+        f"define internal void @{name}({', '.join(arguments)}, i64 %size) noinline nounwind {sample.attributes} {{"
+    )
     code.line("entry:")
     code.line(f"  switch i64 %size, label %none [ {cases} ]")
     for size in sizes:

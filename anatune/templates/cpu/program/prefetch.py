@@ -225,8 +225,8 @@ def new_lines(
     for extent, stride in loops:
         offsets = np.unique((offsets[:, None] + stride * np.arange(extent, dtype=np.int64)).ravel())
     per_line = LINE_BYTES // element_bytes
-    here, there = np.unique(offsets // per_line), np.unique((offsets + distance) // per_line)
-    fresh = np.setdiff1d(there, here, assume_unique=True)
+    present_lines, next_lines = np.unique(offsets // per_line), np.unique((offsets + distance) // per_line)
+    fresh = np.setdiff1d(next_lines, present_lines, assume_unique=True)
     if not 0 < len(fresh) <= MOST_LINES or 1 + np.count_nonzero(np.diff(fresh) > 1) < _LEAST_RUNS:
         return ()
     return tuple((fresh * per_line).tolist())

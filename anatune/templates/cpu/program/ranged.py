@@ -69,8 +69,8 @@ def ranged_program(
     kernels = Kernels(schedule)
     in_calls = all(loop.axis != axis for loop in kernels.nest.cache)
     repeats = max(2, -(-middle // most)) if in_calls else 0
-    whole = piece is None or not in_calls or largest <= piece or _is_packed_along(schedule, axis)
-    extents = RunTimeExtent(axis, most, repeats, largest, None if whole else piece)
+    is_whole = piece is None or not in_calls or largest <= piece or _is_packed_along(schedule, axis)
+    extents = RunTimeExtent(axis, most, repeats, largest, None if is_whole else piece)
     # an extent slightly above a piece becomes two halves
     fewest = least if extents.piece is None else min(least, extents.piece // 2)
     sizes = sorted({size for extent in range(fewest, largest + 1) for size in sizes_of_calls(extent, most)})
@@ -114,8 +114,8 @@ def _add_chains(kernel: Microkernel, schedule: Schedule) -> Microkernel:
     compute = cpu_of(schedule).compute
     if kernel.dot or kernel.simd_reduction or not kernel.reduces or kernel.body != "multiply_add":
         return kernel
-    wanted = math.ceil(compute.fma_latency_cycles * compute.fma_per_cycle / max(1, len(kernel.tiles)))
-    return replace(kernel, chains=max(1, min(wanted, kernel.num_steps)))
+    num_chains = math.ceil(compute.fma_latency_cycles * compute.fma_per_cycle / max(1, len(kernel.tiles)))
+    return replace(kernel, chains=max(1, min(num_chains, kernel.num_steps)))
 
 
 def _is_packed_along(schedule: Schedule, axis: str) -> bool:

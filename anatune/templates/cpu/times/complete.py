@@ -119,7 +119,7 @@ def complete(
     middle, middle_worth = search_class.middle, search_class.middle_worth
     chunks, chunk_worth = search_class.chunks, search_class.chunk_worth
     tiles, lattice = search_class.tiles, search_class.tiles.lattice
-    whole = lattice.shape[0] - 1
+    nest_row = lattice.shape[0] - 1
     num_axes = nest.extents.shape[0]
     transfers = transfers_of(nest, tiles.caches)
     inner, calls, kernel = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
@@ -128,10 +128,10 @@ def complete(
         calls[a] = int(node[KEY_TILES + num_axes + a])
         kernel[a] = int(node[KEY_TILES + 2 * num_axes + a])
     shape = MicrokernelShape(inner, calls, kernel)
-    inside = 0  # row of the L1 tile
+    inner_row = 0  # row of the L1 tile
     for a in range(num_axes):
-        while lattice[inside, a] < inner[a]:
-            inside += tiles.stride[a]
+        while lattice[inner_row, a] < inner[a]:
+            inner_row += tiles.stride[a]
     rows, parts = np.empty(num_axes, np.int64), np.zeros(NUM_PARTS)
     core_s = terms.share * core_cycles(nest, core, shape, packed, rows, parts, False) / core.clock_hz
     order = nest.orders[3, int(node[KEY_TILES + 3 * num_axes])]
@@ -151,7 +151,7 @@ def complete(
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
-        lowest = _order_seconds(l2_orders, inside, middle_row, tiles, l2_s)
+        lowest = _order_seconds(l2_orders, inner_row, middle_row, tiles, l2_s)
         lowest_s = point_seconds(terms, core_s, inside_s + lowest + middle_worth[m])
         if lowest_s > limit:
             later = min(later, lowest_s)
@@ -166,7 +166,7 @@ def complete(
                 later = min(later, lowest_s)
                 continue
             _order_seconds(l3_orders, middle_row, chunk_row, tiles, l3_s)
-            _order_seconds(outer_orders, chunk_row, whole, tiles, outer_s)
+            _order_seconds(outer_orders, chunk_row, nest_row, tiles, outer_s)
             count, later = _write(
                 terms, core_s, inside_s, l2_s, l3_s, outer_s, tie_step, middle_row, chunk_row, completions, count, later
             )

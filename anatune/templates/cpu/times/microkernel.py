@@ -226,7 +226,7 @@ def result_stores(each: float, lanes: float, rows: float) -> float:
 def _padding(nest: CpuNest, shape: MicrokernelShape, packed: Bools, is_bound: bool) -> tuple[float, float]:
     """Return the share of steps that remains if padding is skipped, and the cycles of padded copies."""
     inner, kernel = shape.inner, shape.kernel
-    inside = 1.0
+    inside_share = 1.0
     cycles = 0.0
     copied = -1
     for p in range(nest.padding.shape[0]):
@@ -237,11 +237,11 @@ def _padding(nest: CpuNest, shape: MicrokernelShape, packed: Bools, is_bound: bo
                 inner[a], nest.extents[a], kernel[a], inner[r], nest.extents[r], kernel[r]
             )
         if leaves_out:
-            inside *= nest.inside_share[p]
+            inside_share *= nest.inside_share[p]
         elif copied != x and not packed[x] and not is_bound:
             cycles += nest.pad_cycles[x]  # entries of one tensor are neighbours: its copy counts once
             copied = x
-    return inside, cycles
+    return inside_share, cycles
 
 
 @jit_inline
@@ -311,7 +311,7 @@ def core_cycles(
     vectors, num_small, num_large = _vectors(
         inner[axis], calls[axis], kernel[axis], lanes, nest.is_reduction[axis] == 1
     )
-    inside, total = _padding(nest, shape, packed, is_bound)
+    inside_share, total = _padding(nest, shape, packed, is_bound)
     for i in range(NUM_PARTS):
         parts[i] = 0.0
     for row_kind in range(2):
@@ -342,7 +342,7 @@ def core_cycles(
             else:  # each call sums over the SIMD axis: log2(lanes) shuffles and adds
                 stores = accumulators + 2.0 * math.log2(lanes)
                 reloads = 1.0
-            total += count * (inside * steps * step + call_one(cpu, stores, reloads, reduces, partial))
+            total += count * (inside_share * steps * step + call_one(cpu, stores, reloads, reduces, partial))
             parts[ACCUMULATORS] = max(parts[ACCUMULATORS], accumulators)
             parts[REGISTERS] = max(parts[REGISTERS], registers)
             parts[MULTIPLY_ADDS] = max(parts[MULTIPLY_ADDS], accumulators * unroll)

@@ -238,7 +238,7 @@ def _unroll_all(options: MicrokernelOptions, shape: MicrokernelShape) -> None:
 
 @jit_inline
 def _calls_cycles(
-    nest: CpuNest, core: CpuCore, options: MicrokernelOptions, shape: MicrokernelShape, inside: float
+    nest: CpuNest, core: CpuCore, options: MicrokernelOptions, shape: MicrokernelShape, inside_share: float
 ) -> float:
     """Return a lower bound on the cycles of these calls, from the latency of their steps."""
     number, steps = 1.0, 1.0
@@ -249,7 +249,7 @@ def _calls_cycles(
             number *= shape.calls[a]
         else:
             steps *= shape.inner[a] / (nest.group[1] if a == nest.group[0] else 1)
-    return number * inside * steps * core.fma_latency * float(nest.simd[3])
+    return number * inside_share * steps * core.fma_latency * float(nest.simd[3])
 
 
 @jit_inline
@@ -272,12 +272,12 @@ def _least_cycles(
     packed: Bools, walk: _Enumeration, rows: Ints, parts: Floats,
 ) -> tuple[float, int]:  # fmt: skip
     """Return the least cycles of any microkernel on a tile (inf if there is none), and how many were evaluated."""
-    most, inside = core.register_limit * core.registers, nest.inside_share.prod()
+    most, inside_share = core.register_limit * core.registers, nest.inside_share.prod()
     least = np.inf
     evaluated = 0
     _begin(walk, options, divisors, 0)
     while _advance(nest, core, options, divisors, shape, walk, 0, options.num_blocked):
-        if _calls_cycles(nest, core, options, shape, inside) >= least:
+        if _calls_cycles(nest, core, options, shape, inside_share) >= least:
             continue
         _unroll_all(options, shape)
         cycles = core_cycles(nest, core, shape, packed, rows, parts, True)
@@ -347,7 +347,7 @@ def best_kernels(
     key = np.empty(heap.shape[1])
     key[KEY_PACKED] = search_class.pack_tie
     key[KEY_PARALLEL] = search_class.parallel
-    most, inside = core.register_limit * core.registers, nest.inside_share.prod()
+    most, inside_share = core.register_limit * core.registers, nest.inside_share.prod()
     evaluated = 0
     for n in range(l1_tiles.rows.shape[0]):
         limit = _limit(heap, count, terms.tie)
@@ -361,19 +361,19 @@ def best_kernels(
         for c in range(size.shape[0]):
             if tiles.capacity[row, c] > size[c]:
                 least_s += tiles.moved[row, c] * (1.0 - 1e-12) * fill_s[c]
-        whole = row  # the tile of the same results with whole reductions
+        whole_row = row  # the tile of the same results with whole reductions
         parts_of_sums = 1.0
         for i in range(num_blocked, num_axes):
             a = options.sequence[i]
             parts_of_sums *= nest.extents[a] / inner[a]
-            whole += (tiles.divisor_of[tiles.lattice.shape[0] - 1, a] - divisors[a]) * tiles.stride[a]
-        if np.isnan(floors.whole[whole]):
-            floors.whole[whole], looked = _least_cycles(
-                nest, core, options, tiles.divisor_of[whole], MicrokernelShape(tiles.lattice[whole], calls, kernel),
-                packed, walk, rows, parts,
+            whole_row += (tiles.divisor_of[tiles.lattice.shape[0] - 1, a] - divisors[a]) * tiles.stride[a]
+        if np.isnan(floors.whole[whole_row]):
+            floors.whole[whole_row], looked = _least_cycles(
+                nest, core, options, tiles.divisor_of[whole_row],
+                MicrokernelShape(tiles.lattice[whole_row], calls, kernel), packed, walk, rows, parts,
             )  # fmt: skip
             evaluated += looked
-        least = floors.whole[whole] + (parts_of_sums - 1.0) * _partial_cycles(nest, core, inner)
+        least = floors.whole[whole_row] + (parts_of_sums - 1.0) * _partial_cycles(nest, core, inner)
         floors.cycles[row] = max(floors.cycles[row], least * (1.0 - 1e-12))
         if point_seconds(terms, terms.share * floors.cycles[row] / core.clock_hz, least_s) > limit:
             continue
@@ -383,7 +383,7 @@ def best_kernels(
             key[KEY_VOLUME] *= inner[a]
         _begin(walk, options, divisors, 0)
         while _advance(nest, core, options, divisors, shape, walk, 0, num_blocked):
-            cycles = _calls_cycles(nest, core, options, shape, inside)
+            cycles = _calls_cycles(nest, core, options, shape, inside_share)
             if point_seconds(terms, terms.share * cycles / core.clock_hz, least_s) > limit:
                 lowest = min(lowest, cycles)
                 continue

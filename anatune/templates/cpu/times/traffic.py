@@ -66,11 +66,11 @@ def _footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
             for i in range(_N):
                 span = v[CpuCol.SPAN + i]
                 gap = max(0.0, stride - (span - stride * (strided[i] - 1.0))) if stride > 1.0 else 0.0
-                whole = 1.0 if span >= size else 0.0
+                is_whole = 1.0 if span >= size else 0.0
                 v[CpuCol.RUN + i] = span + gap
                 v[CpuCol.ROW_COUNT + i] = 1.0
-                v[CpuCol.IS_OPEN + i] = whole
-                v[CpuCol.IS_SHORT + i] = 1.0 - whole
+                v[CpuCol.IS_OPEN + i] = is_whole
+                v[CpuCol.IS_SHORT + i] = 1.0 - is_whole
         else:
             for i in range(_N):
                 used = min(v[CpuCol.SPAN + i], v[CpuCol.TOUCHED + i])

@@ -19,11 +19,11 @@ _HALF = """(unsigned short bits) {
 """
 
 
-def _call(name: str, arguments: str, source: str, kind: str) -> str:
-    return f'T.cuda.func_call("{name}", {arguments}, source_code={_FUNCTION + source!r}, return_type="{kind}")'
+def _call(name: str, arguments: str, source: str, return_type: str) -> str:
+    return f'T.cuda.func_call("{name}", {arguments}, source_code={_FUNCTION + source!r}, return_type="{return_type}")'
 
 
-def load_call(array: str, base: str, num_bytes: int, source: str, inside: str, dtype: str, body: str) -> str:
+def load_call(array: str, base: str, num_bytes: int, source: str, condition: str, dtype: str, body: str) -> str:
     """Return the statement that loads `num_bytes` at `source` into words of `array` from index `base` on.
 
     Parameters
@@ -32,7 +32,7 @@ def load_call(array: str, base: str, num_bytes: int, source: str, inside: str, d
         A condition. If it is false, the words become the neutral element of `body`, "add" or "max".
     """
     count, fill = -(-num_bytes // 4), _LEAST[dtype] if body == "max" else "0u"
-    guarded = inside != "True"
+    guarded = condition != "True"
     name = f"anatune_load{num_bytes}" + ("_inside" if guarded else "") + (f"_least_{dtype}" if body == "max" else "")
     words = "abcd"[:count]
     targets = ", ".join(f"unsigned int& {register}" for register in words)
@@ -47,7 +47,7 @@ def load_call(array: str, base: str, num_bytes: int, source: str, inside: str, d
     text = f"void {name}({targets}, const void* p, bool inside) {{\n  {filled}\n"
     text += f'  asm volatile("{{ .reg .pred in; setp.ne.b32 in, %{count + 1}, 0; @in {load} }}"\n'
     text += f'    : {outputs} : "l"(p), "r"((int)inside));\n}}\n'
-    return f"T.evaluate({_call(name, f'{registers}, T.address_of({source}), {inside}', text, 'void')})"
+    return f"T.evaluate({_call(name, f'{registers}, T.address_of({source}), {condition}', text, 'void')})"
 
 
 def element_value(array: str, base: str, lane: int, dtype: str) -> str:
@@ -75,8 +75,8 @@ def dot_of_bytes(left: str, right: str, total: str) -> str:
 
 def shuffle_xor(value: str, distance: int, threads: int, dtype: str) -> str:
     """Return the value of the lane whose number differs in the bit `distance`; the warp has `threads` threads."""
-    kind = {"float32": "float", "int32": "int"}[dtype]
-    name = f"anatune_other_{kind}{threads}"
+    ctype = {"float32": "float", "int32": "int"}[dtype]
+    name = f"anatune_other_{ctype}{threads}"
     mask = f"0x{(1 << threads) - 1:x}u"
-    source = f"{kind} {name}({kind} value, int distance) {{\n  return __shfl_xor_sync({mask}, value, distance);\n}}\n"
+    source = f"{ctype} {name}({ctype} value, int distance) {{\n  return __shfl_xor_sync({mask}, value, distance);\n}}\n"
     return _call(name, f"{value}, {distance}", source, dtype)

@@ -129,8 +129,8 @@ class ThinWriter(KernelWriter[ThinLayout]):
                 tests = [f"{step} < {self.part.turns}", *tests]
             base = f"({u} * {layout.each['n']} + c) * {layout.load_words}"
             num_bytes = layout.load * layout.element_bytes
-            inside = all_of(tests) or "True"
-            text.line(load_call("big", base, num_bytes, source, inside, nest.big.dtype, self.workload.body))
+            condition = all_of(tests) or "True"
+            text.line(load_call("big", base, num_bytes, source, condition, nest.big.dtype, self.workload.body))
 
     def _load_next(self, u: str) -> None:
         """Load what the next step needs into the registers of used elements."""
@@ -156,8 +156,8 @@ class ThinWriter(KernelWriter[ThinLayout]):
         for number in range(layout.small_depth // width):
             positions = {"batch": self.batch, "m": "r", "k": sum_of(depth, str(number * width))}
             source, tests = self._guarded_element(nest.small, nest.small_guarded, positions)
-            num_bytes, inside = width * layout.element_bytes, all_of(tests) or "True"
-            self.text.line(load_call("few", str(number * size), num_bytes, source, inside, nest.small.dtype, "add"))
+            num_bytes, condition = width * layout.element_bytes, all_of(tests) or "True"
+            self.text.line(load_call("few", str(number * size), num_bytes, source, condition, nest.small.dtype, "add"))
 
     def _small_element(self, number: int) -> str:
         """Return an element of the small operand in the dtype of the accumulators."""

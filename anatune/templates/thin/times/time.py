@@ -69,9 +69,9 @@ class _StepCycles(NamedTuple):
 def _large_step_bytes(block: ThinBlock, stream: ThinStream) -> float:
     """Return the bytes of the sectors that a step of a block reads of the large operand, without the tail."""
     element = float(stream.element_bytes)
-    inside = float(stream.batch) * stream.n / block.tiles
+    num_columns = float(stream.batch) * stream.n / block.tiles
     depth = float(stream.k) / block.all_steps
-    row, rows = (depth, inside) if stream.along_k == 1 else (inside, depth)
+    row, rows = (depth, num_columns) if stream.along_k == 1 else (num_columns, depth)
     run = max(1.0, min(row, float(stream.run)))
     pieces = rows * row / run
     if stream.step <= 1:

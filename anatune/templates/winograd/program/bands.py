@@ -23,9 +23,9 @@ def band_ir(name: str, layout: WinogradLayout, used: int) -> Function:
     code.line("  br label %rows")
     code.line("rows:")
     code.line("  %r = phi i64 [0, %entry], [%r_next, %row_end]")
-    here = code.emit("add i64 %y, %r")
-    is_row = code.emit(f"icmp ult i64 {here}, {height}")  # a negative number is large as an unsigned one
-    start = code.emit(f"getelementptr float, ptr {source}, i64 {code.emit(f'mul i64 {here}, {row}')}")
+    image_row = code.emit("add i64 %y, %r")
+    is_row = code.emit(f"icmp ult i64 {image_row}, {height}")  # a negative number is large as an unsigned one
+    start = code.emit(f"getelementptr float, ptr {source}, i64 {code.emit(f'mul i64 {image_row}, {row}')}")
     out = code.emit(f"getelementptr float, ptr {target}, i64 {code.emit(f'mul i64 %r, {band * lanes}')}")
     code.line("  br label %columns_head")
     code.line("columns_head:")

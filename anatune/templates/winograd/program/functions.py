@@ -103,8 +103,8 @@ def input_functions(prefix: str, layout: WinogradLayout, dtype: str) -> list[Fun
     """Return the input transforms for data of a dtype, and the functions that gather their inputs."""
     convolution, transform, lanes = layout.convolution, layout.transform, layout.data_lanes
     if convolution.channels_last:
-        whole, data = layout.channel_vectors * lanes, convolution.data
-        pitches = {"gathered": (transform.inputs * whole, whole), "input": (data["y"], data["x"])}
+        padded_channels, data = layout.channel_vectors * lanes, convolution.data
+        pitches = {"gathered": (transform.inputs * padded_channels, padded_channels), "input": (data["y"], data["x"])}
         names = [("gathered", lanes), *_vectors("input", convolution.channels, lanes)]
         return [
             input_ir(

@@ -137,15 +137,15 @@ class _StoreWriter:
             places = ", ".join(f"i64 {x}" for x in range(size))
             mask = code.emit(f"icmp ugt <{size} x i64> {most}, <{places}>")
         for y, row in enumerate(values):
-            inside = code.emit(f"icmp ugt i64 %rows, {y}")
-            code.line(f"  br i1 {inside}, label %row{y}, label %rest{y}")
+            is_inside = code.emit(f"icmp ugt i64 %rows, {y}")
+            code.line(f"  br i1 {is_inside}, label %row{y}, label %rest{y}")
             code.line(f"row{y}:")
             if mask is not None:
                 self._transposed_row(row, y, mask)
             else:
                 for x, value in enumerate(row):
-                    inside = code.emit(f"icmp ugt i64 %columns, {x}")
-                    code.line(f"  br i1 {inside}, label %at{y}_{x}, label %behind{y}_{x}")
+                    is_inside = code.emit(f"icmp ugt i64 %columns, {x}")
+                    code.line(f"  br i1 {is_inside}, label %at{y}_{x}, label %behind{y}_{x}")
                     code.line(f"at{y}_{x}:")
                     self._vector(value, y, x)
                     code.line(f"  br label %behind{y}_{x}")
@@ -165,7 +165,7 @@ class _StoreWriter:
     def _transposed_row(self, row: list[str], y: int, mask: str | None) -> None:
         """Store a row for each channel separately."""
         code, size = self.code, len(row)
-        kind = f"<{size} x float>"
+        vector_type = f"<{size} x float>"
         for lane, (vector, first) in enumerate(_pieces(code, row)):
             if lane >= self.outputs.used:
                 break
@@ -178,25 +178,25 @@ class _StoreWriter:
                 elif step == "bias":
                     address = code.address(self.pointer_of[step], FLOAT, lane)  # one bias for each channel
                     added = code.splat(code.emit(f"load float, ptr {address}, align 4"), "float", size)
-                    value = code.emit(f"fadd {kind} {value}, {added}")
+                    value = code.emit(f"fadd {vector_type} {value}, {added}")
                 else:
                     address = code.address(self.pointer_of[step], FLOAT, offset)
-                    value = code.emit(f"fadd {kind} {value}, {self._load(address, size, mask)}")
+                    value = code.emit(f"fadd {vector_type} {value}, {self._load(address, size, mask)}")
             self._store(value, code.address("%w1", FLOAT, offset), size, mask)
 
     def _load(self, address: str, size: int, mask: str | None) -> str:
-        kind = f"<{size} x float>"
+        vector_type = f"<{size} x float>"
         if mask is None:
-            return self.code.emit(f"load {kind}, ptr {address}, align 4")
-        arguments = [("ptr", address), ("i32", "4"), (f"<{size} x i1>", mask), (kind, "zeroinitializer")]
-        return self.code.call(kind, f"llvm.masked.load.v{size}f32.p0", arguments)
+            return self.code.emit(f"load {vector_type}, ptr {address}, align 4")
+        arguments = [("ptr", address), ("i32", "4"), (f"<{size} x i1>", mask), (vector_type, "zeroinitializer")]
+        return self.code.call(vector_type, f"llvm.masked.load.v{size}f32.p0", arguments)
 
     def _store(self, value: str, address: str, size: int, mask: str | None) -> None:
-        kind = f"<{size} x float>"
+        vector_type = f"<{size} x float>"
         if mask is None:
-            self.code.line(f"  store {kind} {value}, ptr {address}, align 4")
+            self.code.line(f"  store {vector_type} {value}, ptr {address}, align 4")
             return
-        arguments = [(kind, value), ("ptr", address), ("i32", "4"), (f"<{size} x i1>", mask)]
+        arguments = [(vector_type, value), ("ptr", address), ("i32", "4"), (f"<{size} x i1>", mask)]
         self.code.call_void(f"llvm.masked.store.v{size}f32.p0", arguments)
 
 

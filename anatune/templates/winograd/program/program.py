@@ -139,36 +139,36 @@ class _WinogradWriter:
         """Write the transform of a tile whose channels are neighbours in memory."""
         layout, convolution = self.layout, self.layout.convolution
         size, inputs = layout.transform.outputs, layout.transform.inputs
-        whole, zero = layout.channel_vectors * layout.data_lanes, f"T.{self.data.dtype}({convolution.zero_point})"
+        padded, zero = layout.channel_vectors * layout.data_lanes, f"T.{self.data.dtype}({convolution.zero_point})"
         image, row, column = self._tile_position(f"({first} + {tile})")
         y, x = affine([(row, size)], -convolution.top), affine([(column, size)], -convolution.left)
         pitch = convolution.data
         target = self._buffer("v", workers[0], (tile, layout.data_row))
-        inside = [f"0 <= {y}", f"{y} <= {convolution.height - inputs}"]
-        inside += [f"0 <= {x}", f"{x} <= {convolution.width - inputs}"]
+        conditions = [f"0 <= {y}", f"{y} <= {convolution.height - inputs}"]
+        conditions += [f"0 <= {x}", f"{x} <= {convolution.width - inputs}"]
         terms = [(image, pitch["n"]), (f"({y})", pitch["y"]), (f"({x})", pitch["x"])]
-        vectors, rest = divmod(convolution.channels, layout.data_lanes)
-        with text.scope(f"if {' and '.join(f'({condition})' for condition in inside)}:"):
+        vectors, num_rest = divmod(convolution.channels, layout.data_lanes)
+        with text.scope(f"if {' and '.join(f'({condition})' for condition in conditions)}:"):
             self._call(text, "input", [(self.data.tensor, affine(terms)), target], str(vectors))
-            if rest:
+            if num_rest:
                 done = vectors * layout.data_lanes
                 buffers = [(self.data.tensor, affine(terms, done)), (target[0], f"{target[1]} + {done}")]
                 self._call(text, "input_rest", buffers, "1")
         source = self._buffer("gathered", workers[1])
         with text.scope("else:"):
             with text.scope(f"for r in range({inputs}):", f"for s in range({inputs}):"):
-                here = affine([(source[1], 1), ("r", inputs * whole), ("s", whole), ("c", 1)])
+                target_offset = affine([(source[1], 1), ("r", inputs * padded), ("s", padded), ("c", 1)])
                 bounds = f"(0 <= {y} + r) and ({y} + r < {convolution.height})"
                 bounds += f" and (0 <= {x} + s) and ({x} + s < {convolution.width})"
                 index = self._index(image, f"{y} + r", f"{x} + s", "c")
                 with text.scope(f"if {bounds}:"):
                     with text.scope(f"for c in range({convolution.channels}):"):
-                        text.line(f"gathered_copy[{here}] = {self.data.tensor}[{index}]")
-                    if rest:
-                        with text.scope(f"for c in range({convolution.channels}, {whole}):"):
-                            text.line(f"gathered_copy[{here}] = {zero}")
-                with text.scope("else:", f"for c in range({whole}):"):
-                    text.line(f"gathered_copy[{here}] = {zero}")
+                        text.line(f"gathered_copy[{target_offset}] = {self.data.tensor}[{index}]")
+                    if num_rest:
+                        with text.scope(f"for c in range({convolution.channels}, {padded}):"):
+                            text.line(f"gathered_copy[{target_offset}] = {zero}")
+                with text.scope("else:", f"for c in range({padded}):"):
+                    text.line(f"gathered_copy[{target_offset}] = {zero}")
             self._call(text, "gathered", [source, target], str(layout.channel_vectors))
 
     def _index(self, *parts: str) -> str:
@@ -181,7 +181,7 @@ class _WinogradWriter:
         """Write the transforms of a vector of channels, one row of tiles after another."""
         layout, convolution = self.layout, self.layout.convolution
         size, columns = layout.transform.outputs, layout.tile_columns
-        whole, rest = divmod(convolution.channels, layout.lanes)
+        num_whole, num_rest = divmod(convolution.channels, layout.lanes)
         start = f"({first}) // {columns}"
         text.open(f"for line in range(({first} + {count} - 1) // {columns} - {start} + 1):")
         line = f"({start} + line)"
@@ -195,10 +195,10 @@ class _WinogradWriter:
             affine([(low, size)], -convolution.left),
             affine([(f"({high} - {low})", size)], 2),
         )
-        for name, condition in (("band", f"{vector} < {whole}"), ("band_rest", f"{vector} >= {whole}")):
-            if (name == "band_rest" and not rest) or (name == "band" and not whole):
+        for name, condition in (("band", f"{vector} < {num_whole}"), ("band_rest", f"{vector} >= {num_whole}")):
+            if (name == "band_rest" and not num_rest) or (name == "band" and not num_whole):
                 continue
-            with text.scope(f"if {condition}:" if rest and whole else ""):
+            with text.scope(f"if {condition}:" if num_rest and num_whole else ""):
                 self._call(text, name, [(self.data.tensor, offset), source], *numbers)
         tile = f"({line} * {columns} + {low} - {first})"
         target = self._buffer("v", workers[0], (tile, layout.data_row), (vector, layout.lanes))
@@ -232,8 +232,8 @@ class _WinogradWriter:
         width = layout.product_row
         image, row, column = self._tile_position(f"({first} + tile)")
         terms = [(image, pitch["n"]), (row, size * pitch["y"]), (column, size * pitch["x"])]
-        whole, rest = divmod(convolution.filters, lanes)
-        vectors = f"T.min({width // lanes}, {whole} - {chunk} * {width // lanes})"
+        num_whole, num_rest = divmod(convolution.filters, lanes)
+        vectors = f"T.min({width // lanes}, {num_whole} - {chunk} * {width // lanes})"
         num_rows = f"T.min({size}, {convolution.rows} - {row} * {size})"
         num_columns = f"T.min({size}, {convolution.columns} - {column} * {size})"
         reading = [step for step in self.workload.epilogue if STEP_OPERANDS[step] is not None]
@@ -241,17 +241,17 @@ class _WinogradWriter:
 
         def buffers_at(done: int) -> list[tuple[str, str]]:
             """Return the buffers of a call, for vectors that start `done` channels after the first one of the chunk."""
-            channel = f"({chunk} * {width} + {done})" if done >= 0 else f"{whole * lanes}"
+            channel = f"({chunk} * {width} + {done})" if done >= 0 else f"{num_whole * lanes}"
             inside = [("tile", width), (f"({channel} - {chunk} * {width})", 1)]
-            there = affine([*terms, (channel, pitch["f"])])
-            buffers = [self._buffer("m", worker, *inside), (self.output.tensor, there)]
-            return buffers + [(tensor, there if step == "add" else channel) for step, tensor in extra]
+            result_offset = affine([*terms, (channel, pitch["f"])])
+            buffers = [self._buffer("m", worker, *inside), (self.output.tensor, result_offset)]
+            return buffers + [(tensor, result_offset if step == "add" else channel) for step, tensor in extra]
 
         with text.scope(f"for tile in range({count}):"):
-            if whole:
-                with text.scope(f"if {vectors} > 0:" if rest else ""):
+            if num_whole:
+                with text.scope(f"if {vectors} > 0:" if num_rest else ""):
                     self._call(text, "output", buffers_at(0), vectors, num_rows, num_columns)
-            if rest:
+            if num_rest:
                 with text.scope(f"if {chunk} == {layout.chunks - 1}:" if layout.chunks > 1 else ""):
                     self._call(text, "output_rest", buffers_at(-1), "1", num_rows, num_columns)
 
@@ -276,7 +276,7 @@ class _WinogradWriter:
         """Write the loops that fill `target` with the transformed weights, and with zeros for missing channels."""
         layout, convolution = self.layout, self.layout.convolution
         lanes, source = layout.lanes, convolution.weight
-        whole, rest = divmod(convolution.filters, lanes)
+        num_whole, num_rest = divmod(convolution.filters, lanes)
         text.open(f'with T.sblock("{target}_fill"):')
         text.line(f"T.reads({self.weight.tensor}[{whole_region(self.weight.shape)}])")
         text.line(f"T.writes({target}[0:{self.packed_size}])")
@@ -285,7 +285,7 @@ class _WinogradWriter:
                 text.line(f"{target}[i] = T.{self.weight.dtype}(0)")
         chunk_vectors, group = layout.slivers * layout.vectors, convolution.group
         with text.scope(CARRIER):
-            for name, vectors, start in (("weights", whole, 0), ("weights_rest", min(rest, 1), whole)):
+            for name, vectors, start in (("weights", num_whole, 0), ("weights_rest", min(num_rest, 1), num_whole)):
                 if not vectors:
                     continue
                 with text.scope(

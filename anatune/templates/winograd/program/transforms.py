@@ -202,8 +202,8 @@ def weight_ir(name: str, layout: WinogradLayout, dtype: str, used: int) -> Funct
     The weights have `dtype`. `used` output channels of the vector exist; the others become zeros.
     """
     lanes, convolution = layout.lanes, layout.convolution
-    kind, pitch, stride = convolution.transformed, convolution.weight, convolution.group
-    code, (source, target) = begin_function(name, lanes, (dtype, kind), dtype=kind)
+    weight_dtype, pitch, stride = convolution.transformed, convolution.weight, convolution.group
+    code, (source, target) = begin_function(name, lanes, (dtype, weight_dtype), dtype=weight_dtype)
     taps = [
         [
             code.load_vector(code.address(source, dtype, y * pitch["ry"] + x * pitch["rx"]), dtype, pitch["f"], used)
@@ -216,6 +216,6 @@ def weight_ir(name: str, layout: WinogradLayout, dtype: str, used: int) -> Funct
             _store_row(code, target, y, values, layout.weight_pitch)
             continue
         for x, value in enumerate(values):
-            address = code.address(target, kind, (y * len(values) + x) * layout.weight_pitch)
-            code.store_lanes(value, address, kind, stride, lanes)
+            address = code.address(target, weight_dtype, (y * len(values) + x) * layout.weight_pitch)
+            code.store_lanes(value, address, weight_dtype, stride, lanes)
     return finished(code)

@@ -183,9 +183,9 @@ def run_points(
         panel, sliver = used_block * depth * tiling.operand_bytes, depth * width * tiling.operand_bytes
         call_panel = rows * depth * tiling.operand_bytes
         operands = tiling.data_bytes + tiling.result_bytes + tiling.epilogue_bytes
-        whole = operands + weights + data + products
+        nest_bytes = operands + weights + data + products
         # weights: once for each block; again for each call of a block
-        between = weights + data + products if blocks > 1.0 else whole
+        between = weights + data + products if blocks > 1.0 else nest_bytes
         _move(traffic, timed, _PRODUCT, blocks * weights, 0.0, between, size)
         _move(traffic, timed, _PRODUCT, (all_calls - blocks) * weights, 0.0, sliver + call_panel, size)
         # V: written, read once by each chunk, and again by each sliver of a chunk
@@ -198,9 +198,9 @@ def run_points(
         _move(traffic, timed, _OUTPUT, results, 0.0, used, size)
         # operands and result: once
         reread = 1.0 if tiling.channels_last > 0.0 else 1.0 + 2.0 / tiling.output_tiles[s]
-        _move(traffic, timed, _INPUT, reread * tiling.data_bytes, 0.0, whole, size)
-        _move(traffic, timed, _OUTPUT, tiling.epilogue_bytes, 0.0, whole, size)
-        _move(traffic, timed, _OUTPUT, tiling.result_bytes, tiling.result_bytes, whole, size)
+        _move(traffic, timed, _INPUT, reread * tiling.data_bytes, 0.0, nest_bytes, size)
+        _move(traffic, timed, _OUTPUT, tiling.epilogue_bytes, 0.0, nest_bytes, size)
+        _move(traffic, timed, _OUTPUT, tiling.result_bytes, tiling.result_bytes, nest_bytes, size)
 
         busy_s = memory_s = 0.0
         for phase in range(3):
@@ -224,9 +224,9 @@ def run_points(
         columns[WinogradCol.OUTPUT_S, i] = share * output_s
         columns[WinogradCol.OVERHEAD_S, i] = share * extra / cpu.clock_hz
         for level in range(3):
-            inside = level < num_levels
-            columns[WinogradCol.L2_S + level, i] = share * timed[:, level].sum() * fill_s[level] if inside else 0.0
-            columns[WinogradCol.L1_BYTES + level, i] = traffic[level] if inside else 0.0
+            has_level = level < num_levels
+            columns[WinogradCol.L2_S + level, i] = share * timed[:, level].sum() * fill_s[level] if has_level else 0.0
+            columns[WinogradCol.L1_BYTES + level, i] = traffic[level] if has_level else 0.0
         columns[WinogradCol.START_S, i] = start_s
         columns[WinogradCol.CORE_S, i] = core_s
         columns[WinogradCol.MEMORY_S, i] = memory_s
