@@ -122,7 +122,7 @@ def template_of(name: str | None, hardware: _Device) -> Template:
 
 
 def check_accuracy(workload: Workload, template: Template, accuracy: str | None) -> None:
-    """Raise SpaceError if the requested accuracy is lower than what a named template needs for a workload.
+    """Raise SpaceError if a named template cannot compute a workload at the requested accuracy.
 
     An accuracy of None requests nothing, so every template passes.
     """

@@ -54,7 +54,7 @@ class HalfSumsModel(CpuModel):
     Raises
     ------
     SpaceError
-        The accuracy is too high, or as for `HalfSumsSpace`.
+        The accuracy does not admit sums in float16, or as for `HalfSumsSpace`.
     """
 
     def __init__(self, workload: Workload, hardware: CpuSpec, accuracy: str = RELAXED) -> None:

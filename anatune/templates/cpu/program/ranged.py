@@ -45,8 +45,7 @@ def ranged_program(
     threads : int
         1 makes the parallel loop serial.
     name : str
-        Name of the function. It takes tensors of any extent of the range, all of the same one, with constants packed
-        ahead.
+        Name of the function. Its tensors have one extent of the range; constants are packed ahead.
     prefix : str
         Prefix of the names of the microkernels, which are global in a library.
     piece : int, optional
@@ -86,9 +85,8 @@ def ranged_program(
             part = Part(0, max(repeats, 1), size)
             kernels.parts[axis] = (part,)
             by_size[size] = kernels.microkernel(f"{prefix}_{number}_of_{size}", {**parts, axis: part})
-        by_size = {
-            size: _add_chains(_match_streams(kernel, by_size[sizes[-1]]), schedule) for size, kernel in by_size.items()
-        }
+        last = by_size[sizes[-1]]
+        by_size = {size: _add_chains(_match_streams(kernel, last), schedule) for size, kernel in by_size.items()}
         functions += [microkernel_ir(kernel) for kernel in by_size.values()]
         chosen = by_size[sizes[-1]]
         microkernels += by_size.values()

@@ -125,7 +125,10 @@ def _lone_step_cycles(block: ThinBlock, step: _StepCycles, missing: float, strea
 
 @jit_sequence
 def _end_cycles(block: ThinBlock, sm_byte: float, stream: ThinStream, gpu: Gpu) -> tuple[float, float]:
-    """Return the cycles that the end of a block keeps an SM busy, and the cycles that it takes."""
+    """Return the cycles that the end of a block keeps an SM busy, and the cycles that it takes.
+
+    A shuffle step is two instructions (shuffle, addition), and so is a write to shared memory.
+    """
     result_bytes = stream.result_bytes / (float(stream.batch) * stream.m * stream.n)
     if block.split > 1:
         result_bytes = 4.0

@@ -196,7 +196,7 @@ def run_points(
         results, used = blocks * chunks * products, products + sliver + panel
         _move(traffic, timed, _PRODUCT, results, results, used, size)
         _move(traffic, timed, _OUTPUT, results, 0.0, used, size)
-        # operands and result: once
+        # operands and result: once; bands of tile rows share two rows of the input
         reread = 1.0 if tiling.channels_last > 0.0 else 1.0 + 2.0 / tiling.output_tiles[s]
         _move(traffic, timed, _INPUT, reread * tiling.data_bytes, 0.0, nest_bytes, size)
         _move(traffic, timed, _OUTPUT, tiling.epilogue_bytes, 0.0, nest_bytes, size)
