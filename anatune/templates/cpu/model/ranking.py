@@ -52,7 +52,7 @@ _SEARCH_TIME = 0.75
 
 
 def rank(model: CpuScoring, top_k: int, watch: Watch | None = None, *, distinct: bool = False) -> Ranking:
-    """Return the first `top_k` legal points of the order above.
+    """Return the first `top_k` legal points, in the order of the module docstring.
 
     Parameters
     ----------
