@@ -1,1 +1,1 @@
-"""How functions are compiled: numba's options, its cache, progress. What is compiled is in `templates/*/times`."""
+"""Compilation with numba: its options, its cache and progress. The compiled functions are in `templates/*/times`."""

@@ -1,9 +1,9 @@
-"""Compiled code on disk: whatever is wrong with it, it is made again, and a line says so.
+"""The cache of compiled code on disk. A damaged file is detected, compiled again, and reported once.
 
-numba trusts its files: a truncated index is an EOFError in every command, damaged machine code is run. Here every file
-ends with a digest of what is before it, its folder and its name, which says for what it was compiled; what does not
-match is thrown away and compiled again. Where nothing can be written, what lies there is still read, and the rest is
-compiled in every process.
+numba trusts its files: a truncated index raises EOFError in every command, and damaged machine code is run. Here every
+file ends with a digest of its content, its folder and its name. The folder and the name say for what the code was
+compiled. A file whose digest does not match is removed and compiled again. If the folder cannot be written, its files
+are still read, and all else is compiled in every process.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from numba.core.dispatcher import Dispatcher
 from anatune.files import reason
 
 TEMPLATES = "anatune.templates."
-"""Where compiled functions are, each in the folder ``times`` of its template."""
+"""Package of the compiled functions; each template has them in its folder ``times``."""
 
 _log = logging.getLogger(__name__)
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def keep_code(dispatcher: Dispatcher, function: Callable[..., object], folder: Path) -> None:
-    """Let a compiled function of numba's keep its code in a folder.
+    """Make a compiled function keep its code in a folder.
 
     Parameters
     ----------
     dispatcher
-        What ``numba.njit`` returned.
+        The object that ``numba.njit`` returned.
     function : callable
-        What was given to it.
+        The function that was compiled.
     folder : Path
-        Made when something is written; named after all that the code depends on.
+        The folder, which is created when it is first written. Its name has to change with all that the code depends on.
     """
     dispatcher._cache = _CodeCache(function, folder)  # type: ignore[attr-defined]
 
@@ -50,11 +50,11 @@ def _say_once(text: str, folder: str) -> None:
 
 
 def _say_damaged(path: str) -> None:
-    _say_once("compiled code in %s was damaged; it is made again", os.path.dirname(path))
+    _say_once("compiled code in %s was damaged; it is compiled again", os.path.dirname(path))
 
 
 class _Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):  # type: ignore[misc]
-    """The folder, whether it can be written or not; numba's own locators go elsewhere where it cannot."""
+    """The folder of the code, whether it can be written or not; numba's own locators choose another one then."""
 
     def __init__(self, function: Callable[..., object], folder: Path) -> None:
         self._py_file, self._lineno, self._folder = (
@@ -71,21 +71,24 @@ class _Locator(caching._SourceFileBackedLocatorMixin, caching._CacheLocator):  #
 
 
 class _Implementation(caching.CompileResultCacheImpl):  # type: ignore[misc]
-    """What is kept of a compiled function, and under which name."""
+    """The name under which a compiled function is stored."""
 
     def __init__(self, function: Callable[..., object], folder: Path) -> None:
         self._lineno = function.__code__.co_firstlineno
         self._locator = _Locator(function, folder)
-        module = function.__module__.removeprefix(TEMPLATES)  # two folders may have files of one name
+        module = function.__module__.removeprefix(TEMPLATES)  # two templates can have modules of the same name
         name = f"{module}.{function.__qualname__}"
         self._filename_base = self.get_filename_base(name, "")
 
 
 class _CodeFile(caching.IndexDataCacheFile):  # type: ignore[misc]
-    """numba's index and data files with a digest at their ends (pickle ignores what follows its value)."""
+    """Index and data files of numba, with a digest at their end (pickle ignores what follows its value)."""
 
     def save(self, key: object, data: object) -> None:
-        """Write code under a name that follows from its key: numbers in turn let two processes take the same one."""
+        """Write code under a name that follows from its key.
+
+        With consecutive numbers, two processes could choose the same name.
+        """
         name = self._data_name(int(hashlib.sha256(repr(key).encode()).hexdigest()[:16], 16))
         self._save_data(name, data)
         self._save_index({**self._load_index(), key: name})
@@ -96,7 +99,7 @@ class _CodeFile(caching.IndexDataCacheFile):  # type: ignore[misc]
     def _load_data(self, name: str) -> object:
         path = self._data_path(name)
         if not _is_whole(path):
-            raise OSError(f"{path} is not there as it was written")  # which `load` takes for a missing file
+            raise OSError(f"{path} is missing or damaged")  # `load` treats both as a missing file
         return super()._load_data(name)
 
     @contextmanager
@@ -108,12 +111,12 @@ class _CodeFile(caching.IndexDataCacheFile):  # type: ignore[misc]
 
 
 def _digest(path: str, payload: bytes) -> bytes:
-    """Return what binds content to its file: machine code of another function, or of older sources, is not run."""
+    """Return a digest of content and file name, so that code of another function or of older sources is not run."""
     return hashlib.sha256("\0".join((*Path(path).parts[-2:], "")).encode() + payload).digest()
 
 
 def _is_whole(path: str) -> bool:
-    """Whether a file is there as it was written; one that is not is removed."""
+    """Return whether a file exists and is undamaged; remove a damaged one."""
     try:
         content = Path(path).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -130,7 +133,7 @@ def _is_whole(path: str) -> bool:
 
 
 class _CodeCache(caching.FunctionCache):  # type: ignore[misc]
-    """The compiled code of one function; numba calls it."""
+    """The compiled code of one function, in the interface that numba calls."""
 
     def __init__(self, function: Callable[..., object], folder: Path) -> None:
         self._name, self._py_func = repr(function), function
@@ -140,10 +143,10 @@ class _CodeCache(caching.FunctionCache):  # type: ignore[misc]
         self.enable()
 
     def save_overload(self, sig: object, data: object) -> None:
-        """Keep code; where that is impossible (a full disk, a read-only folder), this process has it all the same."""
+        """Store code. If that fails (full disk, read-only folder), warn and use the code in this process only."""
         try:
             super().save_overload(sig, data)
         except OSError as error:
             self.disable()
-            text = f"compiled code cannot be kept in %s ({reason(error)}), every run compiles it; set NUMBA_CACHE_DIR"
+            text = f"compiled code cannot be saved in %s ({reason(error)}): every run compiles it; set NUMBA_CACHE_DIR"
             _say_once(text, self._cache_path)

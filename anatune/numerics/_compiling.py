@@ -1,7 +1,7 @@
-"""How far the compilation of the models is: which functions are done, how long each took the last time.
+"""Progress of compilation: which functions of the models are compiled, and how long each took the last time.
 
-numba tells when it begins and ends with a function. The seconds of each are kept beside the compiled code, for whoever
-compiles next, also after an update of anatune; where none are known, the size of a function stands for them.
+numba reports the begin and end of each function. The seconds of each are stored beside the compiled code for later
+compilations, also after an update of anatune. A function without stored seconds is estimated from its size.
 """
 
 from __future__ import annotations
@@ -21,30 +21,32 @@ from anatune.files import read_file, replace_file
 from anatune.numerics import _jit
 
 CompilationProgress = Callable[[int, int, float | None], None]
-"""Called with functions compiled, functions to compile, and the share of the time that is done; None: not compiling."""
+"""Called with (functions compiled, functions to compile, share of the time that is done; None: not compiling)."""
 _KIND = "numba:compile"
 _SECONDS_PER_BYTE = 1e-3
-"""Of a function's bytecode: only shares are made of it. Source: the CUDA and CPU models, 5e-4 to 3e-3."""
+"""Estimated seconds for each byte of the bytecode of a function. Only used for shares. Source: the CUDA and CPU models,
+5e-4 to 3e-3.
+"""
 
 
 @contextmanager
 def told_compilation(progress: CompilationProgress) -> Iterator[None]:
-    """Call `progress` whenever a function of the models is compiled in the block, in the thread that compiles it."""
+    """Call `progress` whenever the block compiles a function of the models, in the thread that compiles it."""
     listener = _Listener(progress)
     with event.install_listener(_KIND, listener):
         yield
-    listener.keep()
+    listener.store_seconds()
 
 
 class CompilationClock:
-    """Counts the `seconds` that functions took to compile: what `told_compilation` takes as its callback."""
+    """A callback for compilation progress that counts the `seconds` of compilation."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._began: float | None = None
 
     def __call__(self, _done: int, _total: int, share: float | None) -> None:
-        """Hear of the compilation; `share` is None at the end of the outermost function."""
+        """Take a progress report; `share` is None at the end of the outermost function."""
         now = time.perf_counter()
         self._began = now if self._began is None else self._began
         if share is None:
@@ -58,11 +60,11 @@ class _Listener(event.Listener):  # type: ignore[misc]
         self._open: list[tuple[str, float]] = []
         self._inside_s = [0.0]
         self._expected: dict[str, float] = {}
-        self._known: dict[str, float] | None = None
+        self._last_s: dict[str, float] | None = None
         self._done: dict[str, float] = {}
 
     def on_start(self, event: event.Event) -> None:
-        # numba compiles under a lock: events of one thread follow each other
+        # numba compiles under a lock, so events come from one thread at a time
         self._open.append((_name(event), time.perf_counter()))
         self._inside_s.append(0.0)
         if len(self._open) == 1:
@@ -81,28 +83,28 @@ class _Listener(event.Listener):  # type: ignore[misc]
             self._tell()
 
     def _expect(self) -> None:
-        """Add the functions of models that were imported meanwhile."""
-        if self._known is None:
-            self._known = _read()
+        """Add the functions of models that were imported in the meantime."""
+        if self._last_s is None:
+            self._last_s = _read_seconds()
         folders = {_jit.folder_of(name) for name, _ in self._open}
-        for name, size in _functions(folders).items():
-            if not self._known or name in self._known:
-                self._expected[name] = self._known.get(name, size * _SECONDS_PER_BYTE)
+        for name, size in _find_functions(folders).items():
+            if not self._last_s or name in self._last_s:
+                self._expected[name] = self._last_s.get(name, size * _SECONDS_PER_BYTE)
 
     def _tell(self) -> None:
         expected = self._expected
-        whole = sum(expected.values())
+        expected_s = sum(expected.values())
         done = sum(expected.get(name, 0.0) for name in self._done)
         total = max(len(expected), len(self._done))
-        self._progress(len(self._done), total, min(0.99, done / whole) if whole else 0.0)
+        self._progress(len(self._done), total, min(0.99, done / expected_s) if expected_s else 0.0)
 
-    def keep(self) -> None:
-        """Write how long the functions took."""
+    def store_seconds(self) -> None:
+        """Store how long the functions took."""
         path = _path()
         if self._done and path is not None:
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(path, msgspec.json.encode({**_read(), **self._done}))
+                replace_file(path, msgspec.json.encode({**_read_seconds(), **self._done}))
 
 
 def _name(event: event.Event) -> str:
@@ -110,15 +112,15 @@ def _name(event: event.Event) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def _functions(folders: set[str]) -> dict[str, int]:
-    """Return the functions of some folders that numba may compile -> bytes of their bytecode."""
-    found = {}
+def _find_functions(folders: set[str]) -> dict[str, int]:
+    """Return function -> bytes of its bytecode, for the functions of some folders that numba can compile."""
+    sizes = {}
     for module_name, module in list(sys.modules.items()):
         if _jit.folder_of(module_name) in folders - {""}:
-            for one in vars(module).values():
-                if isinstance(one, Dispatcher) and one.py_func.__module__ == module_name:
-                    found[f"{module_name}.{one.py_func.__qualname__}"] = len(one.py_func.__code__.co_code)
-    return found
+            for member in vars(module).values():
+                if isinstance(member, Dispatcher) and member.py_func.__module__ == module_name:
+                    sizes[f"{module_name}.{member.py_func.__qualname__}"] = len(member.py_func.__code__.co_code)
+    return sizes
 
 
 def _path() -> Path | None:
@@ -126,8 +128,8 @@ def _path() -> Path | None:
     return None if folder is None else folder.parent / "compile-seconds.json"
 
 
-def _read() -> dict[str, float]:
-    """Return function -> seconds that its compilation took the last time."""
+def _read_seconds() -> dict[str, float]:
+    """Return function -> seconds that its last compilation took."""
     path = _path()
     try:
         return {} if path is None else from_json(read_file(path), dict[str, float])

@@ -1,6 +1,6 @@
-"""Columns of points that are evaluated together, and the arrays that compiled functions take.
+"""Arrays that compiled functions take, and columns of points that are evaluated together, in chunks.
 
-A chunk has a fixed number of points: loops over it are what the compiler vectorises, one operation, many points.
+All chunks have the same number of points: compilers vectorise the loops over a chunk.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK_SIZE = 256
-"""Points of a chunk: their columns stay in a core's L2 cache."""
+"""Points of a chunk. Its columns stay in the L2 cache of a core."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

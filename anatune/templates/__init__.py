@@ -1,8 +1,9 @@
-"""Templates are kinds of schedules; each has a folder.
+"""The registry of templates: a template is a family of schedules and the code that they become.
 
-A folder holds all of a template: ``rules`` (what is a schedule of it), ``space`` (which of them are tried), ``times``
-(compiled code of its model), ``model`` and ``program`` (its code), and exports the `base.template.Template` that tells
-where they are. Templates share what ``base`` and ``gpu`` have.
+Each template is a folder. ``rules`` says which schedules and workloads are legal, ``space`` lists the schedules that
+are tried, ``times`` is the compiled code of the model, ``model`` ranks the space, and ``program`` writes the code of a
+schedule. The folder exports a `base.template.Template`, which says where its modules are. ``base`` has what all
+templates share, ``gpu`` what those of GPUs share.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.template import Template as Template
 
-if TYPE_CHECKING:  # type checkers follow these imports; `_LATE` says the same to Python
+if TYPE_CHECKING:  # for type checkers; Python imports these names through `_LATE`
     from anatune.templates.base.model import AnalyticalModel
     from anatune.templates.cpu import AMX, CPU, FP16_ACCUMULATION
     from anatune.templates.cuda import CUDA, PIPELINED
@@ -57,9 +58,9 @@ _LATE = {
     "fp16_accumulation": ("cpu", "cpu:FP16_ACCUMULATION"),
     "amx": ("cpu", "cpu:AMX"),
 }
-"""Name of a template -> the kind of its devices, and where it is. A new one stands in the next line."""
+"""Name of a template -> the kind of its devices, and ``module:object`` of its `Template`. Add a new template here."""
 TEMPLATES: TemplateTable = REGISTERED
-"""Every template by its name: those of other kinds of devices are not imported."""
+"""All templates by name. A template is imported when it is first asked for."""
 TEMPLATES.register({name: LateTemplate(kind, f"{__name__}.{place}") for name, (kind, place) in _LATE.items()})
 
 
@@ -70,7 +71,7 @@ def __getattr__(name: str) -> Template:
 
 
 class _Device(Protocol):
-    """What is asked of a hardware spec here."""
+    """The fields of a hardware spec that this module reads."""
 
     @property
     def kind(self) -> str: ...
@@ -79,40 +80,40 @@ class _Device(Protocol):
 
 
 def template_named(name: str) -> Template:
-    """Return the template of that name."""
+    """Return the template called `name`."""
     template: Template = TEMPLATES[name]
     return template
 
 
 def templates_of(hardware: _Device) -> tuple[Template, ...]:
-    """Return the templates of a device's kind, its default first."""
+    """Return the templates for the kind of a device. The first one is the default."""
     return tuple(TEMPLATES[name] for name in TEMPLATES.of_kind(hardware.kind))
 
 
 def joined_templates(workload: Workload, hardware: _Device, accuracy: str) -> tuple[Template, ...]:
-    """Return the templates that are ranked together where nobody names one: the default, and those that join it.
+    """Return the templates that are ranked together if the user names none: the default and those that join it.
 
-    Those that take the workload, the default first; where none does, one that says why not: the default, or the one
-    that has kernels of such a body.
+    Only templates that take the workload are returned, the default first. If no template takes it, the one returned is
+    the one whose error explains why: the default, or a template that has kernels for a workload with such a body.
 
     Parameters
     ----------
     accuracy : str
-        One of `core.accuracy.ACCURACIES`: those that have no schedule at it do not join.
+        One of `core.accuracy.ACCURACIES`. Templates without schedules at this accuracy do not join.
     """
     default, *others = templates_of(hardware)
     joined = [other for other in others if other.joins_default(workload, hardware, accuracy)]
-    refuses = next((other for other in others if workload.is_kernel and other.has_kernels), default)
-    return (*([default] if default.takes(workload, hardware) else []), *joined) or (refuses,)
+    refusing = next((other for other in others if workload.is_kernel and other.has_kernels), default)
+    return (*([default] if default.takes(workload, hardware) else []), *joined) or (refusing,)
 
 
 def template_of(name: str | None, hardware: _Device) -> Template:
-    """Return the template of a device that is asked for by its name; None: its default.
+    """Return the template called `name` for a device; None means the default of the device.
 
     Raises
     ------
     SpaceError
-        There is none of that name for the device.
+        The device has no template of this name.
     """
     names = TEMPLATES.of_kind(hardware.kind)
     if name is None:
@@ -121,9 +122,9 @@ def template_of(name: str | None, hardware: _Device) -> Template:
 
 
 def check_accuracy(workload: Workload, template: Template, accuracy: str | None) -> None:
-    """Raise SpaceError if the accuracy that somebody asks for does not admit a template that is named for a workload.
+    """Raise SpaceError if a named template cannot compute a workload at the requested accuracy.
 
-    None: nobody asks for one.
+    An accuracy of None requests nothing, so every template passes.
     """
     least = template.least_accuracy(workload)
     if accuracy is not None and not admits(accuracy, least):
@@ -134,11 +135,11 @@ def check_accuracy(workload: Workload, template: Template, accuracy: str | None)
 
 
 def tuning_template(workload: Workload, hardware: _Device) -> Template:
-    """Return the template that is tuned where nobody asks for one: the default, or a wider one wherever one applies.
+    """Return the template that a session tunes if the user names none: the default, or a wider one.
 
-    A wider one holds all schedules of the default; arithmetic stays what the workload's dtype says, so tensor cores,
-    which would round float32, have to be asked for. Where the default does not take the workload, the first that joins
-    it and does takes its place.
+    A wider template contains all schedules of the default. Arithmetic stays as the dtype of the workload says: tensor
+    cores round float32 operands, so the user has to ask for them. If the default does not take the workload, the first
+    template that joins the default and takes the workload replaces it.
     """
     default, others = joined_templates(workload, hardware, STANDARD)[0], templates_of(hardware)
     wider = (other for other in others if other.widens == default.name and other.takes(workload, hardware))
@@ -148,16 +149,17 @@ def tuning_template(workload: Workload, hardware: _Device) -> Template:
 def make_model(
     workload: Workload, hardware: _Device, template: str | None = None, accuracy: str | None = None
 ) -> AnalyticalModel:
-    """Return the analytical model of `workload` on `hardware` (with its tile space as ``.space``).
+    """Return the analytical model of `workload` on `hardware`; its tile space is ``.space``.
 
     Parameters
     ----------
     template : str, optional
-        "cuda", "pipelined", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
-        What the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu", or where that does
-        not take the workload the first that joins it and does.
+        "cuda", "pipelined", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx". Without it,
+        the default of the device: "cuda" (CUDA cores) or "cpu". If the default does not take the workload, the first
+        template that joins it and takes the workload.
     accuracy : {"standard", "relaxed"}, optional
-        What the arithmetic of the space's schedules may need; left out: all that gives the same results each time.
+        The lowest accuracy that schedules of the space may have. Without it, all schedules that give the same results
+        each time.
 
     Raises
     ------

@@ -21,7 +21,7 @@ def test_damaged_compiled_code(new_process, tmp_path):
     again = new_process(*WORDS, NUMBA_CACHE_DIR=str(tmp_path))
     assert again.returncode == 0
     damaged, compiling = again.stderr.splitlines()
-    assert damaged == f"note: compiled code in {folder} was damaged; it is made again"
-    assert compiling == f"note: compiling the rest of the model of cuda kernels, once: kept in {folder}"
+    assert damaged == f"note: compiled code in {folder} was damaged; it is compiled again"
+    assert compiling == f"note: compiling the rest of the model of cuda kernels, once: the code is stored in {folder}"
     assert again.stdout == first.stdout
     assert new_process(*WORDS, NUMBA_CACHE_DIR=str(tmp_path)).stderr == ""

@@ -86,7 +86,7 @@ def test_first_run_says_that_it_compiles(new_process, tmp_path):
         first, second = first_runs.said(model) if is_ahead else run(), run()
         (note,) = (line for line in first.stderr.splitlines() if f"the model of {model} kernels (about " in line)
         assert note.startswith("note: compiling ")
-        assert f", once: kept in {folder}{os.sep}" in note
+        assert f", once: the code is stored in {folder}{os.sep}" in note
         assert not [
             line for line in second.stderr.splitlines() if not line.startswith("searching: ")
         ]  # when it is slow

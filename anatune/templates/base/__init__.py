@@ -1,1 +1,1 @@
-"""What every template has: a space, rules, a model, a ranking."""
+"""Base classes and shared functions of all templates: space, rules, model and ranking."""

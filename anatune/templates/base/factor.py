@@ -1,7 +1,7 @@
-"""Divisors and ordered factorisations: the perfect tilings of one loop.
+"""Divisors and ordered factorisations, which are the perfect tilings of a loop.
 
-A factorisation of an extent into `parts` factors is ordered (8 = 2x4 and 4x2 are different tilings), so there are
-``prod(C(e + parts - 1, parts - 1))`` of them, e running over the exponents of the extent's primes.
+A factorisation of an extent into `parts` factors is ordered (8 = 2x4 and 8 = 4x2 are different tilings). There are
+``prod(C(e + parts - 1, parts - 1))`` of them, where e runs over the exponents of the primes of the extent.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ __all__ = ["count_factorisations", "divisors", "factorisations", "prime_exponent
 @lru_cache(maxsize=4096)
 def prime_exponents(extent: int) -> tuple[tuple[int, int], ...]:
     """Return the (prime, exponent) pairs of `extent` >= 1, ascending."""
-    found = []
+    exponents = []
     prime = 2
-    rest = extent
-    while prime * prime <= rest:
+    quotient = extent
+    while prime * prime <= quotient:
         exponent = 0
-        while rest % prime == 0:
-            rest //= prime
+        while quotient % prime == 0:
+            quotient //= prime
             exponent += 1
         if exponent:
-            found.append((prime, exponent))
+            exponents.append((prime, exponent))
         prime += 1 if prime == 2 else 2
-    if rest > 1:
-        found.append((rest, 1))
-    return tuple(found)
+    if quotient > 1:
+        exponents.append((quotient, 1))
+    return tuple(exponents)
 
 
 @lru_cache(maxsize=4096)
@@ -44,7 +44,7 @@ def divisors(extent: int) -> tuple[int, ...]:
 
 
 def count_factorisations(extent: int, parts: int) -> int:
-    """Return how many ordered factorisations of `extent` into `parts` factors there are (exact, any size)."""
+    """Return the number of ordered factorisations of `extent` into `parts` factors, exact for any size."""
     return math.prod(math.comb(exponent + parts - 1, parts - 1) for _, exponent in prime_exponents(extent))
 
 
@@ -62,8 +62,8 @@ def factorisations(extent: int, parts: int) -> NDArray[np.int64]:
     else:
         blocks = []
         for first in divisors(extent):
-            rest = factorisations(extent // first, parts - 1)
-            blocks.append(np.column_stack([np.full(len(rest), first, dtype=np.int64), rest]))
+            inner_factors = factorisations(extent // first, parts - 1)
+            blocks.append(np.column_stack([np.full(len(inner_factors), first, dtype=np.int64), inner_factors]))
         table = np.concatenate(blocks)
     table.setflags(write=False)
     return table

@@ -1,15 +1,15 @@
-"""What a template has to tell of its programs, so that few of them can be chosen for a range, and the choice proven.
+"""The interface by which few programs are chosen for a range of extents, with a proof of how good the choice is.
 
 Notation
 --------
-program : one compiled kernel that takes the extent of the ranged axis when it is called: everything is fixed but that
-    extent, and what the launch says. Opaque to all but its family, hashable.
-reference : the best program of one single shape; what a choice loses, it loses against that.
-limit : a time for each extent; no question is asked of what is slower.
+program : the source of one kernel that takes the extent of the ranged axis as an argument. All else is fixed, except
+the launch. It is hashable, and only its family knows what is in it.
+reference : the best program of a single extent. The loss of a choice is relative to the reference.
+limit : seconds for each extent. Programs that are slower than the limit need not be told apart.
 
-A template that can serve ranges names the class in its record (``Template.ranges``): a `ProgramFamily` that is made of
-``(workload, hardware, **limits)``, a `RangedWorkload` and a spec, as its model. Choice, proof, report and dispatch
-(`model.ranges`) know families by this protocol only; programs of several families are chosen together.
+A template that can serve ranges names its class in ``Template.ranges``: a `ProgramFamily`, which is constructed from
+``(workload, hardware, **limits)`` with a `RangedWorkload` and a spec. Choice, proof, report and dispatch
+(`model.ranges`) use families by this interface only. Programs of several families can be chosen together.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Program = Hashable
 
 
 class Bounds(NamedTuple):
-    """What `ProgramFamily.bounds` found.
+    """The result of `ProgramFamily.bounds`.
 
     Attributes
     ----------
     seconds : (num_extents,) float64
-        No program of the family is faster at each extent. Never above the limit that was asked for: where a bound is
-        the limit, nothing faster exists.
+        A time for each extent that no program of the family is predicted to go below. It never exceeds the given limit.
+        If it equals the limit, no program is faster than the limit.
     faster : tuple of Program
-        Programs that are faster than the limit somewhere, the best few of them.
+        The best few programs that are faster than the limit at some extent.
     is_complete : bool
-        False where the time ended the search: bounds are then what was proven until then.
+        False if the time limit ended the search. The bounds are then those that were proven so far.
     """
 
     seconds: Floats
@@ -69,17 +69,17 @@ class ProgramFamily(ABC):
 
     @abstractmethod
     def candidates(self, watch: Watch) -> Sequence[Program]:
-        """Return programs among which a good choice is: the best of single extents and their neighbours, all different.
+        """Return the programs to choose from: the best ones of single extents and their neighbours, all different.
 
-        A few hundred to a few thousand. Where the time ends, those found until then, at least one that is legal at
-        every extent if there is any.
+        There are a few hundred to a few thousand. If the time limit ends the search, they are those found so far; at
+        least one of them is legal at every extent if such a program exists.
         """
 
     @abstractmethod
     def times(self, programs: Sequence[Program]) -> Floats:
-        """Return seconds of programs at every extent, (num_programs, num_extents) float64; inf: not legal there.
+        """Return the seconds of programs at every extent, (num_programs, num_extents) float64; inf where not legal.
 
-        With the launch (`schedule`) that is fastest at each extent.
+        Each time is that of the fastest launch (see `schedule`) at the extent.
         """
 
     @abstractmethod
@@ -89,14 +89,14 @@ class ProgramFamily(ABC):
         Parameters
         ----------
         limits_s : (num_extents,) float64
-            What nobody needs to know better: bounds end there. The lower, the less work.
+            Seconds above which no bound is needed. Lower limits need less work.
         watch : Watch
-            When to stop, and whom to tell how far it is.
+            The time limit and the progress callback.
         """
 
     @abstractmethod
     def schedule(self, program: Program, extent: int) -> Schedule:
         """Return a program as the schedule of one extent, with the launch that is fastest there.
 
-        Of one program all schedules differ only in what follows from the extent, and in what the launch says.
+        The schedules of one program differ only in the launch and in what follows from the extent.
         """

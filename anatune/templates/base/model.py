@@ -1,4 +1,7 @@
-"""What every model of a workload on a device says of batches of points, and what analytical ones share."""
+"""The interface of all models of a workload on a device, and the base class of analytical models.
+
+A model takes points in batches. It says which points are legal, predicts their seconds, and ranks the space.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +40,17 @@ Points = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Columns = dict[str, Floats]
 Scores = tuple[NDArray[np.int64], Floats, Floats]
-"""Rule codes, seconds, quantities (num_quantities, num_points)."""
+"""(rule codes, seconds, quantities), where quantities are (num_quantities, num_points)."""
 
 CHECK, PREDICT = 0, 1
-"""What a batch function of `anatune.numerics` is asked for: rule codes, or times as well."""
+"""Tasks of a batch function of `anatune.numerics`: rule codes only, or times as well."""
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One legality rule: its id, what it limits in words, and the device's limit.
+    """A legality rule: its id, a text that says what it limits, and the limit of the device.
 
-    ``needed`` is what every point of a space needs, where that is the same for all: such a rule rejects all or none.
+    ``needed`` is what every point of a space needs, if that is the same for all points. Such a rule rejects all or
+    none.
     """
 
     id: str
@@ -55,35 +59,35 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
     needed: float | None = None
 
     def broken_text(self, needed: float | None) -> str:
-        """Return in words that a point breaks the rule, and with what."""
-        got = "" if needed is None else f"{needed:,.10g}, "
-        return f"{self.id}: {self.text}: {got}at most {self.limit:,.10g}"
+        """Return a sentence that says which rule a point breaks, what the point needs, and the limit."""
+        need = "" if needed is None else f"{needed:,.10g}, "
+        return f"{self.id}: {self.text}: {need}at most {self.limit:,.10g}"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model says about a batch of points.
+    """The scores of a batch of points.
 
     Attributes
     ----------
     time_s : (num_points,) float64
-        Predicted seconds; also given for points that break a rule (as if the limit were not there) or inf.
+        Predicted seconds. A point that breaks a rule has the time it would have without the limit, or inf.
     rule : (num_points,) int64
-        0 where legal, else 1 + index into the model's rules (the first broken one).
+        0 if legal, else 1 + the index of the first broken rule in the rules of the model.
     """
 
     time_s: NDArray[np.float64]
     rule: NDArray[np.int64]
     columns: dict[str, NDArray[np.float64]]
-    """Every other quantity, (num_points,) float64 each."""
+    """All other quantities by name, (num_points,) float64 each."""
 
 
 class Guarantee(msgspec.Struct, frozen=True):
-    """How sure the ranking is.
+    """The proof behind a ranking.
 
-    ``kind`` is "exhaustive" (every point evaluated), "certified" (what was not evaluated is proven slower by an
-    admissible bound) or "best_found" (a time limit ended the search; the answer's time is at most
-    (1 + ``gap``) times the best possible).
+    ``kind`` is "exhaustive" (every point was evaluated), "certified" (a bound proves that no point left out is
+    predicted to be faster) or "best_found" (the time limit ended the search; the predicted time of the answer is at
+    most (1 + ``gap``) times the best possible one).
     """
 
     kind: Literal["exhaustive", "certified", "best_found"]
@@ -94,7 +98,7 @@ class Guarantee(msgspec.Struct, frozen=True):
     """Partial points whose bound was computed."""
 
     def describe(self) -> str:
-        """Return the guarantee in words."""
+        """Return the guarantee as text."""
         if self.kind == "best_found":
             return f"best found, gap <= {100 * self.gap:.2g} %"
         return self.kind
@@ -102,11 +106,11 @@ class Guarantee(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Ranking:
-    """The best points of a space, best first, and what became of the others.
+    """The best points of a space, best first, and counts of all others.
 
-    ``num_legal`` and ``rejected`` (rule id -> points) are exact counts over the whole space, or None where the
-    time limit ended the count. Of a distinct ranking, ``num_alike`` (num_points,) is how many other legal points have
-    each one's predicted time; at least so many where not ``alike_is_exact``.
+    ``num_legal`` and ``rejected`` (rule id -> points) are exact counts over the whole space, or None if the time limit
+    ended the count. In a distinct ranking, ``num_alike`` (num_points,) is the number of other legal points with the
+    same predicted time; it is a lower bound unless ``alike_is_exact``.
     """
 
     points: NDArray[np.int64]
@@ -118,22 +122,22 @@ class Ranking:
 
 
 class Model(ABC):
-    """What is known about the schedules of one workload on one device, batch first.
+    """Legality, predicted times and ranking of the schedules of one workload on one device, in batches of points.
 
     Attributes
     ----------
     workload, hardware
-        What is computed, where.
+        The computation and the spec of the device.
     space : Space
-        Whose points are scored, each (len(space.columns),) int64.
+        The schedules. A point is (len(space.columns),) int64.
     rules : tuple of Rule
-        What makes a point illegal.
+        The conditions that a legal point fulfils.
     """
 
     own_parts: ClassVar[tuple[str, ...]] = ()
     """Parts of the time that only some points have."""
     composition: ClassVar[Composition] = Composition()
-    """How the parts of a time go together."""
+    """The rule by which the parts make up the time."""
 
     workload: Workload
     hardware: HardwareSpec
@@ -146,7 +150,7 @@ class Model(ABC):
 
     @abstractmethod
     def times(self, points: Points) -> tuple[Floats, NDArray[np.int64]]:
-        """Return (seconds, rule codes) of points: the fast path of `evaluate`."""
+        """Return (seconds, rule codes) of points. This is faster than `evaluate`."""
 
     @abstractmethod
     def evaluate(self, points: Points) -> Evaluation:
@@ -154,7 +158,7 @@ class Model(ABC):
 
     @abstractmethod
     def predictions(self, points: Points) -> list[Prediction]:
-        """Score points and return one readable Prediction each, in order."""
+        """Score points and return one readable Prediction for each, in order."""
 
     @abstractmethod
     def rank(
@@ -165,7 +169,7 @@ class Model(ABC):
         distinct: bool = False,
         progress: Progress | None = None,
     ) -> Ranking:
-        """Return the `top_k` legal points of smallest predicted time; with `distinct`, one of each time."""
+        """Return the `top_k` legal points of smallest predicted time; with `distinct`, one point of each time."""
 
     @property
     def plain(self) -> Model:
@@ -174,12 +178,12 @@ class Model(ABC):
 
     @property
     def is_corrected(self) -> bool:
-        """Whether a learned correction changes its times."""
+        """True if a learned correction changes its times."""
         return self.plain is not self
 
     @property
     def least_flop(self) -> float:
-        """Fewest operations of a schedule: the workload's, but where padding is left out or a transform saves some."""
+        """Fewest operations of any schedule: fewer than the workload has if padding is skipped or a transform saves."""
         return float(self.workload.flop)
 
     @property
@@ -188,48 +192,49 @@ class Model(ABC):
         return {}
 
     def program_key(self, point: Points) -> Hashable:
-        """Return what is equal for points that are the same program."""
+        """Return a key that is equal for points that become the same program."""
         return np.asarray(point, dtype=np.int64).tobytes()
 
     def feature_table(self, points: Points) -> FeatureTable:
-        """Return the features of points: shares of the time, and the logarithms of the points' numbers."""
+        """Return the features of points: shares of the parts in the time, and logarithms of the points' entries."""
         points = np.atleast_2d(points)
-        found = self.evaluate(points)
+        scores = self.evaluate(points)
         parts = {
-            name: part for name, part in found.columns.items() if name.endswith("_s") and name not in self.own_parts
+            name: part for name, part in scores.columns.items() if name.endswith("_s") and name not in self.own_parts
         }
-        columns = {f"share_{name}": part / found.time_s for name, part in parts.items()}
+        columns = {f"share_{name}": part / scores.time_s for name, part in parts.items()}
         columns |= {name: log2(1.0 + column) for name, column in zip(self.space.columns, points.T, strict=True)}
-        return table_of(found.time_s, found.rule, columns)
+        return table_of(scores.time_s, scores.rule, columns)
 
     def leaves(self, points: Points) -> Points:
-        """Return numbers that points share the more of, the more a learned correction has seen their errors agree.
+        """Return the leaf numbers of points in the trees of a learned correction, (num_points, num_numbers).
 
-        (num_points, num_numbers), no numbers where nothing was learned.
+        The more numbers two points share, the more alike their errors were in training. There are no numbers without a
+        correction.
         """
         return np.zeros((len(points), 0), dtype=np.int64)
 
     def points_within(self, limit_s: float, progress: Progress | None = None) -> tuple[Points, Floats] | None:
-        """Return every legal point of a predicted time up to a limit, and the times, in ranking order.
+        """Return every legal point whose predicted time is within a limit, and the times, in ranking order.
 
-        None where that is no faster than a ranking of as many points.
+        The result is None if the model cannot do that faster than by a ranking of as many points.
         """
         return None
 
 
 class Shown(NamedTuple):
-    """Which quantities of a model a `Prediction` shows."""
+    """The quantities of a model that a `Prediction` shows."""
 
     parts: tuple[str, ...]
-    """Columns that are parts of the time, seconds."""
+    """Columns that are parts of the time, in seconds."""
     features: tuple[str, ...]
     resources: tuple[str, ...]
     over_bound: Columns
-    """Memory level -> bytes that cross it over the I/O lower bound."""
+    """Memory level -> bytes that cross it, relative to the I/O lower bound."""
     limiter: Sequence[str]
-    """What limits the occupancy of each point."""
+    """Name of what limits the occupancy of each point."""
     own_parts: tuple[str, ...] = ()
-    """Parts that only some points have: shown where they take time."""
+    """Parts that only some points have; they are shown if they take time."""
 
 
 class AnalyticalModel(Model):
@@ -244,9 +249,10 @@ class AnalyticalModel(Model):
 
     @abstractmethod
     def _run(self, points: Points, task: int, *, full: bool = False, compiled: Floats | None = None) -> Scores:
-        """Return (rule codes, seconds, quantities if `full`) of points; `task` is CHECK or PREDICT, or a model's own.
+        """Return (rule codes, seconds, quantities if `full`) of points.
 
-        `compiled` is (3, num_points): what a compiler said of them, where a model can use it.
+        `task` is CHECK, PREDICT, or a task of the subclass. `compiled` is (3, num_points): facts from a compiler, if
+        the model can use them (see `predictions`).
         """
 
     @abstractmethod
@@ -255,35 +261,35 @@ class AnalyticalModel(Model):
 
     @abstractmethod
     def _shown(self, columns: Columns) -> Shown:
-        """Return what predictions show of them."""
+        """Select the columns that a prediction shows."""
 
     @abstractmethod
     def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
-        """Return the `top_k` legal points of smallest predicted time; with `distinct`, one of each time."""
+        """Return the `top_k` legal points of smallest predicted time; with `distinct`, one point of each time."""
 
     def _estimates(self, points: Points, quantities: Floats) -> Columns:
-        """Return columns that predictions show in the place of the model's own."""
+        """Return the columns that predictions show instead of those of the compiled function."""
         return {}
 
     @property
     def floor_s(self) -> float:
-        """Seconds that no schedule can beat here; 0: nobody knows."""
+        """A lower bound on the seconds of every schedule; 0 if there is none."""
         return 0.0
 
     def _is_legal(self, points: Points) -> NDArray[np.bool_]:
         return np.equal(self.check(points), 0)
 
     def check(self, points: Points) -> NDArray[np.int64]:
-        """Return the rule codes of points, (num_points,) int64: 0 legal, else 1 + index into `rules`."""
+        """Return the rule codes of points, (num_points,) int64: 0 if legal, else 1 + the index into `rules`."""
         return self._run(points, CHECK)[0]
 
     def times(self, points: Points) -> tuple[Floats, NDArray[np.int64]]:
-        """Return (seconds, rule codes) of points: the fast path of `evaluate`."""
+        """Return (seconds, rule codes) of points. This is faster than `evaluate`."""
         rules, times, _ = self._run(points, PREDICT)
         return times, rules
 
     def raw_columns(self, points: Points) -> Scores:
-        """Return (rule codes, seconds, every quantity of the compiled function: (num_quantities, num_points))."""
+        """Return (rule codes, seconds, all quantities of the compiled function); quantities are (count, num_points)."""
         return self._run(points, PREDICT, full=True)
 
     def evaluate(self, points: Points) -> Evaluation:
@@ -292,14 +298,14 @@ class AnalyticalModel(Model):
         return Evaluation(times, rules, self._columns(quantities, times))
 
     def predictions(self, points: Points, compiled: Floats | None = None) -> list[Prediction]:
-        """Score points and return one Prediction each, in order.
+        """Score points and return one Prediction for each, in order.
 
         Parameters
         ----------
         points : (num_points, len(space.columns)) int64
         compiled : (3, num_points) float64, optional
-            What a GPU's compiler said instead of the model: registers of a thread, shared bytes of a block,
-            accumulators of a thread in local memory.
+            Facts from the compiler of a GPU, which replace those of the model: registers of a thread, shared bytes of a
+            block, accumulators of a thread in local memory.
         """
         rules, times, quantities = self._run(points, PREDICT, full=True, compiled=compiled)
         columns = self._columns(quantities, times)
@@ -307,31 +313,31 @@ class AnalyticalModel(Model):
             columns |= self._estimates(np.atleast_2d(points), quantities)
         shown = self._shown(columns)
         names = {*shown.parts, *shown.own_parts, *shown.features, *shown.resources}
-        lists = {name: columns[name].tolist() for name in names}
+        by_name = {name: columns[name].tolist() for name in names}
         over_bound = {level: values.tolist() for level, values in shown.over_bound.items()}
         speed = (self.workload.flop / times / 1e9).tolist()
         occupancy, waves = columns["occupancy"].tolist(), columns["waves"].tolist()
-        found = []
-        for at, (time_s, rule) in enumerate(zip(times.tolist(), rules.tolist(), strict=True)):
-            parts = {name: lists[name][at] for name in shown.parts}
-            parts |= {name: lists[name][at] for name in shown.own_parts if lists[name][at] > 0.0}
-            found.append(
+        predictions = []
+        for index, (time_s, rule) in enumerate(zip(times.tolist(), rules.tolist(), strict=True)):
+            parts = {name: by_name[name][index] for name in shown.parts}
+            parts |= {name: by_name[name][index] for name in shown.own_parts if by_name[name][index] > 0.0}
+            predictions.append(
                 Prediction(
                     time_s=time_s,
-                    gflop_per_s=speed[at],
+                    gflop_per_s=speed[index],
                     parts=parts,
                     bound_by=max(parts, key=lambda name: parts[name]).removesuffix("_s"),
-                    occupancy=occupancy[at],
-                    occupancy_limiter=shown.limiter[at],
-                    waves=waves[at],
-                    features={name: lists[name][at] for name in shown.features},
-                    traffic_over_bound={level: values[at] for level, values in over_bound.items()},
-                    resources={name: lists[name][at] for name in shown.resources},
+                    occupancy=occupancy[index],
+                    occupancy_limiter=shown.limiter[index],
+                    waves=waves[index],
+                    features={name: by_name[name][index] for name in shown.features},
+                    traffic_over_bound={level: values[index] for level, values in over_bound.items()},
+                    resources={name: by_name[name][index] for name in shown.resources},
                     legal=rule == 0,
                     rule=self.rules[rule - 1].id if rule else "",
                 )
             )
-        return found
+        return predictions
 
     def rank(
         self,
@@ -341,14 +347,14 @@ class AnalyticalModel(Model):
         distinct: bool = False,
         progress: Progress | None = None,
     ) -> Ranking:
-        """Return the `top_k` legal points of smallest predicted time; with `distinct`, one of each time.
+        """Return the `top_k` legal points of smallest predicted time; with `distinct`, one point of each time.
 
         Parameters
         ----------
         time_limit_s : float, optional
-            Stop after about so many seconds; the guarantee is then "best_found" with its proven gap.
+            Stop after about this many seconds. The guarantee is then "best_found" with its proven gap.
         distinct : bool
-            One point, the first of the order of ties, of each predicted time.
+            Return one point of each predicted time: the first in the order of ties.
         progress : callable, optional
             Called with the share of the search that is done, in [0, 1].
 

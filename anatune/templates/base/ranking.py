@@ -1,4 +1,4 @@
-"""What exact rankings share: the best points so far, spaces that are evaluated whole, one point of each time."""
+"""Building blocks of exact rankings: the best points so far, exhaustive evaluation, and one point of each time."""
 
 from __future__ import annotations
 
@@ -19,37 +19,38 @@ __all__ = [
 Points = NDArray[np.int64]
 Floats = NDArray[np.float64]
 TieKeys = Callable[[Points], Sequence[NDArray[np.int64]]]
-"""Points to the keys that order points of equal time, least important first (the order np.lexsort wants)."""
+"""Maps points to the keys that order points of equal time, the least important first (as np.lexsort wants them)."""
 
 SLAB_POINTS = 100_000
+"""Points that are evaluated in one call of the compiled function."""
 EQUAL_SHARE = 1e-12
-"""Times closer than this share are one time to a distinct ranking."""
+"""Relative difference below which two times count as equal in a distinct ranking."""
 _MOST_TIED = 200_000
-"""Points that are kept to count ties, before those are dropped that are slower than the last of the best."""
+"""Most points kept to count ties, before those slower than the last of the best points are dropped."""
 
 
 def apart(times: Floats) -> NDArray[np.bool_]:
-    """Return of ascending times (num_points,), > 0, which are the first of their time."""
+    """Mark the first of each group of equal times in ascending times > 0, (num_points,)."""
     return np.asarray(np.diff(times, prepend=0.0) > EQUAL_SHARE * times)
 
 
 def group_sizes(first: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return how many entries each group has, of which entries are the first of a group."""
+    """Return the size of each group, where `first` marks the first entry of each group."""
     return np.diff(np.append(np.flatnonzero(first), len(first)))
 
 
 def gap(time_s: float, bound_s: float) -> float:
-    """Return by what share a time may be above the best one, of which a bound is known."""
+    """Return the share by which a time can exceed the best possible time, which is at least `bound_s`."""
     return max(0.0, time_s / bound_s - 1.0) if math.isfinite(time_s) else math.inf
 
 
 def rejected(model: Model, counts: Floats) -> dict[str, int]:
-    """Return rule id -> points, of the counts of each rule code, (1 + num_rules,)."""
+    """Return rule id -> number of rejected points, from the counts of each rule code, (1 + num_rules,)."""
     return {rule.id: round(count) for rule, count in zip(model.rules, counts[1:].tolist(), strict=True)}
 
 
 class Best:
-    """The `top_k` best points seen so far, in ranking order; with `distinct`, one of each predicted time."""
+    """The `top_k` best points so far, in ranking order; with `distinct`, one point of each predicted time."""
 
     def __init__(self, num_columns: int, top_k: int, tie_keys: TieKeys, *, distinct: bool) -> None:
         self._top_k, self._tie_keys, self._distinct = top_k, tie_keys, distinct
@@ -60,24 +61,24 @@ class Best:
 
     @property
     def limit_s(self) -> float:
-        """Seconds that a point must not exceed to enter."""
+        """Largest time in seconds with which a point still enters."""
         return float(self.times[-1]) if len(self.times) == self._top_k else math.inf
 
     @property
     def fastest_s(self) -> float:
-        """Seconds of the best point, inf while there is none."""
+        """Seconds of the best point, inf if there is none."""
         return float(self.times[0]) if len(self.times) else math.inf
 
     def add(self, points: Points, times: Floats) -> None:
-        """Take what is among the best of legal points."""
-        inside = times <= self.limit_s
-        if not inside.any():
+        """Add those of the given legal points that are among the best."""
+        is_fast = times <= self.limit_s
+        if not is_fast.any():
             return
         if self._distinct:
-            self._keep_tied(points[inside], times[inside])
-        points = np.concatenate([self.points, points[inside]])
-        times = np.concatenate([self.times, times[inside]])
-        if len(times) > 50 * self._top_k:  # sort few: slower than the k-th time is out
+            self._keep_tied(points[is_fast], times[is_fast])
+        points = np.concatenate([self.points, points[is_fast]])
+        times = np.concatenate([self.times, times[is_fast]])
+        if len(times) > 50 * self._top_k:  # sort few points: first drop those slower than the k-th time
             near = times <= self._last(times)
             points, times = points[near], times[near]
         points, times = self._sorted(points, times)
@@ -87,10 +88,10 @@ class Best:
         self.points, self.times = points[: self._top_k], times[: self._top_k]
 
     def num_alike(self) -> NDArray[np.int64] | None:
-        """Return how many other points of each one's time came, (num_points,); None if ties are listed."""
+        """Return the number of other points with the time of each best point, (num_points,); None unless `distinct`."""
         if not self._distinct:
             return None
-        _, times = self._near_tied()
+        _, times = self._select_tied()
         return group_sizes(apart(np.sort(times)))[: len(self.times)] - 1
 
     def _keep_tied(self, points: Points, times: Floats) -> None:
@@ -98,20 +99,20 @@ class Best:
         self._tied.append((points, times))
         self._num_tied += len(times)
         if self._num_tied > self._most_tied:
-            self._tied = [self._near_tied()]
+            self._tied = [self._select_tied()]
             self._num_tied = len(self._tied[0][1])
             self._most_tied = max(_MOST_TIED, 2 * self._num_tied)
 
-    def _near_tied(self) -> tuple[Points, Floats]:
-        """Return the points, each once, and times of all that came and are not slower than the last of the best."""
+    def _select_tied(self) -> tuple[Points, Floats]:
+        """Return the points so far that are no slower than the last of the best, each once, and their times."""
         if not self._tied:
             return self.points, self.times
-        parts = [(points[times <= self.limit_s], times[times <= self.limit_s]) for points, times in self._tied]
-        points, first = np.unique(np.concatenate([one for one, _ in parts]), axis=0, return_index=True)
-        return points, np.concatenate([one for _, one in parts])[first]
+        batches = [(points[times <= self.limit_s], times[times <= self.limit_s]) for points, times in self._tied]
+        points, first = np.unique(np.concatenate([points for points, _ in batches]), axis=0, return_index=True)
+        return points, np.concatenate([times for _, times in batches])[first]
 
     def _last(self, times: Floats) -> float:
-        """Return the `top_k`-th of some times."""
+        """Return the `top_k`-th smallest of the times."""
         if not self._distinct:
             return float(np.partition(times, self._top_k - 1)[self._top_k - 1])
         times = np.sort(times)
@@ -127,14 +128,14 @@ class Best:
 
 
 class Slabs:
-    """All legal points of a space, slab by slab, as (numbers, points, times).
+    """All legal points of a space, one slab of points after another, as (numbers, points, times).
 
     Attributes
     ----------
     counts : (1 + num_rules,) float64
-        Points of each rule code so far.
+        Number of points of each rule code so far.
     done : int
-        Points so far; all of them unless the time ended.
+        Number of points so far; less than all if the time limit ended the iteration.
     """
 
     def __init__(self, model: Model, watch: Watch) -> None:
@@ -155,15 +156,16 @@ class Slabs:
             self._watch.report(self.done / size)
 
     def ranking(self, points: Points, num_alike: NDArray[np.int64] | None, *, alike_is_exact: bool) -> Ranking:
-        """Return the ranking of a space that was evaluated whole."""
+        """Return the ranking of a space of which every point was evaluated."""
         counts = int(self.counts[0]), rejected(self._model, self.counts)
         return Ranking(points, Guarantee("exhaustive", 0.0, self.done, 0), *counts, num_alike, alike_is_exact)
 
 
 def rank_whole(model: Model, best: Best, floor_s: float, watch: Watch) -> Ranking:
-    """Evaluate every point of a space; return the best, with the guarantee and exact counts.
+    """Evaluate every point of a space and return the best ones, with the guarantee and exact counts.
 
-    Where the time ends, they are those of the points so far; `floor_s` is a time that no point beats.
+    If the time limit ends the evaluation, they are the best of the points so far. No point of the space is predicted to
+    be faster than `floor_s`.
     """
     slabs = Slabs(model, watch)
     for _, points, times in slabs:
@@ -175,9 +177,9 @@ def rank_whole(model: Model, best: Best, floor_s: float, watch: Watch) -> Rankin
 
 
 class WholeModel(AnalyticalModel):
-    """A model that evaluates every point of its space, unless a subclass ranks in another way.
+    """A model that ranks its space by evaluating every point, unless a subclass ranks in another way.
 
-    Pickles hold its arguments: what was computed from them is computed again.
+    A pickle holds the arguments only; all else is computed again.
     """
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -185,13 +187,13 @@ class WholeModel(AnalyticalModel):
         return type(self), (self.workload, self.hardware, *([] if accuracy is None else [accuracy]))
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
-        """Return the keys of points of equal time, least important first; without any they are in their own order."""
+        """Return the keys that order points of equal time, the least important first; without keys: lexicographic."""
         return ()
 
     def best_points(self, top_k: int, *, distinct: bool) -> Best:
-        """Return what keeps the best points of the space."""
+        """Return an empty collector of the best points of the space."""
         return Best(len(self.space.columns), top_k, self.tie_keys, distinct=distinct)
 
     def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
-        """Return the `top_k` legal points of smallest predicted time: every point of the space is evaluated."""
+        """Return the `top_k` legal points of smallest predicted time; with `distinct`, one point of each time."""
         return rank_whole(self, self.best_points(top_k, distinct=distinct), self.floor_s, watch)

@@ -1,4 +1,4 @@
-"""Tables of rules: each line says what it limits, how much a point needs of that, and which points it rejects."""
+"""Tables of rules: each line has a rule, what each point needs of the limited resource, and which points break it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["Limit", "first_broken", "in_order"]
 
 
 class Limit(NamedTuple):
-    """One line of the table of rules of a batch of points.
+    """A rule applied to a batch of points.
 
     Attributes
     ----------
     rule : Rule
     needed : (num_points,)
-        How much each point needs.
+        The amount that each point needs.
     broken : (num_points,) bool, optional
-        Which points the rule rejects; left out: those that need more than the limit.
+        The points that the rule rejects. Without it, those that need more than the limit.
     """
 
     rule: Rule
@@ -32,9 +32,9 @@ class Limit(NamedTuple):
 
 
 def first_broken(table: Sequence[Limit]) -> tuple[tuple[Rule, ...], NDArray[np.int64], NDArray[np.float64]]:
-    """Return the rules of a table, and of each point the number of the first one that it breaks and what it needs.
+    """Return the rules of a table, and for each point the number of the first rule it breaks and the amount it needs.
 
-    Numbers begin at 1; 0, and 0.0, where a point breaks none. Both arrays are (num_points,).
+    Numbers begin at 1. A point that breaks no rule has 0 and 0.0. Both arrays are (num_points,).
     """
     code, needed = np.zeros(len(table[0].needed), dtype=np.int64), np.zeros(len(table[0].needed))
     for number, line in reversed(list(enumerate(table, 1))):
@@ -44,9 +44,10 @@ def first_broken(table: Sequence[Limit]) -> tuple[tuple[Rule, ...], NDArray[np.i
 
 
 def in_order(codes: type[IntEnum], *rules: Rule) -> tuple[Rule, ...]:
-    """Return rules in the order of the codes that a compiled function writes: members have the rules' ids as names.
+    """Return rules in the order of the codes that a compiled function writes.
 
-    Rules without a code come last; a rule that a workload does not have leaves out the last code.
+    The members of `codes` have the ids of the rules as names. Rules without a code come last. If a workload lacks a
+    rule, the rule has to be the one with the last code.
     """
     named = [rule for rule in rules if rule.id in codes.__members__]
     others = [rule for rule in rules if rule.id not in codes.__members__]

@@ -1,7 +1,7 @@
-"""What every tile space is: a product of lists (the tilings of each axis, then single choices), and points of it.
+"""The base class of tile spaces: a space is a product of lists, one for the tilings of each axis, one for each choice.
 
-Notation: a *part* is one list; a *coordinate* is the number of a row of it; a *point* is the integer vector that the
-rows make. Nothing is materialised beyond the lists; the size is exact.
+Notation: a *part* is one of these lists. A *coordinate* is the number of a row in a part. A *point* is the vector of
+integers that the chosen rows fill. Only the lists are in memory, and the size is exact.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ __all__ = ["MOST_POINTS", "LegalityCheck", "Part", "Space", "choice", "listed", 
 
 Integers = NDArray[np.int64]
 LegalityCheck = Callable[[Integers], NDArray[np.bool_]]
-"""(num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer."""
+"""(num_points, num_columns) int64 -> (num_points,) bool: the limits of the device, which the model knows."""
 MOST_POINTS = 1_000_000
-"""Most points of one sample: some hundred bytes each, as schedules some thousand."""
+"""Most points of one sample. A point takes some hundred bytes, as a schedule some thousand."""
 _MOST_DRAWN = 1 << 18
-"""Points drawn at once."""
+"""Most points drawn at once."""
 _ROUNDS = 400
-"""Draws after which a space counts as having next to no legal point."""
+"""Number of draws after which a space counts as having next to no legal points."""
 
 
 class Part:
-    """One list of a space: each of its rows fills the same columns of a point.
+    """A list of a space. Each of its rows fills the same columns of a point.
 
     Parameters
     ----------
     name : str
         Axis or choice, for messages.
     columns : sequence of str
-        What a row fills.
+        The columns that a row fills.
     count : int
         Number of rows.
     rows : callable
-        Makes the list, (count, len(columns)) int64, all rows different.
+        Returns the list, (count, len(columns)) int64, all rows different.
     expected : str
-        What a row is, for messages.
+        Description of a valid row, for messages.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Part:
         self._rows, self._expected = rows, expected
 
     def __reduce__(self) -> tuple[object, ...]:
-        # What was made of the rows is not sent to other processes.
+        # The table and other cached values are not sent to other processes.
         return Part, (self.name, self.columns, self.count, self._rows, self._expected)
 
     @cached_property
@@ -79,31 +79,31 @@ class Part:
         Raises
         ------
         SpaceError
-            One is not in the list.
+            A row is not in the list.
         """
-        data, width, known = rows.tobytes(), 8 * len(self.columns), self._numbers
+        data, width, row_numbers = rows.tobytes(), 8 * len(self.columns), self._numbers
         try:
-            return [known[data[at : at + width]] for at in range(0, len(data), width)]
+            return [row_numbers[data[at : at + width]] for at in range(0, len(data), width)]
         except KeyError:
-            wrong = next(row for row in rows if row.tobytes() not in known).tolist()
+            wrong = next(row for row in rows if row.tobytes() not in row_numbers).tolist()
             got = wrong if len(wrong) > 1 else wrong[0]
             raise SpaceError(f"{self.name}: got {got}, expected {self._expected}") from None
 
 
 def listed(name: str, columns: Sequence[str], table: Integers, expected: str) -> Part:
-    """Return the rows of a table."""
+    """Return the part whose rows are those of a table."""
     return Part(name, columns, len(table), partial(np.asarray, table), expected)
 
 
 def tilings(axis: str, levels: Sequence[str], extent: int) -> Part:
-    """Return all ordered factorisations of an axis, lexicographic."""
+    """Return the part of all ordered factorisations of an axis, in lexicographic order."""
     columns = [f"{axis}.{level}" for level in levels]
     rows = partial(factorisations, extent, len(levels))
-    return Part(axis, columns, count_factorisations(extent, len(levels)), rows, f"perfect divisors of {extent}")
+    return Part(axis, columns, count_factorisations(extent, len(levels)), rows, f"factors whose product is {extent}")
 
 
 def choice(name: str, values: Sequence[int]) -> Part:
-    """Return a choice of one of some values, a column of a point."""
+    """Return the part of one column that has one of some values."""
     return listed(name, [name], np.array(values, dtype=np.int64)[:, None], f"one of {tuple(values)}")
 
 
@@ -115,9 +115,9 @@ class Space(ABC):
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        The computation and the spec of the device.
     is_legal : callable, optional
-        The hardware's limits; None where every point is legal.
+        Tells which points keep the limits of the device. None: every point is legal.
 
     Attributes
     ----------
@@ -126,16 +126,16 @@ class Space(ABC):
     levels : dict of str to tuple of str
         Axis -> names of its factors in a point, outer to inner.
     choices : dict of str to tuple of int
-        Column behind the tilings -> its values, ascending.
+        Column after the tilings -> its values, ascending.
     """
 
     template: str
     levels: dict[str, tuple[str, ...]]
     choices: dict[str, tuple[int, ...]]
     axis_word: str = "index"
-    """What messages call an axis."""
+    """The word for an axis in messages."""
     listed: Integers | None = None
-    """All points, where the space is a list of them."""
+    """All points, if the space is a list of them."""
 
     def __init__(self, workload: Workload, hardware: HardwareSpec, is_legal: LegalityCheck | None) -> None:
         self.workload = workload
@@ -149,16 +149,16 @@ class Space(ABC):
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The lists that the space is the product of: one for each axis, in their order, then the choices."""
+        """The lists whose product is the space: one for each axis, in their order, then the choices."""
         choices = (choice(name, values) for name, values in self.choices.items())
         return (*(self._axis(axis) for axis in self.axes), *choices)
 
     def _axis(self, axis: str) -> Part:
-        """Return what an axis can be: every perfect tiling, unless the template says otherwise."""
+        """Return the part of an axis: every perfect tiling, unless the template overrides this."""
         return tilings(axis, self.levels[axis], self.extents[axis])
 
     def _tiles_of(self, axis: str, rows: Sequence[Sequence[int]]) -> Part:
-        """Return the part of an axis of which these rows of factors are tried."""
+        """Return the part of an axis whose tiles are these rows of factors."""
         columns = [f"{axis}.{level}" for level in self.levels[axis]]
         return listed(axis, columns, np.array(rows, dtype=np.int64), "a tile of the space")
 
@@ -168,7 +168,7 @@ class Space(ABC):
 
     @abstractmethod
     def schedule(self, tiles: Mapping[str, Sequence[int]]) -> Schedule:
-        """Build the schedule with these factors; what is left out has a default, see the template's own."""
+        """Build the schedule with these factors. Factors left out have the defaults of the template."""
 
     @abstractmethod
     def point_of(self, schedule: Schedule) -> Integers:
@@ -181,20 +181,21 @@ class Space(ABC):
         """
 
     def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...] | None:
-        """Return groups of columns of an axis whose products say what the innermost code does along it.
+        """Return groups of columns of an axis; the product of each group is a size of the microkernel along the axis.
 
-        None where the template does not tell that apart.
+        The result is None if the template does not distinguish a microkernel.
         """
         return None
 
     def lane_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the share of the lanes of points' vectors that hold results, (num_points,) float64."""
+        """Return the share of vector lanes that hold results at each point, (num_points,) float64."""
         return np.ones(len(points))
 
     def microkernel_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Return the share of the peak that points' microkernels reached when measured alone, (num_points,) float64.
+        """Return the share of the peak that the microkernel of each point reached when measured alone, float64.
 
-        None where the hardware's spec has no such measurements, or they are not of this workload's microkernels.
+        The array is (num_points,). The result is None if the spec has no such measurements for the microkernels of this
+        workload.
         """
         return None
 
@@ -219,7 +220,7 @@ class Space(ABC):
         return math.prod(self.radices)
 
     def table(self, axis: str) -> Integers:
-        """Return what `axis` can be, (count, columns) int64; each row is one value of its coordinate."""
+        """Return the part of `axis` as a table, (count, columns) int64; each row is one value of its coordinate."""
         return self.parts[self.axes.index(axis)].table
 
     def decode(self, coordinates: Integers) -> Integers:
@@ -231,7 +232,7 @@ class Space(ABC):
 
     @cached_property
     def _order(self) -> Integers | None:
-        """Where each column is among those of the parts; None where they are in the same order."""
+        """Number of each column of a point among the columns of the parts; None if the orders agree."""
         places = list(itertools.chain.from_iterable(self.places))
         return None if places == sorted(places) else np.argsort(places)
 
@@ -241,18 +242,23 @@ class Space(ABC):
         Raises
         ------
         SpaceError
-            A point is none of the space's: a wrong number of columns, a wrong product, or a value that is no choice.
+            A point is not in the space: the number of columns, a product or a choice is wrong.
         """
         points = np.atleast_2d(np.asarray(points, dtype=np.int64))
         if points.shape[1] != len(self.columns):
-            raise SpaceError(f"points have {points.shape[1]} columns, expected {len(self.columns)}: see space.columns")
+            raise SpaceError(
+                f"points have {points.shape[1]} columns, expected {len(self.columns)}, named by space.columns"
+            )
         coordinates = np.empty((len(points), len(self.parts)), dtype=np.int64)
         for number, (part, places) in enumerate(zip(self.parts, self.places, strict=True)):
             coordinates[:, number] = part.numbers(points[:, places])
         return coordinates
 
     def lists(self, point: Integers) -> bool:
-        """Whether the space lists a point: one can build others, with an unroll depth of one's own, say."""
+        """Return whether a point is in the space.
+
+        Schedules outside the space can be built too, for example with another unroll depth.
+        """
         try:
             self.encode(point)
         except SpaceError:
@@ -260,11 +266,11 @@ class Space(ABC):
         return True
 
     def points_at(self, numbers: Integers) -> Integers:
-        """Return the points with these numbers, counted with the last coordinate fastest, 0 <= number < size."""
+        """Return the points with these numbers, 0 <= number < size. The last coordinate varies fastest."""
         return self.decode(np.column_stack(np.unravel_index(numbers, self.radices)))
 
     def sample_points(self, count: int, seed: int, *, legal: bool = True) -> Integers:
-        """Draw `count` points uniformly (with replacement) from the legal part of the space.
+        """Draw `count` points uniformly (with replacement) from the legal points of the space.
 
         Returns
         -------
@@ -279,12 +285,12 @@ class Space(ABC):
         return [self.schedule_of(point) for point in self.sample_points(count, seed)]
 
     def _values(self, point: object) -> list[int]:
-        """Return the entries of a point as Python's integers.
+        """Return the entries of a point as Python integers.
 
         Raises
         ------
         SpaceError
-            It is no vector of as many integers as there are columns, each >= 0.
+            It is not a vector of one integer >= 0 for each column.
         """
         values = point.tolist() if isinstance(point, np.ndarray) and point.dtype.kind in "iu" else point
         if (
@@ -292,16 +298,18 @@ class Space(ABC):
             or len(values) != len(self.columns)
             or not all(isinstance(value, (int, np.integer)) and 0 <= value < 2**31 for value in values)
         ):
-            raise SpaceError(f"point is {shown(point)}, expected {len(self.columns)} integers >= 0: see space.columns")
+            raise SpaceError(
+                f"point is {shown(point)}, expected {len(self.columns)} integers >= 0, named by space.columns"
+            )
         return [int(value) for value in values]
 
     def _tiles(self, values: Sequence[int]) -> dict[str, tuple[int, ...]]:
-        """Return the factors of each axis, the first entries of a point."""
-        tiles, at = {}, 0
+        """Return the factors of each axis, which are the first entries of a point."""
+        tiles, start = {}, 0
         for axis in self.axes:
             width = len(self.levels[axis])
-            tiles[axis] = tuple(values[at : at + width])
-            at += width
+            tiles[axis] = tuple(values[start : start + width])
+            start += width
         return tiles
 
     def _covering(
@@ -311,19 +319,19 @@ class Space(ABC):
         extents: Mapping[str, int],
         lanes: Mapping[str, int] = MappingProxyType({}),
     ) -> dict[str, tuple[int, ...]]:
-        """Return the factors of a schedule of tiles that need not divide the extents; what is left out is 1.
+        """Return the factors of tiles that need not divide the extents. Factors left out are 1.
 
         Parameters
         ----------
         example : str
-            Tiles as a caller writes them.
+            Tiles as a caller writes them, for the message of an error.
         extents : mapping of str to int
-            Axis -> what its tiles cover, of those that have tiles.
+            Axis -> the extent that its tiles cover, for each axis that has tiles.
         lanes : mapping of str to int
-            Axis -> its last factor, where that is not chosen.
+            Axis -> its last factor, if that is fixed.
         """
         if not isinstance(tiles, Mapping):
-            raise SpaceError(f"schedule: tiles is a mapping, such as {example}")
+            raise SpaceError(f"schedule: tiles is {shown(tiles)}, expected a mapping such as {example}")
         check_names("tiles", tiles, self.axes, self.axis_word)
         ones = {axis: (1,) * len(self.levels[axis]) for axis in extents}
         return {
@@ -332,11 +340,11 @@ class Space(ABC):
         }
 
     def _check_own(self, schedule: object) -> None:
-        """Raise SpaceError if something is no schedule of this space's template and workload."""
-        found = checked_schedule("schedule", schedule)
-        if found.template != self.template or found.workload != self.workload:
+        """Raise SpaceError if an object is not a schedule of this template and workload."""
+        checked = checked_schedule("schedule", schedule)
+        if checked.template != self.template or checked.workload != self.workload:
             raise SpaceError(
-                f"schedule of {found.workload.describe()!r} ({found.template}) used with {self!r}; "
+                f"schedule of {checked.workload.describe()!r} ({checked.template}) is not one of {self!r}; "
                 "build it with this space's schedule()"
             )
 
@@ -353,7 +361,7 @@ def _draw_points(
     Parameters
     ----------
     radices : sequence of int
-        Number of choices of each coordinate.
+        Number of rows of each coordinate.
     decode : callable
         (num_points, len(radices)) coordinates -> (num_points, columns) points, both int64.
 
@@ -365,19 +373,19 @@ def _draw_points(
     Raises
     ------
     SpaceError
-        `count` or `seed` is no integer >= 0, or there are too many of them.
+        `count` or `seed` is not an integer >= 0, or is too large.
     """
     count = checked_integer("sample: count", count, 0, MOST_POINTS)
     rng = np.random.default_rng(checked_integer("sample: seed", seed, 0, MOST_SEED))
-    found = [decode(np.zeros((0, len(radices)), dtype=np.int64))]
-    have, wanted = 0, max(4 * count, 1024)
-    at_once = min(wanted, _MOST_DRAWN)
-    for _ in range(_ROUNDS * -(-wanted // at_once)):
-        if have >= count:
+    batches = [decode(np.zeros((0, len(radices)), dtype=np.int64))]
+    num_points, num_draws = 0, max(4 * count, 1024)
+    at_once = min(num_draws, _MOST_DRAWN)
+    for _ in range(_ROUNDS * -(-num_draws // at_once)):
+        if num_points >= count:
             break
         points = decode(np.column_stack([rng.integers(0, radix, at_once) for radix in radices]))
         if keep is not None:
             points = points[keep(points)]
-        found.append(points)
-        have += len(points)
-    return np.concatenate(found)[:count]
+        batches.append(points)
+        num_points += len(points)
+    return np.concatenate(batches)[:count]

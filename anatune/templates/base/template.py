@@ -1,4 +1,4 @@
-"""What a template says of itself, in one object; its parts are imported when somebody asks for them."""
+"""The interface of a template: one object for each template, whose modules are imported when they are first needed."""
 
 from __future__ import annotations
 
@@ -22,62 +22,63 @@ if TYPE_CHECKING:
 __all__ = ["Template", "TemplateOf"]
 
 Device = TypeVar("Device", bound=HardwareSpec)
-"""Spec of the template's kind of device."""
+"""The class of the specs of the devices that a template is for."""
 
 
 class TemplateOf(ABC, Generic[Device]):
-    """One kind of schedules: its rules, its model with its tile space, its programs.
+    """A family of schedules: its rules, its model with its tile space, and its programs.
 
-    Code that holds a schedule, a space or a model asks its template; it does not compare names or types.
+    Code that has a schedule, a space or a model asks its template instead of comparing names or types.
 
     Attributes
     ----------
     name : str
-        On the command line, in schedules, JSON, records and cards.
+        Name on the command line, in schedules, JSON, records and cards.
     kind : {"cpu", "gpu"}
-        Of the devices that it is for. The first registered template of a kind is its default.
+        Kind of its devices. The first registered template of a kind is the default.
     folder : str
-        Folder of ``anatune/templates`` whose compiled code its model runs.
+        Folder in ``anatune/templates`` with the compiled code of its model.
     model_name : str
-        Its analytical model as ``module:class`` within its folder; unused where `model_class` chooses.
+        Its analytical model as ``module:class`` in its folder. Unused if `model_class` is overridden.
     factors : mapping of str to tuple of str
-        Axis -> names of its factors, where these are the same for all workloads; else it has its own `levels`.
+        Axis -> names of its factors, if they are the same for all workloads. Else `levels` is overridden.
     toolchain : str
-        What makes machine code of its programs: the folder of ``anatune/codegen``.
+        Folder in ``anatune/codegen`` with the code that turns its programs into machine code.
     tensor_cores : bool
-        Whether products are made on matrix units: float32 operands are rounded to tf32, sums are cut off.
+        True if matrix units compute the products: float32 operands are rounded to tf32, and sums are truncated.
     widens : str or None
-        Template whose schedules it holds, all of them, among more: tuning takes it in its place where it applies.
+        Template all of whose schedules it contains. Tuning replaces that template by this one if this one applies.
     joins : bool
-        Whether it is ranked and tuned together with its device's default where it applies and nobody names a template.
+        True if it is ranked and tuned together with the default of the device, if it applies and the user names no
+        template.
     has_ranges : bool
-        Whether it has programs that take an extent when they are called (`family`).
+        True if it has programs that take an extent as an argument (`family`).
     accuracies : tuple of str
         Those of `core.accuracy.ACCURACIES` at which it has schedules.
     all_accuracy : str or None
-        What its model is made for where nobody says: all schedules that give the same results each time. None: its
-        model does not ask, its arithmetic is always "standard".
+        Accuracy of its model if the caller gives none: all schedules that give the same results each time. None: its
+        model takes no accuracy, and its arithmetic is always "standard".
     is_plain_sum : bool
-        Whether its kernels add up the products as the workload says, in whatever order: `error_of` is 0 then.
+        True if its kernels add the products of the workload in some order. `error_of` is 0 then.
     is_limited : bool
-        Whether its generated kernels have the limits of `core.generation`.
+        True if its generated kernels have the limits of `core.generation`.
     is_whole : bool
-        Whether its model evaluates every point at once: it is ranked first, and others are left out whose every point
-        is slower (`model.rank.rank_templates`).
+        True if its model evaluates every point at once. It is then ranked first, and templates are left out if every
+        point of theirs is slower (`model.rank.rank_templates`).
     has_kernels : bool
-        Whether it has the bodies that are more than a statement (`core.workload.kernels`).
+        True if it takes workloads whose body is more than a statement (`core.workload.kernels`).
     learner : {"learned", "ranked"}
-        What tunes by default and learns from each trial: the class of `search.strategies.learned` or of `ranked`.
+        The default strategy of a session that learns from each trial: `search.strategies.learned` or `ranked`.
     feature_version : int
-        Of the features of its model's points (`base.features`): corrections learned from another are refused.
+        Version of the features of points (`base.features`). Corrections with another version are refused.
     corrections : str or None
-        Tuner whose kernels the shipped corrections describe that also hold for this template's.
+        Tuner whose kernels the shipped corrections describe, if they also hold for this template.
     silent : mapping
-        Option, or "unroll" -> value at which it says nothing of a schedule: descriptions leave it out.
+        Option, or "unroll" -> value that descriptions of schedules leave out.
     option_meanings : mapping of str to str
         Option, "unroll" or "vector" -> its meaning in a few words, for reports; "order" is for "order.l2" and others.
     diverse : bool
-        Whether its model's errors have been measured, so that few are kept by what they differ in
+        True if the errors of its model were measured, so that few schedules are kept by how they differ
         (`model.pruning.diversity`).
     """
 
@@ -106,7 +107,7 @@ class TemplateOf(ABC, Generic[Device]):
 
     @abstractmethod
     def check(self, schedule: Schedule) -> None:
-        """Raise SpaceError for what is no schedule of the template; its fields are of the right types already."""
+        """Raise SpaceError if this is not a schedule of the template. The types of its fields were checked before."""
 
     def levels(self, workload: Workload) -> dict[str, tuple[str, ...]]:
         """Return axis -> names of its factors, outer to inner."""
@@ -118,25 +119,26 @@ class TemplateOf(ABC, Generic[Device]):
         return model
 
     def _import(self, name: str) -> Any:
-        """Return what is called ``module:object`` within the folder: its parts are imported when they are needed."""
+        """Return the object called ``module:object`` in the folder; the module is imported now."""
         return resolve(f"anatune.templates.{self.folder}.{name}")
 
     @abstractmethod
     def program(self, *schedule: Any, **how: Any) -> Any:
-        """Return what the lowering of its kind of device turns into a TVM module, of a schedule and what that needs."""
+        """Return the program of a schedule, which the lowering of its kind of device turns into a TVM module."""
 
     @abstractmethod
     def streaming_s(self, hardware: Device, num_bytes: int, flop: int = 0) -> float:
-        """Return the seconds of a call that reads and writes tensors once, whatever computes it."""
+        """Return the seconds that a call needs at least to read and write tensors of `num_bytes` once."""
 
     def supports(self, workload: Workload, hardware: Device) -> object:
-        """Raise SpaceError for a workload or a device that it does not take."""
+        """Raise SpaceError if the template does not take the workload or the device."""
         return None
 
     def takes(self, workload: Workload, hardware: Device) -> bool:
-        """Return whether it applies to a workload on a device of its kind.
+        """Return whether the template applies to a workload on a device of its kind.
 
-        A default that does not leaves the answer to those that join it; where none of them applies, its error is told.
+        If the default does not apply, the templates that join it answer instead. If none of them applies, the user gets
+        the error of the default.
         """
         try:
             self.supports(workload, hardware)
@@ -145,16 +147,16 @@ class TemplateOf(ABC, Generic[Device]):
         return True
 
     def joins_default(self, workload: Workload, hardware: Device, accuracy: str) -> bool:
-        """Return whether it is ranked and tuned together with the default for a workload, at an accuracy."""
+        """Return whether it is ranked and tuned together with the default, for a workload and an accuracy."""
         return self.joins and accuracy in self.accuracies and self.takes(workload, hardware)
 
     def model(self, workload: Workload, hardware: Device, accuracy: str | None = None) -> AnalyticalModel:
-        """Return the analytical model of a workload on a device, with its tile space as ``.space``.
+        """Return the analytical model of a workload on a device; its tile space is ``.space``.
 
         Parameters
         ----------
         accuracy : {"standard", "relaxed"}, optional
-            What the arithmetic of the space's schedules may need.
+            The lowest accuracy that schedules of the space may have.
 
         Raises
         ------
@@ -165,11 +167,11 @@ class TemplateOf(ABC, Generic[Device]):
         return self.model_class(workload)(workload, hardware, **limits)
 
     def family(self, workload: RangedWorkload, hardware: Device) -> ProgramFamily:
-        """Return the programs for a ranged workload that take an extent when they are called, see `has_ranges`."""
+        """Return the programs for a ranged workload that take an extent as an argument, see `has_ranges`."""
         raise NotImplementedError
 
     def least_accuracy(self, workload: Workload) -> str:
-        """Return the accuracy that every schedule of a workload needs at least, as operands are multiplied."""
+        """Return the accuracy that every schedule of a workload needs at least to multiply its operands."""
         return STANDARD
 
     def accuracy_of(self, schedule: Schedule) -> str:
@@ -177,32 +179,32 @@ class TemplateOf(ABC, Generic[Device]):
         return "standard"
 
     def error_of(self, schedule: Schedule) -> float:
-        """Return the largest error that rounding explains, over the result's scale, where it is no plain sum's.
+        """Return the largest error that rounding explains, relative to the scale of the result; 0 for a plain sum.
 
-        With the margin of `core.accuracy.rounding_error` (11 standard deviations).
+        It includes the margin of `core.accuracy.rounding_error` (11 standard deviations).
         """
         return 0.0
 
     def multiplied(self, dtype: str, hardware: Device) -> str:
-        """Return what operands of a dtype are when its kernels multiply them on a device."""
+        """Return the dtype in which the kernels on a device multiply operands of `dtype`."""
         return dtype
 
     def peak_flop_per_s(self, dtype: str, hardware: Device) -> float:
-        """Return the theoretical peak for operands of a dtype of the unit that multiplies them, as what it does."""
+        """Return the peak of the unit that multiplies operands of `dtype`, in the dtype in which it multiplies."""
         return hardware.peak_flop_per_s(self.multiplied(dtype, hardware), tensor_cores=self.tensor_cores)
 
     def reachable_share(self, hardware: Device) -> float:
-        """Return the share of a device's theoretical peak that compiled code of its kernels reaches."""
+        """Return the share of the theoretical peak of a device that compiled kernels of the template reach."""
         return hardware.reachable_share(tensor_cores=self.tensor_cores)
 
     def products_note(self, schedule: Schedule) -> str:
-        """Return by which instruction the kernel multiplies narrow elements; "" where nothing is to be said."""
+        """Return a note that names the instruction that multiplies narrow elements; "" if there is nothing to say."""
         return ""
 
     def program_key(self, schedule: Schedule) -> Hashable:
-        """Return a key that schedules share if they become the same program."""
+        """Return a key that is equal for schedules that become the same program."""
         return schedule.key
 
 
 Template = TemplateOf[Any]
-"""A template of any kind of device, for annotations and as a base; the class that all are of is `TemplateOf`."""
+"""A template of any kind of device, for annotations and as a base class. `isinstance` needs `TemplateOf`."""

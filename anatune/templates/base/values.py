@@ -1,4 +1,4 @@
-"""Checks of single values that all templates share: counts, factors, names."""
+"""Checks of values that all templates share: counts, factors, names."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ __all__ = [
 
 
 def checked_count(name: str, value: object, least: int, most: int = MAX_INTEGER) -> int:
-    """Return a number of a schedule, Python's or NumPy's, as Python's.
+    """Return a number of a schedule as a Python integer; NumPy integers are accepted.
 
     Raises
     ------
     SpaceError
-        It is no integer (a bool is none), below `least` or above `most`.
+        It is not an integer (a bool is not one), below `least` or above `most`.
     """
     return checked_integer(name, value, least, most)
 
 
 def check_count(name: str, value: object, least: int, most: int = MAX_INTEGER) -> int:
-    """Return a count of a schedule as `checked_count`; NumPy's are none, because schedules are written as JSON."""
+    """Return a count of a schedule like `checked_count`, but refuse NumPy integers: schedules are written as JSON."""
     if type(value) is not int:
         raise SpaceError(f"{name} is {shown(value)}, expected an integer >= {least}")
     return checked_count(name, value, least, most)
 
 
-def check_names(what: str, names: Iterable[object], known: Collection[str], kind: str = "name") -> None:
-    """Raise SpaceError unless every name is known; `kind` says what they are names of."""
+def check_names(what: str, names: Iterable[object], valid: Collection[str], word: str = "name") -> None:
+    """Raise SpaceError if a name is not among `valid`; `kind` is the word for such a name in the message."""
     for name in names:
-        if name not in known:
-            raise SpaceError(f"{what}: unknown {kind} {name!r:.60}, expected some of {', '.join(known) or 'none'}")
+        if name not in valid:
+            raise SpaceError(f"{what}: unknown {word} {name!r:.60}, expected some of {', '.join(valid) or 'none'}")
 
 
 def checked_factors(axis: str, factors: Sequence[object], levels: Sequence[str]) -> tuple[int, ...]:
-    """Return `factors` as Python ints; raise SpaceError unless they are one count for each level."""
+    """Return `factors` as Python integers; raise SpaceError unless there is one count for each level."""
     if isinstance(factors, str) or not (isinstance(factors, Sequence) or hasattr(factors, "__array__")):
         raise SpaceError(f"tiles[{axis!r}] is {shown(factors)}, expected {len(levels)} factors: {', '.join(levels)}")
     if len(factors) != len(levels):
@@ -60,25 +60,25 @@ def checked_factors(axis: str, factors: Sequence[object], levels: Sequence[str])
 
 
 def check_factors(axis: str, factors: Sequence[object], levels: Sequence[str], extent: int) -> None:
-    """Raise SpaceError unless `factors` are one count for each level that multiply to the extent."""
+    """Raise SpaceError unless there is one factor for each level, and their product is the extent."""
     counts = checked_factors(axis, factors, levels)
     product = math.prod(counts)
     if product != extent:
         raise SpaceError(
             f"tiles[{axis!r}] = {counts} multiply to {product}, expected the extent {extent}; "
-            "tilings are perfect divisors"
+            "factors have to divide the extent"
         )
 
 
 def given_tiles(
     tiles: Mapping[str, object], levels: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, tuple[int, ...], Sequence[str]]]:
-    """Yield (axis, factors, names of its levels) of every axis.
+    """Yield (axis, factors, names of its levels) for every axis.
 
     Raises
     ------
     SpaceError
-        There are other axes, or factors are no tuple of Python ints >= 1.
+        There are other axes, or factors are not a tuple of Python integers >= 1.
     """
     check_names("tiles", tiles, levels, "axis")
     for axis, names in levels.items():
@@ -91,18 +91,18 @@ def given_tiles(
 
 
 def check_tiles(tiles: Mapping[str, object], levels: Mapping[str, Sequence[str]], extents: Mapping[str, int]) -> None:
-    """Raise SpaceError unless `tiles` has the factors of every axis and of no other, in tuples of Python ints."""
+    """Raise SpaceError unless `tiles` has exactly the axes of `levels`, each with a tuple of factors of its extent."""
     for axis, factors, names in given_tiles(tiles, levels):
         check_factors(axis, factors, names, extents[axis])
 
 
 def check_cover(index: str, factors: object, levels: Sequence[str], extent: int, lanes: int | None = None) -> None:
-    """Raise SpaceError unless `factors` are one Python int for each level, the first as small as covers the extent.
+    """Raise SpaceError unless there is one factor for each level, and the first is the fewest blocks that cover all.
 
     Parameters
     ----------
     lanes : int, optional
-        What the last factor has to be.
+        The required last factor.
     """
     if (
         not isinstance(factors, tuple)
@@ -118,23 +118,23 @@ def check_cover(index: str, factors: object, levels: Sequence[str], extent: int,
     blocks = -(-extent // inner)
     if inner > MAX_INTEGER or factors[0] != blocks:
         raise SpaceError(
-            f"tiles[{index!r}] is {factors!r:.60}, expected {blocks} first: as many blocks as cover the extent {extent}"
+            f"tiles[{index!r}] is {factors!r:.60}, expected a first factor of {blocks}: blocks that cover {extent}"
         )
 
 
 def covering_factors(
     index: str, factors: Iterable[object], levels: Sequence[str], extent: int, lanes: int | None = None
 ) -> tuple[int, ...]:
-    """Return factors that pass `check_cover`: as many blocks as cover the extent, `factors`, and the lanes, if any.
+    """Return factors that pass `check_cover`: the fewest blocks that cover the extent, `factors`, and the lanes.
 
     Raises
     ------
     SpaceError
-        They are not one count for each of `levels`, those between.
+        There is not one count for each of `levels`.
     """
-    given = tuple(factors)
-    if len(given) != len(levels):
-        raise SpaceError(f"tiles[{index!r}] has {len(given)} factors, expected {len(levels)}: {', '.join(levels)}")
-    inner = [checked_count(f"tiles[{index!r}] factor", factor, 1, MAX_INTEGER) for factor in given]
+    counts = tuple(factors)
+    if len(counts) != len(levels):
+        raise SpaceError(f"tiles[{index!r}] has {len(counts)} factors, expected {len(levels)}: {', '.join(levels)}")
+    inner = [checked_count(f"tiles[{index!r}] factor", factor, 1, MAX_INTEGER) for factor in counts]
     inner += [] if lanes is None else [lanes]
     return (-(-extent // math.prod(inner)), *inner)

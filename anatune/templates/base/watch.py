@@ -1,4 +1,4 @@
-"""The clock of a long search: when it has to end, and how far it is."""
+"""Time limit and progress of a long search."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Progress = Callable[[float], None]
 
 
 class Watch:
-    """Knows when the time is up, and passes on what share of the work is done.
+    """A time limit and a progress callback.
 
     Parameters
     ----------
     time_limit_s : float, optional
-        From now on; left out: no limit.
+        Seconds from now; without it there is no limit.
     progress : callable, optional
-        Called with the share that is done, in [0, 1]; never with a smaller one than before.
+        Called with the share that is done, in [0, 1], which never decreases.
     """
 
     def __init__(self, time_limit_s: float | None = None, progress: Progress | None = None) -> None:
@@ -30,29 +30,29 @@ class Watch:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is up."""
+        """True if the time limit has passed."""
         return time.monotonic() > self._deadline
 
     @property
     def left_s(self) -> float | None:
-        """Seconds left, at least a millisecond; None where there is no limit."""
+        """Seconds left, at least a millisecond; None if there is no limit."""
         return None if math.isinf(self._deadline) else max(1e-3, self._deadline - time.monotonic())
 
     def report(self, share: float) -> None:
-        """Say how much is done."""
+        """Report the share of the work that is done."""
         self._share = max(self._share, min(share, 1.0))
         if self._progress is not None:
             self._progress(self._share)
 
     def part(self, start: float, stop: float, time_limit_s: float | None = None) -> Watch:
-        """Return the watch of a part of the work: it reports what lies between two shares, and ends no later.
+        """Return the watch of a part of the work: it maps progress to the given shares, and ends no later.
 
         Parameters
         ----------
         start, stop : float
-            Shares of the whole where the part begins and ends.
+            Shares of the whole work at which the part begins and ends.
         time_limit_s : float, optional
-            Of the part; left out: what is left.
+            Time limit of the part; without it, the time that is left.
         """
         limit_s = min((s for s in (time_limit_s, self.left_s) if s is not None), default=None)
         return Watch(limit_s, lambda share: self.report(start + (stop - start) * share))

@@ -1,4 +1,4 @@
-"""Template "cpu", with sums in half precision, and on AMX's tiles: microkernels in nests of loops."""
+"""The templates "cpu", "fp16_accumulation" and "amx": nests of loops around microkernels."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["AMX", "CPU", "FP16_ACCUMULATION"]
 
 
-class NestTemplate(CpuTemplate):
-    """A microkernel or a pair of them, cache tiles, loop orders, packing and a parallel loop."""
+class CpuNestTemplate(CpuTemplate):
+    """Schedules of one microkernel or a pair, cache tiles, loop orders, packing and a parallel loop."""
 
     name = folder = "cpu"
     model_name = "model.model:CpuModel"
@@ -49,26 +49,26 @@ class NestTemplate(CpuTemplate):
     levels = staticmethod(levels_of)
 
     def family(self, workload: RangedWorkload, hardware: CpuSpec) -> ProgramFamily:
-        """Return the programs for a ranged workload that take an extent when they are called."""
+        """Return the programs for a ranged workload that take an extent as an argument."""
         from anatune.templates.cpu.model.ranges import CpuFamily
 
         return CpuFamily(workload, hardware)
 
     def products_note(self, schedule: Schedule) -> str:
-        """Return by which instruction the kernel multiplies narrow elements; "" where nothing is to be said."""
+        """Return a note that names the instruction that multiplies narrow elements; "" if there is nothing to say."""
         hardware, options = cast(CpuSpec, schedule.hardware), schedule.options
         simd, extension = str(options["simd_axis"]), str(options.get("extension", ""))
         return dot_note(schedule.workload, hardware, simd, extension=extension)
 
     def program_key(self, schedule: Schedule) -> Hashable:
-        """Return a key that schedules share if they become the same program."""
+        """Return a key that is equal for schedules that become the same program."""
         from anatune.templates.cpu.program.nest import program_key
 
         return program_key(schedule)
 
 
-class Fp16AccumulationTemplate(NestTemplate):
-    """The same on float16 with sums of a call in half precision (AVX512_FP16), those of calls in float32."""
+class Fp16AccumulationTemplate(CpuNestTemplate):
+    """The nests of "cpu" with sums in half precision within a call (AVX512_FP16), and in float32 across calls."""
 
     name = "fp16_accumulation"
     model_name = "model.model:HalfSumsModel"
@@ -83,17 +83,17 @@ class Fp16AccumulationTemplate(NestTemplate):
     error_of = staticmethod(half_sums_error)
 
 
-class TilesTemplate(NestTemplate):
-    """The same on AMX's tiles."""
+class AmxTemplate(CpuNestTemplate):
+    """The nests of "cpu" with products on AMX tiles."""
 
     name = "amx"
-    model_name = "model.model:TilesModel"
+    model_name = "model.model:AmxModel"
     joins = True
     has_ranges = False
     check = staticmethod(check_tiled)
     takes = staticmethod(tiles_apply)
 
 
-CPU = NestTemplate()
-AMX = TilesTemplate()
+CPU = CpuNestTemplate()
+AMX = AmxTemplate()
 FP16_ACCUMULATION = Fp16AccumulationTemplate()

@@ -1,19 +1,22 @@
-"""Which CPU schedules sum products of neighbours with one instruction (VDPBF16PS, VPDPBUSD, ..), and what that asks.
+"""Schedules that sum products of neighbours with one dot instruction (VDPBF16PS, VPDPBUSD, ...), and what it requires.
 
-Such an instruction multiplies groups of neighbours along one reduction axis, 2 of bfloat16 or 4 of 8 bits, and adds
-each group's sum to a lane of an accumulator four bytes wide. One operand is a vector of groups, one for each lane: it
-is packed, groups innermost. Of the other one group is loaded, as 32 bits, for all lanes: its groups lie together in
-memory (channels last, a matrix along its rows), or it is packed too. A step of the microkernel is one group; where the
-unroll factor of the axis is no multiple of the group, the last group of a step is filled up with zeros.
+A dot instruction multiplies groups of neighbours along one reduction axis, 2 of bfloat16 or 4 of 8 bits, and adds the
+sum of each group to one lane of an accumulator of four bytes. One operand is a vector of groups, one group for each
+lane. It is packed with the groups innermost. From the other operand one group is loaded, as 32 bits, and broadcast to
+all lanes. Its groups are contiguous in memory (channels last, or a matrix along its rows), or it is packed too. An
+unrolled step of the microkernel is one group. If the unroll factor of the axis is no multiple of the group, the last
+group is filled with zeros.
 
-VPMADDWD multiplies pairs of 16 bits and has no accumulator: its sums are added by another instruction. Elements of 8
-bits are converted for it, the vectors' when they are loaded; the broadcast operand's in a copy that the run makes, less
-their zero point, so that accumulators start from zero. VPMADDUBSW, which takes 8 bits, saturates: it is never used.
+VPMADDWD multiplies pairs of 16 bits and does not accumulate: another instruction adds its sums. Elements of 8 bits are
+converted for it. Those of the vector operand are converted when they are loaded. Those of the broadcast operand are
+converted in a copy that each run makes, and their zero point is subtracted there, so that accumulators start from zero.
+VPMADDUBSW takes 8 bits but saturates, so it is never used.
 
-VFMADDPH sums in half precision: each lane holds two such sums, those of the first and of the second elements of its
-groups. A call of the microkernel ends with their sum as float32, so that it is the call that bounds what they err.
+VFMADDPH sums in half precision. Each lane holds two sums: one of the first and one of the second elements of its
+groups. A call of the microkernel adds the two and converts the result to float32 at its end. So the length of a call
+limits the rounding error.
 
-Everything here follows from access maps, dtypes and the spec, never from the operator's name.
+Everything here follows from access maps, dtypes and the spec, never from the name of the operator.
 """
 
 from __future__ import annotations
@@ -42,8 +45,8 @@ __all__ = [
     "TILE_STEPS",
     "DotGroup",
     "check_tile_registers",
-    "copied_as",
-    "copied_in_run",
+    "converted_operands",
+    "copied_dtypes",
     "dot_group",
     "dot_note",
     "half_additions",
@@ -58,16 +61,18 @@ __all__ = [
 
 
 _FLIPPED = 128
-"""What a signed 8-bit number with its highest bit flipped is more, as an unsigned one."""
+"""The difference between a signed 8-bit number and the same bits, the highest one flipped, read as unsigned."""
 _MOST_TERMS = 128
-"""Products that a call sums in half precision, at most: 64 for each of a lane's two sums. Their error grows with its
-square root, what the end of a call costs falls with it."""
+"""Most products that a call sums in half precision: 64 for each of the two sums of a lane.
+
+The error grows with the square root of this number, and the cost of ending calls falls with it.
+"""
 _LEAST_TERMS = 32
-"""Products of a call below which converting what it has summed takes as long as summing it."""
+"""Fewest products of a call: below, converting the sums takes as long as computing them."""
 
 
 class DotGroup(NamedTuple):
-    """How the products of a workload are grouped.
+    """The groups in which a dot instruction sums the products of a workload.
 
     Attributes
     ----------
@@ -77,16 +82,17 @@ class DotGroup(NamedTuple):
     size : int
         Elements of a group.
     vectors, broadcast : str
-        The operand that is loaded in vectors, and the one of which a group is loaded for all lanes.
+        The operand that is loaded as vectors, and the one of which a group is broadcast to all lanes.
     packed : tuple of str
         Operands that must be packed.
     flips : bool
-        The broadcast operand is signed, the instruction takes it unsigned: it is read plus 128.
+        True if the broadcast operand is signed and the instruction takes it unsigned: it is read plus 128.
     shift : int
-        What its elements, as they are read, are above what they stand for. Accumulators start from the sums of the
-        vectors' operand along the reduction, times minus this; zeros of padding count like other elements then.
+        How much elements of the broadcast operand, as they are read, exceed the numbers they stand for. Accumulators
+        start from minus this times the sums of the vector operand along the reduction. Zeros of padding then count like
+        other elements.
     unroll : int
-        Elements along the axis that a pass of a schedule's unrolled steps covers; the last group may be partly used.
+        Elements along the axis that the unrolled steps of a schedule cover. The last group can be partly used.
     """
 
     instruction: str
@@ -101,26 +107,27 @@ class DotGroup(NamedTuple):
 
     @property
     def last(self) -> int:
-        """Elements of the last group of a pass."""
+        """Elements of the last group of the unrolled steps."""
         return (self.unroll - 1) % self.size + 1
 
 
 TILE_ROWS = 16
-"""Rows of a tile of AMX's."""
+"""Rows of an AMX tile."""
 TILE_STEPS = 16
-"""Groups of a row of a tile: 64 bytes."""
+"""Groups in a row of an AMX tile, which has 64 bytes."""
 TILE_REGISTERS = 8
-"""Tiles that AMX has."""
+"""Number of AMX tile registers."""
 
 
 @lru_cache(maxsize=256)
 def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, extension: str = "") -> DotGroup | None:
-    """Return how schedules that vectorise the axis `simd` group products; None: by no instruction that the CPU has.
+    """Return the groups of products of schedules that vectorise the axis `simd`; None if no instruction applies.
 
     Parameters
     ----------
     extension : {"", "fp16", "amx"}
-        The option "extension" of schedules: only by an instruction that sums in half precision, or one on tiles.
+        The option "extension" of schedules: "fp16" asks for an instruction that sums in half precision, "amx" for one
+        on tiles.
     """
     reads = workload.reads
     spatial = {axis.name for axis in workload.spatial_axes}
@@ -133,12 +140,12 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, extension: st
     broadcast = reads[0] if vector is reads[1] else reads[1]
     instruction = instruction_of(hardware, broadcast.dtype, vector.dtype, extension=extension)
     axes = _candidates(workload, reads)
-    if instruction is None or not axes or _slides(vector) or vector.zero_point:
+    if instruction is None or not axes or _has_window(vector) or vector.zero_point:
         return None
     axis = min(axes, key=lambda name: (vector_stride(broadcast, name) != 1, -workload.extents[name]))
     packed = [vector.tensor] if vector_stride(broadcast, axis) == 1 else [read.tensor for read in reads]
     name, size = instruction
-    if name in TILES and len(packed) > 1:  # a row of a tile is groups that lie one after another
+    if name in TILES and len(packed) > 1:  # the groups of a tile row have to be contiguous
         return None
     flips = name == "vpdpbusd" and broadcast.dtype == "int8"
     shift = 0 if name in WIDENED else broadcast.zero_point + (_FLIPPED if flips else 0)
@@ -146,42 +153,42 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, extension: st
 
 
 def has_instruction(workload: Workload, hardware: CpuSpec) -> bool:
-    """Whether the CPU sums products of a workload by an instruction whose sums are float32 or int32."""
+    """Return whether a dot instruction of the CPU sums products of a workload in float32 or int32."""
     simd = simd_axis(workload, simd_lanes(workload, hardware.compute.simd_bits), constant_tensors(workload))
     return any(dot_group(workload, hardware, simd, extension=extension) for extension in ("", "amx"))
 
 
-def copied_as(workload: Workload, simd: str, dot: DotGroup | None, ahead: Collection[str] = ()) -> dict[str, str]:
-    """Return operands that are read from a copy made in the run, and the dtype that it holds.
+def copied_dtypes(workload: Workload, simd: str, dot: DotGroup | None, ahead: Collection[str] = ()) -> dict[str, str]:
+    """Return the operands that are read from a copy made in each run -> dtype of the copy.
 
-    Of a product's operand that is loaded element by element for all lanes each element would be converted, or a group
-    that is not full put together, for every vector that it meets: in the copy that is done once.
+    These are operands of a product that are loaded element by element for all lanes. Without a copy, each element would
+    be converted, or each incomplete group assembled, once for every vector it meets. The copy does that once.
 
     Parameters
     ----------
     ahead : collection of str
-        Tensors that are packed before the run, as they are.
+        Tensors that are packed before the run, without a conversion.
     """
     if workload.body != "multiply_add" or len(workload.reads) != 2:
         return {}
-    found = {}
+    dtypes = {}
     for read in workload.reads:
         dtype = ACCUMULATOR_DTYPE[workload.dtype] if dot is None else WIDENED.get(dot.instruction, read.dtype)
         is_whole = dot is None or workload.extents[dot.axis] % dot.size == 0
         if not read.uses(simd) and read.tensor not in ahead and not (dtype == read.dtype and is_whole):
-            found[read.tensor] = dtype
-    return found
+            dtypes[read.tensor] = dtype
+    return dtypes
 
 
-def copied_in_run(dot: DotGroup | None) -> tuple[str, ...]:
-    """Return the operands that cannot be packed before the run, since copies of them hold another dtype."""
+def converted_operands(dot: DotGroup | None) -> tuple[str, ...]:
+    """Return the operands that cannot be packed before the run because their copies have another dtype."""
     return (dot.broadcast,) if dot is not None and dot.instruction in WIDENED else ()
 
 
 def half_sums_apply(workload: Workload, hardware: CpuSpec) -> bool:
-    """Whether the template "fp16_accumulation" applies: the CPU has the instruction, and calls may be long enough."""
-    known = constant_tensors(workload)
-    simd = simd_axis(workload, simd_lanes(workload, hardware.compute.simd_bits), known)
+    """Return whether template "fp16_accumulation" applies: the CPU has the instruction, and calls are long enough."""
+    constants = constant_tensors(workload)
+    simd = simd_axis(workload, simd_lanes(workload, hardware.compute.simd_bits), constants)
     dot = dot_group(workload, hardware, simd, extension="fp16")
     if dot is None:
         return False
@@ -191,19 +198,19 @@ def half_sums_apply(workload: Workload, hardware: CpuSpec) -> bool:
 
 
 def tiles_apply(workload: Workload, hardware: CpuSpec) -> bool:
-    """Whether the template "amx" applies: the CPU multiplies the operands on tiles."""
-    known = constant_tensors(workload)
-    simd = simd_axis(workload, simd_lanes(workload, hardware.compute.simd_bits), known)
+    """Return whether template "amx" applies: the CPU multiplies the operands on AMX tiles."""
+    constants = constant_tensors(workload)
+    simd = simd_axis(workload, simd_lanes(workload, hardware.compute.simd_bits), constants)
     return dot_group(workload, hardware, simd, extension="amx") is not None
 
 
 def most_half_terms(workload: Workload, dot: DotGroup) -> int:
-    """Return how far along the group's axis a call may sum in half precision, if it covers all other reductions."""
+    """Return the most elements along the axis of the groups for one call, if it covers all other reduction axes."""
     return _MOST_TERMS * workload.extents[dot.axis] // workload.num_reduced
 
 
 def half_additions(workload: Workload, dot: DotGroup, inner: Mapping[str, Sequence[int]]) -> int:
-    """Return the additions in each half-precision sum of a call.
+    """Return the number of additions in each half-precision sum of a call.
 
     Parameters
     ----------
@@ -216,7 +223,7 @@ def half_additions(workload: Workload, dot: DotGroup, inner: Mapping[str, Sequen
 
 
 def tile_depths(steps: int) -> tuple[int, ...]:
-    """Return the groups of each product on tiles that sum `steps` unrolled steps, equally many where that divides."""
+    """Return the number of groups in each of the tile products that sum `steps` unrolled steps; equal if possible."""
     count = -(-steps // TILE_STEPS)
     if steps % count == 0:
         return (steps // count,) * count
@@ -224,22 +231,22 @@ def tile_depths(steps: int) -> tuple[int, ...]:
 
 
 def check_tile_registers(rows: int, vectors: int, steps: int) -> None:
-    """Raise SpaceError unless the tiles of a microkernel fit AMX's registers: its sums, both operands' of a product.
+    """Raise SpaceError unless the sums and operands of a microkernel fit into the AMX tile registers.
 
-    A register has one shape from the call's beginning to its end, so that operands of products of another depth take
-    registers of their own. LLVM ends the process where it finds none.
+    A register keeps one shape during a whole call, so operands of products of another depth need registers of their
+    own. LLVM ends the process if it runs out of them.
     """
     blocks, depths = -(-rows // TILE_ROWS), set(tile_depths(steps))
     if (needed := blocks * vectors + (blocks + vectors) * len(depths)) > TILE_REGISTERS:
-        own = "" if len(depths) == 1 else f", products of {' and '.join(map(str, sorted(depths)))} steps"
+        depth_note = "" if len(depths) == 1 else f", products of {' and '.join(map(str, sorted(depths)))} steps"
         raise SpaceError(
-            f"a register tile of {rows} rows and {vectors} vectors{own} takes {needed} tiles of AMX's, expected at "
+            f"a register tile of {rows} rows and {vectors} vectors{depth_note} takes {needed} AMX tiles, expected at "
             f"most {TILE_REGISTERS}: 32 rows and 2 vectors"
         )
 
 
 def dot_note(workload: Workload, hardware: CpuSpec, simd: str, *, extension: str = "") -> str:
-    """Say which instruction sums the products of a workload in narrow dtypes, or that none does; "": nothing to say."""
+    """Return a note that names the instruction for products in narrow dtypes, or says that none applies; else ""."""
     names = DOT_INSTRUCTIONS.get(workload.dtype, ())
     if workload.body != "multiply_add" or len(workload.reads) != 2 or not names:
         return ""
@@ -247,11 +254,11 @@ def dot_note(workload: Workload, hardware: CpuSpec, simd: str, *, extension: str
     if dot is not None:
         where = ", in half precision" if dot.instruction in HALF_SUMS else ""
         return f"{dot.instruction} sums {dot.size} products of neighbours along {dot.axis} at a time{where}"
-    own = set(names) & set(dot_instructions(hardware))
-    why = "no instruction fits the layout of these operands" if own else "the CPU has no instruction for them"
-    if own and own <= set(HALF_SUMS):
-        why = f"{', '.join(sorted(own))} sums in half precision: template fp16_accumulation, at --accuracy relaxed"
-    return f"slow: {workload.dtype} elements are converted one by one and multiplied at float32's rate ({why})"
+    usable = set(names) & set(dot_instructions(hardware))
+    why = "no instruction fits the layout of these operands" if usable else "the CPU has no instruction for them"
+    if usable and usable <= set(HALF_SUMS):
+        why = f"{', '.join(sorted(usable))} sums in half precision: template fp16_accumulation, at --accuracy relaxed"
+    return f"slow: {workload.dtype} elements are converted one by one and multiplied at the rate of float32 ({why})"
 
 
 def _candidates(workload: Workload, reads: Sequence[Access]) -> list[str]:
@@ -265,18 +272,18 @@ def _candidates(workload: Workload, reads: Sequence[Access]) -> list[str]:
 
 
 def _is_alone(access: Access, axis: str) -> bool:
-    """Whether an axis moves one dimension, one by one, and nothing else moves that."""
+    """Return whether an axis alone indexes one dimension, with coefficient 1."""
     moved = [terms for terms in access.indices if any(term.axis == axis for term in terms)]
     return len(moved) == 1 and len(moved[0]) == 1 and moved[0][0].coefficient == 1
 
 
-def _slides(access: Access) -> bool:
-    """Whether a dimension is moved by several axes: then the tensor has no packed form in groups."""
+def _has_window(access: Access) -> bool:
+    """Return whether several axes index one dimension. The tensor then has no packed form in groups."""
     return any(len(terms) > 1 for terms in access.indices)
 
 
 def packable_in_groups(workload: Workload, simd: str, dot: DotGroup | None) -> tuple[str, ...]:
-    """Return the tensors that a schedule may pack, those that it must pack among them."""
+    """Return the tensors that a schedule may pack, including those that it must pack."""
     packable = packable_tensors(workload, simd)
     if dot is None:
         return packable
@@ -286,15 +293,15 @@ def packable_in_groups(workload: Workload, simd: str, dot: DotGroup | None) -> t
 
 
 def pairable_axes(workload: Workload, simd: str, dot: DotGroup | None) -> tuple[str, ...]:
-    """Return the axes that a pair of microkernels may cover: the spatial ones and the SIMD axis.
+    """Return the axes that a pair of microkernels can cover: the spatial ones and the SIMD axis.
 
-    Without those of the vectors' operand beside the SIMD axis, where it is packed in groups: tiles of one size along
-    one axis at most have a packed form.
+    If the vector operand is packed in groups, its axes other than the SIMD axis are left out: a packed form has tiles
+    of different sizes along one axis at most.
     """
     spatial = {axis.name for axis in workload.spatial_axes}
-    own = workload.tensor(dot.vectors) if dot is not None else None
+    vectors = workload.tensor(dot.vectors) if dot is not None else None
     return tuple(
         axis.name
         for axis in workload.axes
-        if axis.name == simd or (axis.name in spatial and not (own is not None and own.uses(axis.name)))
+        if axis.name == simd or (axis.name in spatial and not (vectors is not None and vectors.uses(axis.name)))
     )

@@ -1,4 +1,4 @@
-"""Spaces of schedules that name an extension of a CPU: sums in half precision, products on AMX's tiles."""
+"""Spaces of schedules for an extension of a CPU: sums in half precision, and products on AMX tiles."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from anatune.templates.base.space import LegalityCheck, Part, listed
 from anatune.templates.cpu.dot import half_sums_apply, most_half_terms, tile_depths, tiles_apply
 from anatune.templates.cpu.space import CpuSpace
 
-__all__ = ["HalfSumsSpace", "TilesSpace"]
+__all__ = ["AmxSpace", "HalfSumsSpace"]
 
 
 class HalfSumsSpace(CpuSpace):
-    """All schedules of one workload on one CPU whose calls sum in float16, short enough for that; see `CpuSpace`.
+    """All schedules of one workload on one CPU with sums in float16 within a call; see `CpuSpace`.
 
-    Beside the options of the template "cpu" a schedule has "extension": "fp16".
+    In addition to the options of the template "cpu", a schedule has "extension": "fp16". Calls are short enough for the
+    accuracy.
 
     Raises
     ------
     SpaceError
-        The CPU has no instruction for it, or none that fits the workload.
+        The CPU has no such instruction, or none that fits the workload.
     """
 
     template = "fp16_accumulation"
-    own_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "fp16"}
+    fixed_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "fp16"}
 
     def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck) -> None:
         super().__init__(workload, hardware, is_legal)
@@ -41,20 +42,20 @@ class HalfSumsSpace(CpuSpace):
         self.most_inner = {self.dot.axis: most_half_terms(workload, self.dot)}
 
 
-class TilesSpace(CpuSpace):
-    """All schedules of one workload on AMX's tiles; see `CpuSpace`.
+class AmxSpace(CpuSpace):
+    """All schedules of one workload on AMX tiles; see `CpuSpace`.
 
-    Beside the options of the template "cpu" a schedule has "extension": "amx". Rows of a register tile lie equally far
-    apart: they run along one axis. Products of the unrolled steps are of one depth.
+    In addition to the options of the template "cpu", a schedule has "extension": "amx". The rows of a register tile are
+    equally far apart: they run along one axis. All products of the unrolled steps have one depth.
 
     Raises
     ------
     SpaceError
-        The CPU has no tiles, or none that multiply the operands.
+        The CPU has no AMX, or its tiles do not multiply the operands.
     """
 
     template = "amx"
-    own_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "amx"}
+    fixed_options: ClassVar[Mapping[str, OptionValue]] = {"extension": "amx"}
     _most_steps = 64
 
     def __init__(self, workload: Workload, hardware: CpuSpec, is_legal: LegalityCheck) -> None:
@@ -64,13 +65,13 @@ class TilesSpace(CpuSpace):
                 f"template {self.template} does not apply to {workload.describe()} on {hardware.name}: it takes "
                 "products of bfloat16, float16 or of 8 bits on CPUs whose AMX multiplies them"
             )
-        own = workload.tensor(self.dot.vectors)
-        rows = [a.name for a in workload.spatial_axes if a.name != self.simd_axis and not own.uses(a.name)]
+        vector_operand = workload.tensor(self.dot.vectors)
+        rows = [a.name for a in workload.spatial_axes if a.name != self.simd_axis and not vector_operand.uses(a.name)]
         self._row_axis = max(reversed(rows), key=lambda name: self.extents[name], default="")
         self.pairable = tuple(axis for axis in self.pairable if axis in (self._row_axis, self.simd_axis))
 
     def in_call(self, axis: str, kernel: int) -> bool:
-        """Whether a microkernel may cover (or unroll) so many elements of an axis."""
+        """Return whether a microkernel may cover (or unroll) `kernel` elements of an axis."""
         assert self.dot is not None
         if axis == self.dot.axis:
             size = self.dot.size
@@ -80,11 +81,11 @@ class TilesSpace(CpuSpace):
         return kernel == 1 or axis in (self._row_axis, self.simd_axis)
 
     def _axis(self, axis: str) -> Part:
-        """Return the tilings of `axis` that tiles can have."""
+        """Return the tilings of `axis` that AMX tiles can have."""
         if axis in (self._row_axis, self.simd_axis):
             return super()._axis(axis)
         levels, extent = self.levels[axis], self.extents[axis]
         table = factorisations(extent, len(levels))
         keeps = [self.in_call(axis, int(kernel)) for kernel in table[:, -1]]
-        expected = f"perfect divisors of {extent}, of the reduction whole groups in products of one depth in a call"
+        expected = f"factors whose product is {extent}; a call covers whole groups, in products of one depth"
         return listed(axis, [f"{axis}.{level}" for level in levels], table[keeps], expected)

@@ -1,4 +1,4 @@
-"""Where a point of the CPU space says what its loops are, as arrays."""
+"""Tables that say which columns of a CPU point hold the factors and orders of its loops."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ class LoopTables(NamedTuple):
     """Columns of a point and loop orders, for A axes."""
 
     columns: Integers
-    """(A, 6) columns of the factors: outer, l3, l2, l1, register (unroll), and the pair's calls; -1 where the axis
-    lacks them."""
+    """(A, 6) columns of the factors: outer, l3, l2, l1, register (unroll), and the calls of the pair; -1 if lacking."""
     order_columns: Integers
     """(4,) columns of the orders: outer, l3, l2, l1."""
     orders: Integers
-    """(4, choices, A + 1) axes from the innermost to the outermost loop, then -1; -2 marks orders that the level does
-    not have."""
+    """(4, choices, A + 1) axes from the innermost to the outermost loop, then -1; -2 marks orders the level lacks."""
     flags: Integers
-    """Columns of the 0/1 choices: packed tensors, then the parallel loop."""
+    """Columns of the 0/1 choices: one for each packable tensor, then the parallel loop."""
 
 
 def loop_tables(
@@ -36,7 +34,7 @@ def loop_tables(
     orders: Mapping[str, Sequence[Sequence[str]]],
     reduction_order: Sequence[str],
 ) -> LoopTables:
-    """Return the tables of a space.
+    """Build the tables of a space.
 
     Parameters
     ----------
@@ -54,8 +52,8 @@ def loop_tables(
     factors = np.full((len(levels), 6), -1, dtype=np.int64)
     for axis, names in levels.items():
         for level in names:
-            place = 4 if level == "unroll" else SPATIAL_LEVELS.index(level)
-            factors[number[axis], place] = column[f"{axis}.{level}"]
+            level_number = 4 if level == "unroll" else SPATIAL_LEVELS.index(level)
+            factors[number[axis], level_number] = column[f"{axis}.{level}"]
         factors[number[axis], 5] = column.get(f"pair.{axis}", -1)
     most_orders = max(len(orders[level]) for level in ORDER_LEVELS)
     axes = np.full((4, most_orders, len(levels) + 1), -1, dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Which share of the peak the microkernels of points reached where each was run alone, by the table of a spec.
+"""The share of the peak that the microkernel of a point reached when measured alone, from the table of a spec.
 
-Source: [TACO22] Sec. 4.1 and 4.2: microkernels are measured once a machine; those of a pair are of one class (as many
-vectors and steps), and a pair is as good as the worse of both.
+Source: [TACO22] Sec. 4.1 and 4.2: microkernels are measured once a machine. The two of a pair have as many vectors and
+steps, and the pair is as good as the worse one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Floats = NDArray[np.float64]
 
 
 def microkernel_shares(table: MicrokernelTable, space: Space, simd: str, lanes: int, points: Integers) -> Floats | None:
-    """Return the share of the peak of each point's microkernel, 0 where it is not among the measured good ones.
+    """Return the share of the peak of the microkernel of each point; 0 if it is not among the good ones in the table.
 
     Parameters
     ----------
     simd : str
-        Axis of the space that vectors run along.
+        The vectorised axis of the space.
     lanes : int
         Elements of a vector.
     points : (num_points, num_columns) int64
@@ -34,8 +34,8 @@ def microkernel_shares(table: MicrokernelTable, space: Space, simd: str, lanes: 
     Returns
     -------
     (num_points,) float64 or None
-        What idle lanes of a masked vector lose is taken off. None: tiles of the table are no microkernels
-        of this workload: they multiply float32 vectors, which rows share, by one element a row.
+        The loss from idle lanes of a masked vector is included. None: the table does not describe microkernels of this
+        workload. Its microkernels multiply float32 vectors, which all rows share, by one element for each row.
     """
     operand = _vector_operand(space.workload, simd)
     if operand is None:
@@ -55,23 +55,23 @@ def microkernel_shares(table: MicrokernelTable, space: Space, simd: str, lanes: 
         else:
             rows = [rows[0] * (size // calls), rows[1] * -(-size // calls)]
             is_shared &= (size == 1) | (not operand.uses(axis.name))
-    shares = _Shares(table)
-    nearest = np.abs(np.log2(np.array(shares.steps)) - np.log2(steps)[:, None]).argmin(axis=1)
-    kinds = [shares.of(some, others, nearest) for some in rows for others in vectors]
-    result: Floats = np.min(kinds, axis=0) * space.lane_shares(points) * is_shared
+    table_shares = _ShareTable(table)
+    nearest = np.abs(np.log2(np.array(table_shares.steps)) - np.log2(steps)[:, None]).argmin(axis=1)
+    shares_of_pairs = [table_shares.of(some, others, nearest) for some in rows for others in vectors]
+    result: Floats = np.min(shares_of_pairs, axis=0) * space.lane_shares(points) * is_shared
     return result
 
 
 def _vector_operand(workload: Workload, simd: str) -> Access | None:
-    """Return the operand of which microkernels load vectors and nothing of the other's; None: no such product."""
+    """Return the operand of which microkernels load vectors while they broadcast the other; None if there is none."""
     loaded = [access for access in workload.reads if access.uses(simd)]
     is_product = workload.body == "multiply_add" and workload.dtype == "float32"
     is_outer = len(workload.reads) == 2 and len(loaded) == 1 and any(x.name == simd for x in workload.spatial_axes)
     return loaded[0] if is_product and is_outer else None
 
 
-class _Shares:
-    """Shares of a table as an array: (rows, vectors, number of the steps)."""
+class _ShareTable:
+    """The shares of a table as an array: (rows, vectors, number of the step count)."""
 
     def __init__(self, table: MicrokernelTable) -> None:
         self.steps = sorted({steps for _, _, steps, _ in table.tiles})
@@ -81,7 +81,7 @@ class _Shares:
             self._shares[rows, vectors, self.steps.index(steps)] = share
 
     def of(self, rows: Integers, vectors: Integers, steps: Integers) -> Floats:
-        """Return the shares of tiles, 0 of those that the table lacks."""
+        """Return the shares of tiles; 0 for tiles that are not in the table."""
         num_rows, num_vectors, _ = self._shares.shape
         is_known = (rows < num_rows) & (vectors < num_vectors)
         return np.where(is_known, self._shares[rows * is_known, vectors * is_known, steps], 0.0)

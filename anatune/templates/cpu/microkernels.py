@@ -1,31 +1,37 @@
-"""What a CPU microkernel vectorises, and how many calls cover one dimension.
+"""Rules for CPU microkernels: which axis is vectorised, which operands are constant, how calls cover one dimension.
 
-Everything here follows from access maps and extents, never from the operator's name.
+Everything here follows from access maps and extents, never from the name of the operator.
 
 SIMD axis
-    Each axis gets a penalty, the smallest one wins (ties: the later axis). For every tensor that uses the axis:
-    unit stride 0; unit stride inside a window (``x + rx``: unaligned loads) 0.5; strided by 2 or more inside the last
-    dimension 1.5; another dimension: 0 for a constant operand (packed ahead; where it is packed in every run, the share
-    of the run that this takes, at most 1), 0.3 for the result (transposed once per reduction), 1 for an operand that
-    some spatial axis reuses (packing pays), 2 otherwise. Reduction axes pay 1.5 (several
-    accumulators and a horizontal sum); unused lanes of the last vector pay their share.
-    So: matmul j, dense convolutions f, depthwise NCHW x and NHWC g, pooling NCHW x, row sums the reduction.
+    Each axis gets a penalty, and the axis with the smallest one is vectorised (ties: the later axis). For every tensor
+    that uses the axis, the penalty is
+
+    - 0 for unit stride,
+    - 0.5 for unit stride inside a window (``x + rx``: unaligned loads),
+    - 1.5 for a stride of 2 or more inside the last dimension,
+    - for another dimension: 0 for a constant operand that is packed ahead; at most 1 for a constant operand that is
+      packed in every run, namely the share of the run that this takes; 0.3 for the result (transposed once per
+      reduction); 1 for an operand that some spatial axis reuses (packing pays); 2 otherwise.
+
+    A reduction axis adds 1.5 (several accumulators and a horizontal sum). Unused lanes of the last vector add their
+    share. The rule chooses j for matmul, f for dense convolutions, x for depthwise NCHW and g for depthwise NHWC, x for
+    pooling NCHW, and the reduction for row sums.
 
 Constant operand
-    The last operand of two or more is a parameter that can be packed ahead of time if it is called "weight", or if
-    no axis indexes every tensor (a batch axis makes both operands activations).
+    The last operand of two or more is a parameter that can be packed ahead of time if it is called "weight", or if no
+    axis indexes every tensor (a batch axis makes both operands activations).
 
 Calls of a segment
-    A segment of ``s`` rows (or vectors) is covered by ``n`` calls of the microkernel. If n divides s they are equal,
-    otherwise it is a pair of microkernels, ``s % n`` calls of ``s // n + 1`` and the rest of ``s // n`` (17 = 8 + 9,
-    34 = 2*11 + 12 = 2*8 + 2*9). Source: [TACO22] Sec. 4.2 (lambda_seq); the balanced pair has the largest smallest
-    kernel.
+    A segment of ``s`` rows (or vectors) is covered by ``n`` calls of the microkernel. If n divides s they are equal.
+    Otherwise there is a pair of microkernels: ``s % n`` calls of ``s // n + 1`` and all others of ``s // n`` (17 = 8 +
+    9, 34 = 2*11 + 12 = 2*8 + 2*9). Source: [TACO22] Sec. 4.2 (lambda_seq). Of all pairs with n calls, the balanced one
+    has the largest smaller kernel.
 
-    Deviates: [TACO22] pairs any two kernels of a class, 34 = 8 + 2*13, too. Where good kernels have all rows from a
-    least to a most number, the balanced pair of as many calls has no worse ones. Of 8 to 136 rows no other pair is
-    predicted to gain more than 0.2 % (five CPUs); measured on images of 34x34 and 17x17 no other one is faster than
-    the best balanced one (`bench.experiments.structured_space`). Schedules may have any pair, points of the space have
-    balanced ones.
+    Deviates: [TACO22] pairs any two kernels of a class, such as 34 = 8 + 2*13. If all kernels between a smallest and a
+    largest number of rows are good, the balanced pair of as many calls has no worse ones. For 8 to 136 rows no other
+    pair is predicted to gain more than 0.2 % (five CPUs). On images of 34x34 and 17x17 no other pair was measured
+    faster than the best balanced one (`bench.experiments.structured_space`). Schedules can have any pair; points of the
+    space have balanced ones.
 """
 
 from __future__ import annotations
@@ -49,17 +55,17 @@ __all__ = [
 
 
 _PACK_CYCLES = 2.0
-"""Cycles that packing an element takes. Source: `cpu.model.pack.PACK_BYTES_PER_CYCLE`."""
+"""Cycles for packing one element. Source: `cpu.model.pack.PACK_BYTES_PER_CYCLE`."""
 
 
 def simd_lanes(workload: Workload, simd_bits: int) -> int:
-    """Return the elements of one vector register, in the dtype that sums are kept in."""
+    """Return the elements of one vector register, in the dtype of the sums."""
     accumulator = ACCUMULATOR_DTYPE.get(workload.dtype, workload.dtype)
     return max(1, simd_bits // (8 * DTYPE_BYTES[accumulator]))
 
 
 def constant_tensors(workload: Workload) -> tuple[str, ...]:
-    """Return the operands that are known before the run (see the module's rule)."""
+    """Return the operands whose values are fixed before the run (see the rule in the module docstring)."""
     if len(workload.reads) < 2 or not workload.reduction_axes:
         return ()
     last = workload.reads[-1]
@@ -70,9 +76,9 @@ def constant_tensors(workload: Workload) -> tuple[str, ...]:
     return (last.tensor,) if last.tensor == "weight" or not batched else ()
 
 
-@lru_cache(maxsize=64)  # a list of schedules is checked one by one
+@lru_cache(maxsize=64)  # checks of a list of schedules call this for each of them
 def window_axes(workload: Workload) -> tuple[str, ...]:
-    """Return the reduction axes that only slide a window: they share an index with a spatial axis."""
+    """Return the reduction axes that slide a window: they share an index with a spatial axis."""
     spatial = {axis.name for axis in workload.spatial_axes}
     return tuple(
         axis.name
@@ -86,7 +92,7 @@ def window_axes(workload: Workload) -> tuple[str, ...]:
 
 
 def vector_stride(access: Access, axis: str) -> int:
-    """Return the stride of consecutive iterations of `axis`, elements: 0 unused, 1 contiguous, -1 other dimensions."""
+    """Return the stride of consecutive iterations of `axis` in elements: 0 unused, 1 contiguous, -1 other dimension."""
     if not access.uses(axis):
         return 0
     if any(term.axis == axis for terms in access.indices[:-1] for term in terms):
@@ -120,26 +126,29 @@ def _penalty(workload: Workload, name: str, lanes: int, constants: Sequence[str]
 
 
 def simd_axis(workload: Workload, lanes: int, constants: Sequence[str] | None = None) -> str:
-    """Return the axis that the microkernel vectorises (see the module's rule); `constants` by its rule if left out."""
-    known = constant_tensors(workload) if constants is None else constants
+    """Return the axis that the microkernel vectorises (see the module docstring).
+
+    `constants` are the operands packed ahead; without it, they follow from the rule in the module docstring.
+    """
+    constant_names = constant_tensors(workload) if constants is None else constants
     names = [axis.name for axis in workload.axes]
-    return min(reversed(names), key=lambda name: _penalty(workload, name, lanes, known))
+    return min(reversed(names), key=lambda name: _penalty(workload, name, lanes, constant_names))
 
 
 def is_streamed(access: Access, workload: Workload) -> bool:
-    """Whether a matrix is read once from end to end: every spatial axis of more than one iteration moves in it."""
+    """Return whether a matrix is read once from end to end: it uses every spatial axis of more than one iteration."""
     moves = all(access.uses(axis.name) or axis.extent == 1 for axis in workload.spatial_axes)
     return moves and len(access.shape) > 1
 
 
 @lru_cache(maxsize=64)
 def packable_tensors(workload: Workload, axis: str) -> tuple[str, ...]:
-    """Return the tensors that a schedule may pack: operands with reuse, or strided along the SIMD axis, and constants.
+    """Return the tensors that a schedule may pack: operands with reuse or strided along the SIMD axis, and constants.
 
-    A constant that is read once is packed for the order of its lines: one run through memory, where a tile of the
-    unpacked tensor jumps from row to row and from page to page.
+    A constant that is read once is packed so that it is read in one run through memory. A tile of the unpacked tensor
+    jumps from row to row and from page to page.
 
-    A result that is strided along the SIMD axis is transposed in the microkernel's registers, and never packed.
+    A result that is strided along the SIMD axis is transposed in the registers of the microkernel and never packed.
     """
     names = []
     constants = constant_tensors(workload)
@@ -152,7 +161,7 @@ def packable_tensors(workload: Workload, axis: str) -> tuple[str, ...]:
 
 
 def pair_calls(segment: int, unit: int, largest: int) -> tuple[int, ...]:
-    """Return the call counts that need a pair of microkernels (or a masked vector) to cover `segment`, ascending.
+    """Return the call counts for which a pair of microkernels (or a masked vector) covers `segment`, ascending.
 
     Parameters
     ----------
@@ -166,7 +175,7 @@ def pair_calls(segment: int, unit: int, largest: int) -> tuple[int, ...]:
     Returns
     -------
     tuple of int
-        One count for each size of the larger kernel, ``ceil(units / size)``, where a single kernel does not fit.
+        One count for each size of the larger kernel, ``ceil(units / size)``, if a single kernel does not fit.
     """
     units = -(-segment // unit)
     counts = {-(-units // size) for size in range(1, largest + 1)}

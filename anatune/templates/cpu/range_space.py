@@ -1,16 +1,18 @@
 """Schedules of the template "cpu" whose loops one program runs for every extent of an axis.
 
-Such a schedule has the whole extent of the ranged axis in loops of one level: single iterations (each level), or the
-calls of microkernels in an L1 tile. Then the nest of another extent differs in numbers of iterations only, and
-`schedule_at` is the schedule that says which; what is predicted, checked and proven of it holds for the program.
+In such a schedule the whole extent of the ranged axis is in loops of one level: single iterations (any level), or the
+calls of microkernels in an L1 tile. So the nests of other extents differ in numbers of iterations only. `schedule_at`
+returns the schedule of such an extent. All that is predicted, checked and proven of that schedule holds for the
+program.
 
 Notation
 --------
 most : the largest number of elements along the axis that one call of a microkernel computes.
-    The option "most.<axis>" of a schedule says it; without, it is the largest size of the schedule's own calls, up to
-    the number of registers: a pair of microkernels has no larger ones, a call that has no sums may.
-calls : ``ceil(extent / most)``; they share the extent out evenly, so that sizes differ by one at most
-    (`cpu.microkernels.segment_shape`).
+    It is the option "most.<axis>" of a schedule. Without the option it is the largest size of the calls of the
+    schedule, limited by the number of registers. (The kernels of a pair are within that limit; a call without sums can
+    exceed it.)
+calls : ``ceil(extent / most)``. They share the extent evenly, so their sizes differ by at most one
+(`cpu.microkernels.segment_shape`).
 """
 
 from __future__ import annotations
@@ -30,22 +32,24 @@ _TEMPLATE = "cpu"
 
 
 def check_axis(workload: Workload, axis: str) -> None:
-    """Raise SpaceError unless addresses do not depend on the extent of `axis`.
+    """Raise SpaceError unless addresses are independent of the extent of `axis`.
 
-    It has to be spatial and, wherever a tensor uses it, alone in the outermost dimension.
+    The axis has to be spatial. In every tensor that uses it, it has to be the only index of the outermost dimension.
     """
     spatial = [spatial_axis.name for spatial_axis in workload.spatial_axes]
     if axis not in spatial:
-        raise SpaceError(f"{workload.operator}: no range of {axis!r:.40} on CPUs, expected one of {', '.join(spatial)}")
+        raise SpaceError(
+            f"{workload.operator}: {axis!r:.40} has no range on CPUs, expected one of {', '.join(spatial)}"
+        )
     for access in workload.tensors:
         if not access.uses(axis):
             continue
         first, *others = access.indices
-        alone = len(first) == 1 and first[0].axis == axis and first[0].coefficient == 1 and access.offsets[0] == 0
-        inside = any(term.axis == axis for terms in others for term in terms)
-        if not alone or inside or access.shape[0] != workload.extents[axis]:
+        is_alone = len(first) == 1 and first[0].axis == axis and first[0].coefficient == 1 and access.offsets[0] == 0
+        is_inner = any(term.axis == axis for terms in others for term in terms)
+        if not is_alone or is_inner or access.shape[0] != workload.extents[axis]:
             raise SpaceError(
-                f"{workload.operator}: no range of {axis} on CPUs: it is not the outermost dimension of "
+                f"{workload.operator}: {axis} has no range on CPUs: it is not the outermost dimension of "
                 f"{access.tensor}, so that addresses depend on its extent"
             )
 
@@ -56,18 +60,18 @@ def most_elements(schedule: Schedule, axis: str) -> int:
     Raises
     ------
     SpaceError
-        One program cannot run other extents of `axis`: another template, the axis is vectorised, part of a packed
-        form that depends on its extent, or in loops of several levels.
+        One program cannot run other extents of `axis`: the template is another one, or the axis is vectorised, in a
+        packed form that depends on its extent, or in loops of several levels.
     """
     if schedule.template != _TEMPLATE or "extension" in schedule.options:
-        raise SpaceError(f"no range for schedules of template {schedule.template}, expected plain ones of {_TEMPLATE}")
+        raise SpaceError(f"template {schedule.template} has no ranges, expected {_TEMPLATE} without an extension")
     check_axis(schedule.workload, axis)
     if schedule.options["simd_axis"] == axis:
-        raise SpaceError(f"no range of {axis}: vectors run along it")
+        raise SpaceError(f"{axis} has no range: the schedule vectorises it")
     factors = schedule.tiles[axis]
     calls, size = calls_of(schedule, axis)
     if sum(factor > 1 for factor in (*factors[:-2], calls * size)) > 1:
-        raise SpaceError(f"no range of {axis}: its tiles {factors} are loops of several levels, expected one")
+        raise SpaceError(f"{axis} has no range: its tiles {factors} are loops of several levels, expected one")
     _check_packed(schedule, axis)
     most = schedule.options.get(f"most.{axis}", size)
     assert isinstance(most, int)
@@ -75,7 +79,7 @@ def most_elements(schedule: Schedule, axis: str) -> int:
 
 
 def runs_for_all(schedule: Schedule, axis: str) -> bool:
-    """Whether one program runs a schedule for all extents of an axis."""
+    """Return whether one program runs a schedule for all extents of an axis."""
     try:
         return most_elements(schedule, axis) > 0
     except SpaceError:
@@ -94,11 +98,11 @@ def _check_packed(schedule: Schedule, axis: str) -> None:
         ]
         outside = any(factor > 1 for factor in schedule.tiles[axis][:-2])
         if access.uses(axis) and (tensor in ahead or others or outside):
-            raise SpaceError(f"no range of {axis}: {tensor} is packed, and its packed form depends on the extent")
+            raise SpaceError(f"{axis} has no range: the packed form of {tensor} depends on its extent")
 
 
 def calls_of(schedule: Schedule, axis: str) -> tuple[int, int]:
-    """Return the calls of microkernels along an axis in an L1 tile, and the elements of the largest one."""
+    """Return the number of microkernel calls along an axis in an L1 tile, and the elements of the largest one."""
     pair = pair_of(schedule, axis)
     if pair is None:
         calls, size = schedule.tiles[axis][-2:]
@@ -112,14 +116,14 @@ def schedule_at(schedule: Schedule, axis: str, extent: int) -> Schedule:
     Raises
     ------
     SpaceError
-        As `most_elements`.
+        One program cannot run other extents, see `most_elements`.
     WorkloadError
-        The workload takes no such extent.
+        The workload does not take such an extent.
     """
     most = most_elements(schedule, axis)
     factors = schedule.tiles[axis]
     options = {name: value for name, value in schedule.options.items() if name != f"pair.{axis}"}
-    if extent == 1:  # a loop of one iteration has no place among the others
+    if extent == 1:  # orders leave out loops of one iteration
         orders = [name for name in options if name.startswith("order.")]
         options |= {name: tuple(word for word in words_of(schedule, name) if word != axis) for name in orders}
     level = next((place for place, factor in enumerate(factors[:-2]) if factor > 1), None)
@@ -144,6 +148,6 @@ def schedule_at(schedule: Schedule, axis: str, extent: int) -> Schedule:
 
 
 def sizes_of_calls(extent: int, most: int) -> tuple[int, ...]:
-    """Return the elements of the calls that cover `extent`: one size, or two that differ by one."""
+    """Return the sizes in elements of the calls that cover `extent`: one size, or two that differ by one."""
     calls = math.ceil(extent / most)
     return tuple(sorted({extent // calls, -(-extent // calls)}))

@@ -1,4 +1,4 @@
-"""Schedules of CPUs: the template "cpu"; `cpu.space` says what the options mean."""
+"""Checks of CPU schedules of nests with microkernels; `cpu.space` describes the options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anatune.templates.base.values import check_count, check_names, check_tiles
 from anatune.templates.cpu.dot import (
     DotGroup,
     check_tile_registers,
-    copied_in_run,
+    converted_operands,
     dot_group,
     half_additions,
     most_half_terms,
@@ -50,24 +50,24 @@ WINDOW_LEVELS = ("l2", "l1", "unroll")
 
 
 def check_formats(workload: Workload, hardware: CpuSpec) -> None:
-    """Raise SpaceError for number formats that no CPU's kernels take.
+    """Raise SpaceError for number formats that no CPU kernel takes.
 
     Raises
     ------
     SpaceError
-        Operands are 8-bit floats, or of 16 times 8 bits, or sums of int8 become float16 or bfloat16.
+        Operands are 8-bit floats or 16 times 8 bits, or sums of int8 become float16 or bfloat16.
     """
     if workload.is_kernel:
         raise SpaceError(
-            f"{workload.operator} of {workload.formats} has kernels for GPUs only (template triton), but "
-            f"{hardware.name} is a CPU, where scaled_matmul of float32xint8 and float32xint4 has (AVX2 or AVX-512, k a "
-            "multiple of 16); take a GPU's --hw"
+            f"{workload.operator} of {workload.formats} has kernels for GPUs only (template triton), got "
+            f"{hardware.name}, a CPU; CPUs take scaled_matmul of float32xint8 and float32xint4 (AVX2 or AVX-512, k a "
+            "multiple of 16); choose a GPU with --hw"
         )
     if workload.needs_matrix_units:
         raise SpaceError(
-            f"{workload.operator}: {workload.formats} is for matrix units of GPUs, expected on {hardware.name} "
-            "float32, float16, bfloat16, int8 or uint8xint8, the last two scaled to float32 or requantized; change the "
-            "dtype or take a GPU's --hw"
+            f"{workload.operator}: {workload.formats} needs the matrix units of GPUs; {hardware.name} takes "
+            "float32, float16, bfloat16, int8 and uint8xint8, the last two scaled to float32 or requantized; change "
+            "the dtype or choose a GPU with --hw"
         )
 
 
@@ -85,7 +85,7 @@ def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
 
 
 def check_cpu(schedule: Schedule) -> None:
-    """Raise SpaceError unless these are a schedule of the template "cpu"."""
+    """Raise SpaceError unless this is a schedule of the template "cpu"."""
     if "extension" in schedule.options:
         check_tiled(schedule)
     else:
@@ -93,7 +93,7 @@ def check_cpu(schedule: Schedule) -> None:
 
 
 def check_tiled(schedule: Schedule) -> None:
-    """Raise SpaceError unless these are a schedule on AMX's tiles, of the template "amx" or "cpu"."""
+    """Raise SpaceError unless this is a schedule on AMX tiles, of the template "amx" or "cpu"."""
     workload, tiles = schedule.workload, schedule.tiles
     dot = _check(schedule, extension="amx")
     assert dot is not None
@@ -107,24 +107,24 @@ def check_tiled(schedule: Schedule) -> None:
             f"the whole axis: {dot.instruction} multiplies groups of {dot.size}"
         )
     steps = -(-unrolled.pop(dot.axis) // dot.size)
-    own = workload.tensor(dot.vectors)
+    vector_operand = workload.tensor(dot.vectors)
     rows = [axis for axis, size in register.items() if size > 1]
-    if len(rows) > 1 or any(own.uses(axis) for axis in rows) or any(size > 1 for size in unrolled.values()):
+    if len(rows) > 1 or any(vector_operand.uses(axis) for axis in rows) or any(size > 1 for size in unrolled.values()):
         raise SpaceError(
-            f"a microkernel on AMX's tiles has rows along {', '.join(rows) or 'no axis'}, expected along one that "
-            f"{dot.vectors} is not indexed by; it unrolls {dot.axis} alone"
+            f"a microkernel on AMX tiles has rows along {', '.join(rows) or 'no axis'}, expected along one axis that "
+            f"does not index {dot.vectors}; it can unroll {dot.axis} only"
         )
     check_tile_registers(math.prod(register.values()), vectors, steps)
 
 
 def _largest(schedule: Schedule, axis: str) -> int:
-    """Return the elements (of a pair along the SIMD axis: vectors) that the largest microkernel covers of an axis."""
+    """Return the elements of an axis that the largest microkernel covers; along the SIMD axis vectors, for a pair."""
     pair = pair_of(schedule, axis)
     return schedule.tiles[axis][-1] if pair is None else max(pair[1], pair[3])
 
 
 def check_half_sums(schedule: Schedule) -> None:
-    """Raise SpaceError unless these are a schedule of the template "fp16_accumulation"."""
+    """Raise SpaceError unless this is a schedule of the template "fp16_accumulation"."""
     dot, tiles = _check(schedule, extension="fp16"), schedule.tiles
     assert dot is not None
     most, terms = most_half_terms(schedule.workload, dot), math.prod(tiles[dot.axis][-2:])
@@ -136,12 +136,12 @@ def check_half_sums(schedule: Schedule) -> None:
 
 
 def cpu_of(schedule: Schedule) -> CpuSpec:
-    """Return a schedule's hardware, which is of the template's kind: `Schedule.check` refuses others."""
+    """Return the hardware of a schedule, a CpuSpec: `Schedule.check` refuses other kinds for this template."""
     return cast(CpuSpec, schedule.hardware)
 
 
 def words_of(schedule: Schedule, name: str) -> tuple[str, ...]:
-    """Return an option of a checked schedule that lists axes or tensors, empty where it is not given."""
+    """Return an option that lists axes or tensors; empty if the schedule lacks it. The schedule was checked before."""
     return cast("tuple[str, ...]", schedule.options.get(name, ()))
 
 
@@ -151,12 +151,12 @@ def lanes_of(schedule: Schedule) -> int:
 
 
 def pair_of(schedule: Schedule, axis: str) -> tuple[int, int, int, int] | None:
-    """Return calls and units of each of the pair of microkernels along an axis of a checked schedule; None: no pair."""
+    """Return (calls, units, calls, units) of the pair of microkernels along an axis; None if there is no pair."""
     return cast("tuple[int, int, int, int] | None", schedule.options.get(f"pair.{axis}"))
 
 
 def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
-    """Raise SpaceError unless a schedule is one of such loops; return how it groups products."""
+    """Raise SpaceError unless this is a schedule of such a nest; return how it groups products."""
     workload, hardware, unroll, vector = schedule.workload, cpu_of(schedule), schedule.unroll, schedule.vector
     tiles, options = schedule.tiles, schedule.options
     check_formats(workload, hardware)
@@ -165,7 +165,7 @@ def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
     levels = levels_of(workload)
     check_tiles(tiles, levels, workload.extents)
     if vector:
-        raise SpaceError(f"vector is {dict(vector)!r:.60}, expected none: the CPU template fetches whole vectors")
+        raise SpaceError(f"vector is {dict(vector)!r:.60}, expected none: on CPUs the hardware gives the vector width")
     simd = options.get("simd_axis")
     if not isinstance(simd, str) or simd not in levels:
         raise SpaceError(f"option simd_axis is {simd!r:.40}, expected one of {', '.join(levels)}")
@@ -174,7 +174,7 @@ def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
     spatial = {axis.name for axis in workload.spatial_axes}
     dot = dot_group(workload, hardware, simd, extension=extension)
     if extension and dot is None:
-        raise SpaceError(f"{hardware.name} has no instruction of {extension} for these products along {simd}")
+        raise SpaceError(f"{hardware.name} has no {extension} instruction for these products along {simd}")
     orders: dict[str, Sequence[str]] = {
         level: [axis for axis, names in levels.items() if level in names and (level != "l1" or axis in spatial)]
         for level in ORDER_LEVELS
@@ -182,8 +182,8 @@ def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
     orders["reduction"] = [axis for axis in levels if axis not in spatial]
     pairs = {f"pair.{axis}": axis for axis in pairable_axes(workload, simd, dot)}
     mosts = {f"most.{axis}": axis for axis in spatial if axis != simd}
-    known = ("simd_axis", "simd_lanes", *pairs, *(f"order.{level}" for level in orders), "packed", "packed_ahead")
-    check_names("options", options, (*known, *mosts, "extension", "parallel"))
+    valid_names = ("simd_axis", "simd_lanes", *pairs, *(f"order.{level}" for level in orders), "packed", "packed_ahead")
+    check_names("options", options, (*valid_names, *mosts, "extension", "parallel"))
     for name, axis in pairs.items():
         if name in options:
             unit = lanes if axis == simd else 1
@@ -191,18 +191,20 @@ def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
     for name, axis in mosts.items():
         if name in options:
             pair = pair_of(schedule, axis)
-            own = tiles[axis][-1] if pair is None else max(pair[1], pair[3])
-            check_count(f"option {name}", options[name], own, max(own, hardware.compute.num_vector_registers))
+            largest = tiles[axis][-1] if pair is None else max(pair[1], pair[3])
+            check_count(f"option {name}", options[name], largest, max(largest, hardware.compute.num_vector_registers))
     for level, axes in orders.items():
         _check_words(f"order.{level}", options.get(f"order.{level}", ()), axes)
     packed = words_of(schedule, "packed")
     _check_words("packed", packed, packable_in_groups(workload, simd, dot))
     if dot is not None and not set(dot.packed) <= set(packed):
         raise SpaceError(
-            f"option packed is {packed!r:.60}, expected {', '.join(dot.packed)} among it: "
+            f"option packed is {packed!r:.60}, expected it to include {', '.join(dot.packed)}: "
             f"{dot.instruction} reads groups of {dot.size}"
         )
-    _check_words("packed_ahead", options.get("packed_ahead", ()), [x for x in packed if x not in copied_in_run(dot)])
+    _check_words(
+        "packed_ahead", options.get("packed_ahead", ()), [x for x in packed if x not in converted_operands(dot)]
+    )
     if not isinstance(options.get("parallel", False), bool):
         raise SpaceError(f"option parallel is {options['parallel']!r:.40}, expected true or false")
     steps = math.prod(tiles[axis][-1] for axis in orders["reduction"] if axis != simd)
@@ -211,21 +213,21 @@ def _check(schedule: Schedule, extension: str = "") -> DotGroup | None:
     return dot
 
 
-def _check_words(name: str, words: object, known: Collection[str]) -> None:
-    """Raise SpaceError unless an option is a tuple of some of the names that are known, each at most once."""
+def _check_words(name: str, words: object, valid: Collection[str]) -> None:
+    """Raise SpaceError unless an option is a tuple of some of the valid names, each at most once."""
     if (
         not isinstance(words, tuple)
         or not all(isinstance(word, str) for word in words)
         or len(set(words)) < len(words)
-        or not set(words) <= set(known)
+        or not set(words) <= set(valid)
     ):
         raise SpaceError(
-            f"option {name} is {words!r:.60}, expected each of {', '.join(known) or 'none'} at most once, in a tuple"
+            f"option {name} is {words!r:.60}, expected a tuple of {', '.join(valid) or 'no names'}, each at most once"
         )
 
 
 def _check_pair(name: str, pair: object, factors: tuple[int, ...], unit: int, largest: int) -> None:
-    """Raise SpaceError unless two microkernels cover the segment, which is then the innermost factor."""
+    """Raise SpaceError unless a pair of microkernels covers the segment, which is the innermost factor."""
     segment, covers = factors[-1], False
     if isinstance(pair, tuple) and len(pair) == 4 and all(is_integer(number, 0) for number in pair):
         first, small, second, large = pair
@@ -235,8 +237,8 @@ def _check_pair(name: str, pair: object, factors: tuple[int, ...], unit: int, la
     if factors[-2] != 1 or not covers:
         shapes = [segment_shape(segment, unit, number) for number in pair_calls(segment, unit, largest)]
         raise SpaceError(
-            f"option {name} is {pair!r:.60}, expected (calls, units, calls, units) of a segment of {segment} whose l1 "
-            f"factor is 1: such as {shapes!s:.80}"
+            f"option {name} is {pair!r:.60}, expected (calls, units, calls, units) that cover {segment}, and an l1 "
+            f"factor of 1, such as {shapes!s:.80}"
         )
 
 
@@ -246,9 +248,10 @@ def half_sums_accuracy(schedule: Schedule) -> str:
 
 
 def half_sums_error(schedule: Schedule) -> float:
-    """Return the largest error that rounding explains, over the result's scale: that of sums in float16, for a call.
+    """Return the largest error that rounding explains, relative to the scale of the result.
 
-    The two sums of a lane are added in float16, too, before they become float32.
+    It is that of the sums of a call in float16. The two sums of a lane are also added in float16 before the conversion
+    to float32.
     """
     workload = schedule.workload
     dot = dot_group(workload, cpu_of(schedule), str(schedule.options["simd_axis"]), extension="fp16")

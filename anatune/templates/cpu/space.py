@@ -10,36 +10,38 @@ The loop nest of a schedule, outer to inner::
               microkernel: factors "register" (spatial), "unroll" (reduction), straight-line code
 
 ``Schedule.tiles`` holds, outer to inner, (outer, l3, l2, l1, register) of a spatial axis, (l3, l2, l1, unroll) of a
-reduction axis, and (l2, l1, unroll) of a window axis (rx, ry: they only slide a window). Each product is the extent.
-``Schedule.unroll`` is the product of the unroll factors of the reduction axes that are not vectorised.
+reduction axis, and (l2, l1, unroll) of a window axis (rx, ry: they only slide a window). The product of the factors is
+the extent. ``Schedule.unroll`` is the product of the unroll factors of the reduction axes that are not vectorised.
 
 ``Schedule.options``:
 
 ========================= ============================================================================================
-"simd_axis"               Axis that vectors run along (a rule of `cpu.microkernels`). Its register (or unroll) factor
-                          is in elements: 32 with 16 lanes are 2 vectors, 9 one vector with 7 idle (masked) lanes; the
-                          last vector of a segment is masked likewise.
+"simd_axis"               The vectorised axis (a rule of `cpu.microkernels`). Its register (or unroll) factor is in
+                          elements: with 16 lanes, 32 are 2 vectors, and 9 are one vector with 7 idle (masked) lanes.
+                          The last vector of a segment is masked likewise.
 "simd_lanes"              Elements of a vector.
-"pair.<axis>"             Only where two microkernels share an axis: (calls, units, calls, units), the smaller kernel
-                          first. The register factor is then the whole segment they cover and l1 is 1; units are
-                          rows, or vectors on the SIMD axis: (1, 8, 1, 9) covers 17. The space has pairs whose sizes
-                          differ by one; others, (1, 8, 2, 13) for 34, are built, verified and inspected.
-"most.<axis>"             Only of programs for a range of extents (`cpu.range_space`): the most elements that one call
-                          covers at any extent. Nothing of the nest depends on it.
+"pair.<axis>"             Two microkernels that share an axis: (calls, units, calls, units), the smaller kernel first.
+                          The register factor is then the whole segment they cover, and l1 is 1. Units are rows, or
+                          vectors on the SIMD axis: (1, 8, 1, 9) covers 17. The space has pairs whose sizes differ by
+                          one. Other pairs, such as (1, 8, 2, 13) for 34, can be built, verified and inspected.
+"most.<axis>"             Programs for a range of extents only (`cpu.range_space`): the most elements that one call
+                          covers at any extent. The nest does not depend on it.
 "order.<level>"           Axes from the outermost to the innermost loop (loops of one iteration need no code).
-"packed"                  Operands copied into tile order, as contiguous slivers along the microkernel's loops. A
-                          result that is strided along the SIMD axis is transposed in registers, never packed.
-"packed_ahead"            Those of them that are packed before the run (constant operands: no cost).
-"extension"               "amx": products on AMX's tiles, the register tile's rows in blocks of 16 (`cpu.program.amx`).
-                          The template "amx" has a space of them; of "cpu" they are built, verified and inspected.
-"parallel"                Whether the fused "outer" loops are distributed over the cores.
+"packed"                  Operands that are copied into tile order, as contiguous slivers along the loops of the
+                          microkernel. A result strided along the SIMD axis is transposed in registers, never packed.
+"packed_ahead"            Those of the packed operands that are packed before the run (constants: no cost).
+"extension"               "amx": products on AMX tiles, the rows of the register tile in blocks of 16
+                          (`cpu.program.amx`). The template "amx" has a space of them. With the template "cpu" they can
+                          be built, verified and inspected.
+"parallel"                True if the fused "outer" loops are distributed over the cores.
 ========================= ============================================================================================
 
-A point is an integer vector: the factors axis by axis, one "pair" column for each axis that may have a pair (number of
-calls, 0 for a single microkernel), the index of each level's order, one 0/1 for each packable tensor, one 0/1 for
-parallel. Orders: "keep tensor X": loops that do not index X run innermost, so that X stays in the cache (keep B with
-j, k outside i is the order of GOTO and BLIS; keep the result with the reduction inside is TACO'22's).
-Source: [BLIS] Sec. 3; [TACO22] Sec. 3.3. Nothing is materialised beyond the tables of single axes; the size is exact.
+A point is a vector of integers: the factors axis by axis, one "pair" column for each axis that can have a pair (the
+number of calls, 0 for a single microkernel), the index of the order of each level, one 0/1 for each packable tensor,
+and one 0/1 for parallel. The orders of a level are "keep tensor X": the loops that do not index X are innermost, so
+that X stays in the cache. Keeping B with j and k outside i is the order of GOTO and BLIS. Keeping the result, with the
+reduction inside, is that of TACO'22.
+Source: [BLIS] Sec. 3; [TACO22] Sec. 3.3. Only the tables of single axes are in memory; the size is exact.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ from anatune.templates.base.space import LegalityCheck, Part, Space, listed, til
 from anatune.templates.base.values import check_factors, check_names, checked_count
 from anatune.templates.cpu.dot import (
     DotGroup,
-    copied_in_run,
+    converted_operands,
     dot_group,
     packable_in_groups,
     pairable_axes,
@@ -105,13 +107,13 @@ class CpuSpace(Space):
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        The computation and the spec of the CPU.
     is_legal : callable
-        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+        (num_points, num_columns) int64 -> (num_points,) bool: the limits of the device, which the model knows.
     simd : str, optional
         Vectorise this axis instead of the one that the rule of `cpu.microkernels` chooses.
     constants : sequence of str, optional
-        Operands that are known before the run, so that packing them costs nothing; left out: by the rule of
+        Operands that are fixed before the run, so that packing them costs nothing. Without it, by the rule of
         `cpu.microkernels`.
 
     Raises
@@ -126,21 +128,21 @@ class CpuSpace(Space):
     lanes : int
         Elements of a vector register.
     pairable : tuple of str
-        Axes that a pair of microkernels may cover: the spatial ones and the SIMD axis.
+        Axes that a pair of microkernels can cover: the spatial ones and the SIMD axis.
     packable, packed_ahead, must_pack : tuple of str
         Tensors with a "pack" column; those of them whose packing costs nothing; those that every schedule packs.
     dot : DotGroup, optional
-        How products are grouped where one instruction sums several (a rule of `cpu.dot`).
+        The groups of products, if one instruction sums several (a rule of `cpu.dot`).
     orders : dict of str to tuple of tuple of str
         Level -> its distinct loop orders, each outer to inner.
     """
 
     template = "cpu"
     hardware: CpuSpec
-    own_options: ClassVar[Mapping[str, OptionValue]] = {}
-    """Options that all schedules of the space have beside those above."""
+    fixed_options: ClassVar[Mapping[str, OptionValue]] = {}
+    """Options that all schedules of the space have in addition to those above."""
     most_inner: Mapping[str, int] = EMPTY
-    """Reduction axis -> most elements of it in one call of the microkernel, where that is limited."""
+    """Reduction axis -> most elements along it in one call of the microkernel, if that is limited."""
 
     def __init__(
         self,
@@ -156,17 +158,19 @@ class CpuSpace(Space):
         self.lanes = simd_lanes(workload, hardware.compute.simd_bits)
         if simd is not None:
             check_names("simd", [simd], self.axes)
-        known = constant_tensors(workload) if constants is None else tuple(constants)
-        self.simd_axis: str = simd or simd_axis(workload, self.lanes, known)
+        constant_names = constant_tensors(workload) if constants is None else tuple(constants)
+        self.simd_axis: str = simd or simd_axis(workload, self.lanes, constant_names)
         self.levels = levels_of(workload)
         spatial = {axis.name for axis in workload.spatial_axes}
         self.dot: DotGroup | None = dot_group(
-            workload, hardware, self.simd_axis, extension=str(self.own_options.get("extension", ""))
+            workload, hardware, self.simd_axis, extension=str(self.fixed_options.get("extension", ""))
         )
         self.pairable: tuple[str, ...] = pairable_axes(workload, self.simd_axis, self.dot)
         self.packable: tuple[str, ...] = packable_in_groups(workload, self.simd_axis, self.dot)
         self.packed_ahead: tuple[str, ...] = tuple(
-            tensor for tensor in self.packable if tensor in known and tensor not in copied_in_run(self.dot)
+            tensor
+            for tensor in self.packable
+            if tensor in constant_names and tensor not in converted_operands(self.dot)
         )
         streamed = [x.tensor for x in workload.reads if x.tensor in self.packed_ahead and is_streamed(x, workload)]
         self.must_pack: tuple[str, ...] = tuple(dict.fromkeys((*(self.dot.packed if self.dot else ()), *streamed)))
@@ -192,7 +196,7 @@ class CpuSpace(Space):
             if (a in spatial or level in ("l3", "l2")) and level in self.levels[a] and self.extents[a] > 1
         ]
         accesses = (*self.workload.reads, self.workload.write)
-        return tuple(dict.fromkeys(_keeping(access, axes) for access in accesses))
+        return tuple(dict.fromkeys(_order_that_keeps(access, axes) for access in accesses))
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -202,36 +206,36 @@ class CpuSpace(Space):
 
     @cached_property
     def loop_tables(self) -> LoopTables:
-        """Where a point says what its loops are."""
+        """The columns of a point that hold its loops, as tables."""
         return loop_tables(self.levels, self.columns, self.orders, self.reduction_order)
 
     def _axis(self, axis: str) -> Part:
-        """Return the tilings of `axis`, with the pair's calls in the last column where it is pairable.
+        """Return the tilings of `axis`. The last column is the calls of a pair if the axis is pairable.
 
         Single microkernels come first, in lexicographic order, then pairs.
         """
         levels, extent = self.levels[axis], self.extents[axis]
         if axis in self.most_inner:
             most, table = self.most_inner[axis], factorisations(extent, len(levels))
-            expected = f"perfect divisors of {extent}, at most {most} of it in a call"
+            expected = f"factors whose product is {extent}, at most {most} of it in a call"
             names = [f"{axis}.{level}" for level in levels]
             return listed(axis, names, table[table[:, -2:].prod(axis=1) <= most], expected)
         if axis not in self.pairable:
             return tilings(axis, levels, extent)
-        plain = factorisations(extent, len(levels))
-        plain = np.column_stack([plain, np.zeros(len(plain), dtype=np.int64)])
+        unpaired = factorisations(extent, len(levels))
+        unpaired = np.column_stack([unpaired, np.zeros(len(unpaired), dtype=np.int64)])
         pairs = [
             (*outer, 1, segment, calls)
             for *outer, segment in factorisations(extent, len(levels) - 1).tolist()
             for calls in pair_calls(segment, self._unit(axis), self.max_kernel)
         ]
-        table = np.concatenate([plain, np.array(pairs, dtype=np.int64).reshape(-1, plain.shape[1])])
+        table = np.concatenate([unpaired, np.array(pairs, dtype=np.int64).reshape(-1, unpaired.shape[1])])
         columns = [*(f"{axis}.{level}" for level in levels), f"pair.{axis}"]
-        expected = f"perfect divisors of {extent}, and a pair only where one microkernel does not fit"
+        expected = f"factors whose product is {extent}, and a pair only if one microkernel does not fit"
         return listed(axis, columns, table, expected)
 
     def in_call(self, axis: str, kernel: int) -> bool:
-        """Whether a microkernel may cover (or unroll) so many elements of an axis."""
+        """Return whether a microkernel may cover (or unroll) `kernel` elements of an axis."""
         return True
 
     def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...]:
@@ -240,20 +244,21 @@ class CpuSpace(Space):
         return ((f"{axis}.{self.levels[axis][-1]}",), *pair)
 
     def lane_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the share of the lanes that hold results: vectors are masked where the factor fills no whole one."""
+        """Return the share of lanes that hold results; the last vector is masked if the factor does not fill it."""
         axis = self.simd_axis
-        inner = self.levels[axis][-1:] if "register" in self.levels[axis] else self.levels[axis][-2:]  # sums go on
+        # along a reduction axis, a call sums over both inner levels
+        inner = self.levels[axis][-1:] if "register" in self.levels[axis] else self.levels[axis][-2:]
         size = points[:, [self.columns.index(f"{axis}.{level}") for level in inner]].prod(axis=1)
         shares: NDArray[np.float64] = size / (-(-size // self.lanes) * self.lanes)
         return shares
 
     def microkernel_shares(self, points: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Return what the spec's table of microkernels says of points, see `cpu.measured`."""
+        """Return the shares that the microkernel table of the spec has for points, see `cpu.measured`."""
         table = self.hardware.microkernels if self.dot is None else None
         return None if table is None else microkernel_shares(table, self, self.simd_axis, self.lanes, points)
 
     def _unit(self, axis: str) -> int:
-        """Return the elements of a microkernel's unit along an axis: a row or a vector."""
+        """Return the elements of a unit of the microkernel along an axis: a row or a vector."""
         return self.lanes if axis == self.simd_axis else 1
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
@@ -275,14 +280,14 @@ class CpuSpace(Space):
         options["packed"] = tuple(tensor for tensor in self.packable if values[f"pack.{tensor}"])
         options["packed_ahead"] = tuple(tensor for tensor in self.packed_ahead if values[f"pack.{tensor}"])
         options["parallel"] = bool(values["parallel"])
-        options |= self.own_options
+        options |= self.fixed_options
         return Schedule(self.workload, self.hardware, self.template, tiles, self._unroll(tiles), {}, options)
 
     def _unroll(self, tiles: Mapping[str, Sequence[int]]) -> int:
         return math.prod(tiles[a.name][-1] for a in self.workload.reduction_axes if a.name != self.simd_axis)
 
     def lists(self, point: NDArray[np.int64]) -> bool:
-        """Return True: the space lists all that can be built."""
+        """Return True: every schedule that can be built is in the space."""
         return True
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
@@ -291,20 +296,20 @@ class CpuSpace(Space):
         Raises
         ------
         SpaceError
-            The schedule belongs to another workload or template, or has an order the space does not know.
+            The schedule belongs to another workload or template, or has an option that the space lacks.
         """
         self._check_own(schedule)
         options = schedule.options
-        if (extension := options.get("extension")) != self.own_options.get("extension"):
+        if (extension := options.get("extension")) != self.fixed_options.get("extension"):
             raise SpaceError(
-                f"no space holds schedules with option extension {extension!r}, and no model predicts them"
+                f"template {self.template} has no points with option extension {extension!r}, so no model predicts them"
             )
         values = [factor for axis in self.axes for factor in schedule.tiles[axis]]
         for axis in self.pairable:
             pair = options.get(f"pair.{axis}")
             values.append(int(pair[0]) + int(pair[2]) if isinstance(pair, tuple) else 0)
             if values[-1] and pair != segment_shape(schedule.tiles[axis][-1], self._unit(axis), values[-1]):
-                raise SpaceError(f"no space holds schedules with the pair {pair}, and no model predicts them")
+                raise SpaceError(f"pair.{axis} is {pair}: the space has balanced pairs only, so no model predicts it")
         for level in ORDER_LEVELS:
             order = options.get(f"order.{level}", self.orders[level][0])
             if order not in self.orders[level]:
@@ -331,34 +336,35 @@ class CpuSpace(Space):
         Parameters
         ----------
         tiles : mapping of str to sequence of int
-            Axis -> factors in the order of `levels`. An axis that is left out keeps its whole extent in its
-            outermost loop.
+            Axis -> factors in the order of `levels`. An axis that is left out has its whole extent in its outermost
+            loop.
         unroll : int
             0, or the product of the unroll factors in `tiles` (a check, not a choice).
         vector : mapping, optional
             Not used on CPUs: the SIMD width follows from the hardware. Must be empty.
         calls : mapping of str to int, optional
-            Axis -> number of microkernel calls that cover its register factor, where that takes a pair.
+            Axis -> number of microkernel calls that cover its register factor, if that takes a pair.
         keep : mapping of str to str, optional
-            Level ("outer", "l3", "l2", "l1") -> tensor that its loops keep in the cache; the first read otherwise.
+            Level ("outer", "l3", "l2", "l1") -> tensor that its loops keep in the cache. The default is the first
+            operand.
         packed : sequence of str, optional
-            Tensors to pack; by default those that are packed ahead, and those that must be packed.
+            Tensors to pack. The default is those that are packed ahead and those that must be packed.
         parallel : bool
             Distribute the "outer" loops over the cores.
 
         Raises
         ------
         SpaceError
-            Unknown axis, tensor or level, wrong number of factors, a product that is not the extent.
+            An axis, tensor or level is unknown, the number of factors is wrong, or their product is not the extent.
         """
         if vector is not None and not (isinstance(vector, Mapping) and not vector):
-            raise SpaceError(f"vector is {shown(vector)}, expected none: the CPU template fetches whole vectors")
+            raise SpaceError(f"vector is {shown(vector)}, expected none: on CPUs the hardware gives the vector width")
         calls, keep = calls or {}, keep or {}
-        for name, given in (("tiles", tiles), ("calls", calls), ("keep", keep)):
-            if not isinstance(given, Mapping):
-                raise SpaceError(f"schedule: {name} is {shown(given)}, expected a mapping from axes or levels")
+        for name, argument in (("tiles", tiles), ("calls", calls), ("keep", keep)):
+            if not isinstance(argument, Mapping):
+                raise SpaceError(f"schedule: {name} is {shown(argument)}, expected a mapping from axes or levels")
         if packed is not None and (isinstance(packed, str) or not isinstance(packed, Sequence)):
-            raise SpaceError(f"schedule: packed is {shown(packed)}, expected a sequence of tensors' names")
+            raise SpaceError(f"schedule: packed is {shown(packed)}, expected a sequence of tensor names")
         parallel = checked_flag("schedule: parallel", parallel)
         unroll = checked_count("schedule: unroll", unroll, 0)
         check_names("tiles", tiles, self.axes)
@@ -373,7 +379,7 @@ class CpuSpace(Space):
             check_factors(axis, factors, levels, self.extents[axis])
             values += [int(f) for f in factors]
         values += [self._checked_calls(axis, tiles, calls.get(axis, 0)) for axis in self.pairable]
-        values += [self._order_keeping(level, keep.get(level, self.workload.reads[0].tensor)) for level in ORDER_LEVELS]
+        values += [self._order_number(level, keep.get(level, self.workload.reads[0].tensor)) for level in ORDER_LEVELS]
         values += [int(tensor in chosen) for tensor in self.packable]
         values.append(int(parallel))
         schedule = self.schedule_of(values)
@@ -382,25 +388,25 @@ class CpuSpace(Space):
         return schedule
 
     def _checked_calls(self, axis: str, tiles: Mapping[str, Sequence[int]], calls: object) -> int:
-        """Return the calls that cover an axis's register factor; raise SpaceError where no pair makes so many."""
-        wanted = checked_count(f"calls[{axis!r}]", calls, 0)
+        """Return the number of calls that cover the register factor of an axis; raise SpaceError if no pair has it."""
+        num_calls = checked_count(f"calls[{axis!r}]", calls, 0)
         segment = int(tiles[axis][-1]) if axis in tiles else 1
         possible = pair_calls(segment, self._unit(axis), self.max_kernel)
-        if wanted and (int(tiles[axis][-2]) != 1 or wanted not in possible):
+        if num_calls and (int(tiles[axis][-2]) != 1 or num_calls not in possible):
             raise SpaceError(
-                f"calls[{axis!r}] is {wanted} for a segment of {segment}, expected one of "
+                f"calls[{axis!r}] is {num_calls} for a segment of {segment}, expected one of "
                 f"{possible or 'none: one microkernel fits'} and an l1 factor of 1"
             )
-        return wanted
+        return num_calls
 
-    def _order_keeping(self, level: str, tensor: str) -> int:
+    def _order_number(self, level: str, tensor: str) -> int:
         """Return the number of the order whose innermost loops keep a tensor in the cache."""
         accesses = {access.tensor: access for access in (*self.workload.reads, self.workload.write)}
         check_names(f"keep[{level!r}]", [tensor], tuple(accesses))
         axes = [axis for axis in self.axes if axis in self.orders[level][0]]
-        return self.orders[level].index(_keeping(accesses[tensor], axes))
+        return self.orders[level].index(_order_that_keeps(accesses[tensor], axes))
 
 
-def _keeping(access: Access, axes: Sequence[str]) -> tuple[str, ...]:
-    """Return the order of loops that keeps a tensor in the cache: those that do not index it run innermost."""
+def _order_that_keeps(access: Access, axes: Sequence[str]) -> tuple[str, ...]:
+    """Return the order of loops that keeps a tensor in the cache: loops that do not index it are innermost."""
     return (*(axis for axis in axes if access.uses(axis)), *(axis for axis in axes if not access.uses(axis)))

@@ -1,4 +1,4 @@
-"""What templates for CPUs share: "cpu", "fp16_accumulation" and "amx" (`NestTemplate`), "winograd" and "scaled"."""
+"""The base class of templates for CPUs: "cpu", "fp16_accumulation", "amx", "winograd" and "scaled"."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ class CpuTemplate(TemplateOf[CpuSpec]):
     kind: ClassVar[str] = "cpu"
 
     def program(self, schedule: Schedule, **how: Any) -> CpuProgram:
-        """Return the program of a schedule; ``threads``, ``prepacked``, ``prefix`` as in `cpu.program.program`."""
+        """Return the program of a schedule; ``threads``, ``prepacked``, ``prefix``: see `cpu.program.program`."""
         program: CpuProgram = self._import("program.program:program_of")(schedule, **how)
         return program
 
     def streaming_s(self, hardware: CpuSpec, num_bytes: int, flop: int = 0) -> float:
-        """Return the time of a call that has no schedule to choose, s: it reads and writes its tensors once.
+        """Return the seconds of a call that has no schedule to choose: it reads and writes its tensors once.
 
-        Its bytes or its arithmetic, whichever takes longer, and the call itself.
-
-        Tensors lie in the smallest cache that holds all of them: what came before has left them there.
+        It is the time of the bytes or of the arithmetic, whichever is longer, and the call itself. The tensors are
+        assumed to be in the smallest cache that holds all of them, because the kernels before have just used them.
 
         Parameters
         ----------
         hardware : CpuSpec
-            With the cores that share the work.
+            The CPU, with the cores that share the work.
         num_bytes : int
-            Read and written.
+            Bytes read and written.
         flop : int
-            float32 operations that vectors do.
+            float32 operations on vectors.
         """
         compute = hardware.compute
         cores = compute.num_cores

@@ -1,4 +1,4 @@
-"""Template "thin": streams of one large operand."""
+"""The template "thin": kernels that stream one large operand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["THIN"]
 
 
 class ThinTemplate(GpuTemplate):
-    """Products with a vector or few rows, and long reductions: one operand is streamed once, threads share its sums."""
+    """Products with a vector or few rows, and long reductions: one operand is read once, and threads share its sums."""
 
     name = folder = "thin"
     model_name = "model:ThinModel"

@@ -1,4 +1,4 @@
-"""The analytical model of thin schedules: one workload on one device, batches of points."""
+"""The analytical model of thin schedules, for batches of points of one workload on one device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anatune.templates.gpu.rules import GRID_RULE, block_rules
 from anatune.templates.thin.rules import DOTS_SINCE, check_supported
 from anatune.templates.thin.space import ThinSpace
 from anatune.templates.thin.times.block import MOST_PRODUCTS, ThinRule
-from anatune.templates.thin.times.columns import Stream, ThinCol
+from anatune.templates.thin.times.columns import ThinCol, ThinStream
 from anatune.templates.thin.times.time import run_streams
 
 __all__ = ["ThinModel"]
@@ -27,12 +27,14 @@ __all__ = ["ThinModel"]
 PARTS = ("fma_s", "issue_s", "l1_s", "l2_s", "dram_s", "latency_s", "meet_s", "tail_s", "second_s", "launch_s")
 RESOURCES = ("registers_per_thread", *BLOCK_RESOURCES, "loads_in_flight", "bytes_in_flight", *TRAFFIC)
 _CONVERSIONS = {"float32": 0.0, "float16": 1.0, "bfloat16": 1.0, "int8": 2.0}
-"""Instructions that make an element of a loaded word a number of the sums' dtype: half-precision conversion, a mask or
-a shift, two shifts."""
+"""Instructions that convert an element of a loaded word to the dtype of the sums.
+
+They are a half-precision conversion, a mask or a shift, and two shifts.
+"""
 
 
 class ThinModel(BaseGpuModel):
-    """Predicts the time of thin schedules of `workload` on `hardware`, and ranks them exactly.
+    """Predicts the times of thin schedules of `workload` on `hardware`, and ranks them exactly.
 
     Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
 
@@ -67,9 +69,9 @@ class ThinModel(BaseGpuModel):
         return 0
 
     def _fill(
-        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+        self, points: Points, task: int, compiled: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
     ) -> None:
-        run_streams(points, self._stream, self._gpu, known, rules, times, columns)
+        run_streams(points, self._stream, self._gpu, compiled, rules, times, columns)
 
     def _own_columns(self, out: Floats) -> Columns:
         flop = float(self.workload.flop)
@@ -85,20 +87,20 @@ class ThinModel(BaseGpuModel):
 
     @cached_property
     def floor_s(self) -> float:
-        """Seconds that no schedule can beat here: the compulsory bytes, and the launch."""
+        """A lower bound on the seconds of every schedule: the compulsory bytes, and the launch."""
         gpu = self._gpu
         return self.workload.compulsory_bytes / gpu.dram_bytes_cycle / gpu.clock_hz + gpu.launch_s
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
-        """Return the keys of points of equal time, least important first: fewest loads, then the widest ones."""
+        """Return the keys that order points of equal time, least important first: fewest loads, then widest loads."""
         return points[:, 1] * points[:, 4], -points[:, 2] * points[:, 5]
 
 
-def _pack_stream(space: ThinSpace) -> Stream:
+def _pack_stream(space: ThinSpace) -> ThinStream:
     workload, nest, hardware = space.workload, space.nest, space.hardware
     pattern = pattern_of(nest.big, nest.axes("k" if nest.along_k else "n"), workload)
     element, extents = DTYPE_BYTES[workload.dtype], nest.extents
-    return Stream(
+    return ThinStream(
         batch=extents["batch"],
         m=extents["m"],
         n=extents["n"],
@@ -109,11 +111,11 @@ def _pack_stream(space: ThinSpace) -> Stream:
         run=pattern.run,
         step=pattern.step,
         misaligned=rows_are_loose(nest.width, pattern.run, element),
-        few_width=nest.small_width,
+        small_width=nest.small_width,
         convert=_CONVERSIONS[workload.dtype],
         dots=int(nest.along_k and workload.dtype == "int8" and (hardware.compute_capability or 0.0) >= DOTS_SINCE),
         address=float(address_instructions(nest.axes("k"), nest.guarded, workload)),
-        few_address=float(address_instructions(nest.axes("k"), nest.small_guarded, workload)) if nest.small else 0.0,
+        small_address=float(address_instructions(nest.axes("k"), nest.small_guarded, workload)) if nest.small else 0.0,
         large_bytes=float(nest.big.touched_elements(workload.extents) * element),
         small_bytes=0.0 if nest.small is None else float(nest.small.touched_elements(workload.extents) * element),
         result_bytes=float(workload.write.num_bytes),

@@ -1,12 +1,12 @@
-"""A workload seen as a stream: one large operand that is read once, beside few results for each of its elements.
+"""The form of a workload as a stream: one large operand that is read once, with few results for each of its elements.
 
-Products of a matrix and a vector, or of a matrix and few rows, and reductions of one tensor, from their access maps
-alone. Which of them a template takes is its own question (`thin.rules`).
+It covers products of a matrix with a vector or with few rows, and reductions of one tensor, and follows from their
+access maps alone. `thin.rules` says which of them the template takes.
 
 Notation
 --------
-big : the operand that is streamed; small : the other one of a product, a few rows that are used again and again.
-m, n, k : the fused axes of the small operand and the result (rows), of the big one and the result, and of the sum.
+big : the operand that is streamed; small : the other operand of a product, a few rows that are used again and again.
+m, n, k : the fused axes of the small operand and the result (rows), of the big operand and the result, and of the sum.
     Axes that both operands and the result have are the batch.
 """
 
@@ -29,11 +29,11 @@ from anatune.errors import SpaceError
 __all__ = ["ThinNest", "thin_nest"]
 
 REDUCTIONS = ("add", "max", "average")
-"""Bodies of one operand."""
+"""Bodies of reductions of one operand."""
 
 
 class ThinNest(NamedTuple):
-    """The stream behind a workload; axis names outer to inner.
+    """The stream of a workload; axis names outer to inner.
 
     Attributes
     ----------
@@ -43,15 +43,15 @@ class ThinNest(NamedTuple):
     small : Access or None
         None: a reduction of one tensor.
     along_k : bool
-        Neighbours of the big operand follow k; else they follow n.
+        True if neighbouring elements of the big operand follow k; else they follow n.
     width : int
-        Most of its elements that can be loaded at once, a power of two.
+        Most elements of the big operand that one load can have, a power of two.
     small_width : int
-        Most elements of the small one along k that can be loaded at once.
+        Most elements of the small operand along k that one load can have.
     rows_inside : bool
-        Neighbouring results follow m, not n.
+        True if neighbouring results follow m, not n.
     guarded, small_guarded : tuple of bool
-        Whether positions of a dimension may lie outside the tensor (padding).
+        For each dimension, True if positions can be outside the tensor (padding).
     extents : dict of str to int
         Fused index -> iterations.
     """
@@ -73,18 +73,18 @@ class ThinNest(NamedTuple):
 
     @property
     def streamed(self) -> int:
-        """Elements of the big operand that pass by."""
+        """Number of elements of the big operand that are read."""
         return self.extents["batch"] * self.extents["n"] * self.extents["k"]
 
 
-@lru_cache(maxsize=64)  # a list of schedules is checked one by one
+@lru_cache(maxsize=64)  # checks of a list of schedules call this for each of them
 def thin_nest(workload: Workload) -> ThinNest:
-    """Return the stream behind `workload`: of two operands the one with more iterations of its own is the big one.
+    """Return the stream of `workload`. Of two operands, the one with more iterations of its own is the big one.
 
     Raises
     ------
     SpaceError
-        It is neither a sum of products of two tensors nor a reduction of one.
+        The workload is neither a sum of products of two tensors nor a reduction of one.
     """
     reads, sums = workload.reads, [axis.name for axis in workload.reduction_axes]
     is_product = workload.body == "multiply_add" and len(reads) == 2
@@ -92,16 +92,16 @@ def thin_nest(workload: Workload) -> ThinNest:
     if not sums or not (is_product or is_reduction) or not all(read.uses(axis) for read in reads for axis in sums):
         raise SpaceError(
             f"{workload.operator} is neither a sum of products of two tensors over axes of both nor a reduction of "
-            "one, which is what the template thin streams; leave out the template"
+            "one, which the template thin needs; choose another template or leave it out"
         )
     extents, order = workload.extents, workload.output_axes
     if is_product:
-        own = [tuple(axis for axis in order if read.uses(axis)) for read in reads]
-        batch = tuple(axis for axis in order if axis in own[0] and axis in own[1])
-        alone = [tuple(axis for axis in axes if axis not in batch) for axes in own]
+        axes_of = [tuple(axis for axis in order if read.uses(axis)) for read in reads]
+        batch = tuple(axis for axis in order if axis in axes_of[0] and axis in axes_of[1])
+        alone = [tuple(axis for axis in axes if axis not in batch) for axes in axes_of]
         sizes = [math.prod(extents[axis] for axis in axes) for axes in alone]
-        at = 0 if sizes[0] > sizes[1] else 1
-        big, small, n, m = reads[at], reads[1 - at], alone[at], alone[1 - at]
+        big_number = 0 if sizes[0] > sizes[1] else 1
+        big, small, n, m = reads[big_number], reads[1 - big_number], alone[big_number], alone[1 - big_number]
     else:
         big, small, n, m, batch = reads[0], None, order, (), ()
     widest = VECTOR_BYTES // DTYPE_BYTES[workload.dtype]

@@ -1,4 +1,4 @@
-"""Schedules of streams: the template "thin", for products with a vector or few rows and for long reductions."""
+"""Rules of thin schedules: products with a vector or few rows, and long reductions."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "n": ("block", "thread", "each", "vector"),
     "k": ("step", "thread", "each", "vector"),
 }
-"""Factors of the fused indices in ``Schedule.tiles``, outer to inner: threads of a block, loads of a thread that are in
-flight at once, elements of a load. The vector lies along one of the two. All rows (m) belong to every thread."""
+"""Factors of the fused indices in ``Schedule.tiles``, outer to inner.
+
+They are blocks (or steps), threads of a block, loads of a thread that are in flight at the same time, and elements of a
+load. The vector of elements lies along one of the two indices. Every thread computes all rows (m).
+"""
 DTYPES = ("float32", "float16", "bfloat16", "int8")
 DOTS_SINCE = 6.1
 """Compute capability that sums four products of bytes at once (dp4a). Source: [CUDA-guide]."""
 MOST_ROWS = 16
-"""Results of a thread for each element of the big operand."""
+"""Most results of a thread for each element of the big operand."""
 LEAST_DEPTH = 32
-"""Iterations of the sum, from which on threads can share it: a warp."""
+"""Fewest iterations of a sum that threads can share: a warp."""
 LEAST_STREAM = 2**14
-"""Elements of the big operand: less is there before a launch has ended, whatever the kernel."""
+"""Fewest elements of the big operand. Fewer are read before a launch has ended, by any kernel."""
 
 
 def check_supported(workload: Workload, hardware: GpuSpec) -> None:
@@ -46,8 +49,8 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> None:
     Raises
     ------
     SpaceError
-        The number formats are not for GPUs or not for this template, or the workload is no stream: no product or
-        reduction, too many rows, too short a sum, too small an operand.
+        The number formats are not for GPUs or not for this template, or the workload is not a stream: it is no product
+        or reduction, has too many rows, too short a sum, or too small an operand.
     """
     check_formats(workload)
     if workload.dtype not in DTYPES:
@@ -64,16 +67,16 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> None:
     ):
         if got < least or (most is not None and got > most):
             limit = f"at least {least}" if most is None else f"at most {most}"
-            raise SpaceError(f"{workload.operator} has {got} {what}, the template thin takes {limit}; leave it out")
+            raise SpaceError(f"{workload.operator} has {got} {what}, expected {limit} for template thin; leave it out")
 
 
 def vectors_of(nest: ThinNest) -> tuple[int, ...]:
-    """Return the elements of the big operand that can be loaded at once, ascending."""
+    """Return the numbers of elements of the big operand that one load can have, ascending."""
     return tuple(2**e for e in range(nest.width.bit_length()))
 
 
 def check_thin(schedule: Schedule) -> None:
-    """Raise SpaceError unless these are a schedule of the template "thin"."""
+    """Raise SpaceError unless this is a schedule of the template "thin"."""
     workload, tiles, options = schedule.workload, schedule.tiles, schedule.options
     check_supported(workload, gpu_of(schedule))
     check_names("options", options, ("split",))
@@ -90,7 +93,7 @@ def check_thin(schedule: Schedule) -> None:
 
 
 def _check_inner(tiles: Mapping[str, object], along: str, nest: ThinNest) -> None:
-    """Raise SpaceError for threads that are no power of two, or vectors that are not aligned."""
+    """Raise SpaceError if a number of threads is not a power of two, or vectors are not aligned."""
     for index, factors in tiles.items():
         assert isinstance(factors, tuple)
         if factors[1] & (factors[1] - 1):

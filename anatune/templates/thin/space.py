@@ -1,11 +1,12 @@
-"""The space of streams: threads along both fused indices, loads of a thread in flight, elements of a load.
+"""The space of thin schedules: threads along both fused indices, loads in flight of a thread, elements of a load.
 
-A block of ``n.thread x k.thread`` threads computes ``n.thread x n.each x n.vector`` columns of the result, all rows; in
-each step it reads ``k.thread x k.each x k.vector`` elements along k of every one. Threads along k add their sums up by
-shuffles and in shared memory. Tiles need not divide the extents: every load is guarded. Sums may be
-split among blocks, whose parts a second kernel adds up.
+A block of ``n.thread x k.thread`` threads computes ``n.thread x n.each x n.vector`` columns of the result, with all
+their rows. In each step it reads ``k.thread x k.each x k.vector`` elements along k of every column. Threads along k add
+their sums by shuffles and in shared memory. Tiles need not divide the extents, because every load is guarded. Sums can
+be split among blocks; a second kernel then adds their parts.
 
-A point is an integer vector in the order of `ThinSpace.columns`. The space is small enough to be evaluated whole.
+A point is a vector of integers in the order of `ThinSpace.columns`. The space is small enough to be evaluated
+exhaustively.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from anatune.templates.thin.rules import LEVELS, check_supported, check_thin, ve
 __all__ = ["ThinSpace"]
 
 MOST_THREADS = 1024
-"""Threads of a block along one index."""
+"""Most threads of a block along one index."""
 LOADS = {"n": (1, 2, 3, 4, 6, 8), "k": (1, 2, 3, 4, 6, 8, 12, 16)}
-"""Loads of a thread along each index that are in flight at once."""
+"""Numbers of loads of a thread along each index that are in flight at the same time."""
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Parts that a sum is divided into, each a block's."""
+"""Numbers of parts into which a sum is split; each block computes one part."""
 
 
 class ThinSpace(Space):
@@ -43,14 +44,14 @@ class ThinSpace(Space):
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        The computation and the spec of the GPU.
     is_legal : callable
-        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+        (num_points, num_columns) int64 -> (num_points,) bool: the limits of the device, which the model knows.
 
     Raises
     ------
     SpaceError
-        As `check_supported`.
+        The template does not apply, see `check_supported`.
     """
 
     template = "thin"
@@ -66,7 +67,7 @@ class ThinSpace(Space):
         self.choices = {"split": SPLITS}
 
     def _axis(self, axis: str) -> Part:
-        """Return the tiles of an index: none is twice as large as the extent."""
+        """Return the tiles of an index; none is as large as twice the extent."""
         extent = self.extents[axis]
         widths = vectors_of(self.nest) if (axis == "k") == self.nest.along_k else (1,)
         rows = [
@@ -101,15 +102,16 @@ class ThinSpace(Space):
         Parameters
         ----------
         tiles : mapping of str to sequence of int
-            "n" and "k" -> (thread, each, vector): threads of a block, loads of a thread, elements of a load (1 along
-            the index that the large operand's neighbours do not follow). What is left out is 1.
+            "n" and "k" -> (thread, each, vector): threads of a block, loads of a thread, elements of a load. Elements
+            of a load are 1 along the index that neighbours of the large operand do not follow. Factors left out are 1.
         split : int
-            Parts that the steps along k are divided into, each a block's.
+            Number of parts into which the steps along k are split; each block computes one part.
 
         Raises
         ------
         SpaceError
-            Unknown index, wrong number of factors, threads that are no power of two, vectors that are not aligned.
+            An index is unknown, the number of factors is wrong, threads are not a power of two, or vectors are not
+            aligned.
         """
         complete = self._covering(tiles, "tiles={'n': (1, 4, 1), 'k': (128, 2, 4)}", self.extents)
         options: dict[str, OptionValue] = {} if split == 1 else {"split": checked_count("split", split, 1)}

@@ -1,4 +1,4 @@
-"""Template "winograd": 3x3 convolutions by Winograd's transforms."""
+"""The template "winograd": 3x3 convolutions by Winograd's minimal filtering."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WinogradTemplate(CpuTemplate):
     accuracy_of = staticmethod(needed_accuracy)
 
     def error_of(self, schedule: Schedule) -> float:
-        """Return the largest error that rounding explains, over the result's scale."""
+        """Return the largest error that rounding explains, relative to the scale of the result."""
         from anatune.templates.winograd.space import largest_error
 
         return largest_error(schedule)

@@ -1,6 +1,6 @@
-"""The 3x3 convolution of stride 1 behind a workload: which axis and which dimension plays which part.
+"""Detection of a 3x3 convolution of stride 1 in a workload: the role of each axis and dimension.
 
-Everything here follows from the accesses, never from the operator's name.
+Everything here follows from the accesses, never from the name of the operator.
 
 Notation
 --------
@@ -25,7 +25,7 @@ __all__ = ["WINDOW", "Convolution3x3", "convolution3x3"]
 WINDOW = 3
 """Rows and columns of the window."""
 _MOST_SUM = 2**31
-"""What no sum may reach. Sums of 8 bits are computed modulo 2**32, times 4 (see `winograd.minimal_filtering`)."""
+"""Limit of the sums. Sums of 8-bit operands are computed modulo 2**32, times 4 (see `winograd.minimal_filtering`)."""
 _PARTS = ("n", "f", "y", "x", "c", "ry", "rx")
 
 
@@ -38,13 +38,13 @@ class Convolution3x3:
     batch, filters, rows, columns, channels : int
         Extents of n, f, y, x and c.
     height, width : int
-        Of the input, without padding.
+        Size of the input, without padding.
     top, left : int
-        Rows and columns of zeros above and left of it.
+        Rows of zeros above the input, and columns of zeros left of it.
     zero_point : int
         Stored number that means zero in data of 8 bits.
     is_integer : bool
-        Whether operands have 8 bits.
+        True if operands have 8 bits.
     data, weight, output : mapping of str to int
         Pitch of each index: "n", "c", "y", "x" of the data; "f", "c", "ry", "rx" of the weight; "n", "f", "y", "x" of
         the output.
@@ -67,17 +67,17 @@ class Convolution3x3:
 
     @property
     def channels_last(self) -> bool:
-        """Whether channels are neighbours in the data's memory (else columns are)."""
+        """True if channels are neighbours in the memory of the data (else columns are)."""
         return self.data["c"] == 1
 
     @property
     def filters_last(self) -> bool:
-        """Whether output channels are neighbours in the output's memory (else columns are)."""
+        """True if output channels are neighbours in the memory of the output (else columns are)."""
         return self.output["f"] == 1
 
     @property
     def group(self) -> int:
-        """Input channels whose products one instruction sums: pairs of transformed integers, of 16 bits each."""
+        """Input channels whose products one instruction sums: 2 for transformed integers (16 bits), else 1."""
         return 2 if self.is_integer else 1
 
     @property
@@ -87,52 +87,52 @@ class Convolution3x3:
 
     @property
     def summed(self) -> str:
-        """Dtype of sums of their products."""
+        """Dtype of the sums of their products."""
         return "int32" if self.is_integer else "float32"
 
     def num_tiles(self, size: int) -> int:
-        """Return the output tiles of `size` x `size` that cover all images, the last ones partly."""
+        """Return the number of output tiles of `size` x `size` that cover all images, the last ones partly."""
         return self.batch * math.ceil(self.rows / size) * math.ceil(self.columns / size)
 
 
-@lru_cache(maxsize=64)  # a list of schedules is checked one by one
+@lru_cache(maxsize=64)  # checks of a list of schedules call this for each of them
 def convolution3x3(workload: Workload) -> Convolution3x3:
-    """Return the convolution that `workload` is.
+    """Return the convolution that a workload computes.
 
     Raises
     ------
     SpaceError
-        It is none of a 3x3 window, stride 1, dilation 1 and one group in float32 or 8 bits, or lies in memory in
-        another order.
+        The workload is not a convolution with a 3x3 window, stride 1, dilation 1 and one group, in float32 or 8 bits,
+        or its tensors have another layout.
     """
     reads, write, extents = workload.reads, workload.write, workload.extents
     if workload.body != "multiply_add" or len(reads) != 2 or len(workload.axes) != len(_PARTS):
-        raise _refused(workload, f"its nest has {len(workload.axes)} loops and {len(reads)} operands")
+        raise _refusal(workload, f"its nest has {len(workload.axes)} loops and {len(reads)} operands")
     data, weight = reads
     is_integer = data.dtype in BYTE_DTYPES and weight.dtype in BYTE_DTYPES and not weight.zero_point
     if not is_integer and any(access.dtype != "float32" for access in workload.tensors):
-        raise _refused(workload, f"its dtypes are {', '.join(sorted(workload.dtypes))}")
+        raise _refusal(workload, f"its dtypes are {', '.join(sorted(workload.dtypes))}")
     reduced = {axis.name for axis in workload.reduction_axes}
     windows = [terms for terms in data.indices if len(terms) == 2]
     if len(windows) != 2 or any(
         term.coefficient != 1 for access in workload.tensors for t in access.indices for term in t
     ):
-        raise _refused(workload, "its windows move or spread by more than 1")
+        raise _refusal(workload, "its stride or dilation is not 1")
     if not all(len({term.axis for term in terms} & reduced) == 1 for terms in windows):
-        raise _refused(workload, "its windows are not sums of an output's index and a tap's")
+        raise _refusal(workload, "its input index is not output index plus tap")
     part: dict[str, str] = {}
     for name, terms in zip("yx", windows, strict=True):
         for term in terms:
             part[term.axis] = f"r{name}" if term.axis in reduced else name
     for axis in extents:
         if axis not in part:
-            places = (data.uses(axis), weight.uses(axis), write.uses(axis))
-            part[axis] = {(True, False, True): "n", (False, True, True): "f", (True, True, False): "c"}.get(places, "")
+            uses = (data.uses(axis), weight.uses(axis), write.uses(axis))
+            part[axis] = {(True, False, True): "n", (False, True, True): "f", (True, True, False): "c"}.get(uses, "")
     if sorted(part.values()) != sorted(_PARTS):
-        raise _refused(workload, "an axis is no image, channel, position or tap")
+        raise _refusal(workload, "an axis is not an image, channel, position or tap")
     extent = {part[axis]: size for axis, size in extents.items()}
     if (extent["ry"], extent["rx"]) != (WINDOW, WINDOW):
-        raise _refused(workload, f"its window is {extent['ry']}x{extent['rx']}")
+        raise _refusal(workload, f"its window is {extent['ry']}x{extent['rx']}")
     axis_of = {name: axis for axis, name in part.items()}
     row, column = (_dimension(data, axis_of[name]) for name in "yx")
     pitches = [_pitches(access, part) for access in (data, weight, write)]
@@ -153,28 +153,28 @@ def convolution3x3(workload: Workload) -> Convolution3x3:
         output=pitches[2],
     )
     if any(any(access.offsets) for access in (weight, write)) or convolution.top < 0 or convolution.left < 0:
-        raise _refused(workload, "it reads or writes parts of tensors")
+        raise _refusal(workload, "it reads or writes parts of tensors")
     if 1 not in (convolution.data["c"], convolution.data["x"]) or 1 not in (
         convolution.output["f"],
         convolution.output["x"],
     ):
-        raise _refused(workload, "neither channels nor columns are neighbours in memory")
+        raise _refusal(workload, "neither channels nor columns are neighbours in memory")
     if is_integer:
         if not (convolution.channels_last and convolution.filters_last):
-            raise _refused(workload, "its channels of 8 bits are no neighbours in memory")
+            raise _refusal(workload, "its channels of 8 bits are not neighbours in memory")
         most = [max(abs(end - access.zero_point) for end in INTEGER_RANGE[access.dtype]) for access in reads]
         if 4 * math.prod(most) * WINDOW**2 * convolution.channels >= _MOST_SUM:
-            raise _refused(workload, f"four times its sums over {convolution.channels} channels do not fit int32")
+            raise _refusal(workload, f"four times its sums over {convolution.channels} channels do not fit int32")
     return convolution
 
 
 def _dimension(access: Access, axis: str) -> int:
-    """Return the dimension that an axis moves along."""
+    """Return the dimension that an axis indexes."""
     return next(d for d, terms in enumerate(access.indices) if any(term.axis == axis for term in terms))
 
 
 def _pitches(access: Access, part: Mapping[str, str]) -> dict[str, int]:
-    """Return the pitch of each part that indexes a tensor; taps move as positions do."""
+    """Return the pitch of each index of a tensor; taps have the pitch of positions."""
     pitches, pitch = {}, 1
     for terms, size in zip(reversed(access.indices), reversed(access.shape), strict=True):
         pitches.update({part[term.axis]: pitch for term in terms if isinstance(term, Term)})
@@ -182,7 +182,7 @@ def _pitches(access: Access, part: Mapping[str, str]) -> dict[str, int]:
     return pitches
 
 
-def _refused(workload: Workload, why: str) -> SpaceError:
+def _refusal(workload: Workload, why: str) -> SpaceError:
     return SpaceError(
         f"{workload.operator}: {why}, expected a convolution of a 3x3 window, stride 1, dilation 1 and one group, "
         "float32 in NCHW or NHWC, or 8 bits in NHWC; leave out the template winograd"

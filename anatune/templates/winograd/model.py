@@ -1,4 +1,4 @@
-"""The analytical model of Winograd's transforms: one 3x3 convolution on one CPU, batches of points."""
+"""The analytical model of Winograd schedules, for batches of points of one 3x3 convolution on one CPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from anatune.templates.winograd.times.time import WinogradRule, run_points
 __all__ = ["WinogradModel"]
 
 PARTS = ("product_s", "input_s", "output_s", "overhead_s", "l2_s", "l3_s", "dram_s", "start_s")
-"""Parts of a prediction, seconds: the three phases (overhead_s is part of the first), transfers, parallel starts."""
+"""Parts of a prediction, seconds: three phases (overhead_s is a part of the first), transfers, parallel starts."""
 FEATURES = ("useful_share", "product_share", "transform_share", "output_tile", "error_growth")
 RESOURCES = ("registers", "accumulators", "unrolled_fma", "threads", "weight_bytes", "data_bytes", "product_bytes")
 _STEPS = 4
@@ -33,23 +33,23 @@ _OWN = tuple(col for col in WinogradCol if col not in (WinogradCol.TIME_S, Winog
 
 
 class WinogradModel(WholeModel):
-    """Predicts the time of Winograd schedules of `workload` on `hardware`, and ranks them exactly.
+    """Predicts the times of Winograd schedules of `workload` on `hardware`, and ranks them exactly.
 
-    `accuracy` is what the arithmetic of its space's schedules may need, "standard" or "relaxed".
+    `accuracy` is the lowest accuracy of the schedules in its space, "standard" or "relaxed".
 
     Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
 
     Raises
     ------
     SpaceError
-        The workload is no convolution that the template can do (`winograd.convolution3x3`); no such accuracy.
+        The template does not take the workload (`winograd.convolution3x3`), or the accuracy is unknown.
     """
 
     composition = Composition(
         lanes=(Lane((), ("product_s", "input_s", "output_s")), Lane(("l2_s",)), Lane(("l3_s",)), Lane(("dram_s",))),
         added=("start_s",),
     )
-    """``overhead_s`` is in ``product_s``."""
+    """Composition of the time; ``overhead_s`` is a part of ``product_s``."""
     hardware: CpuSpec
     space: WinogradSpace
 
@@ -62,7 +62,7 @@ class WinogradModel(WholeModel):
         self.rules = in_order(
             WinogradRule,
             *microkernel_rules(hardware.compute.num_vector_registers, self.machine.core.multiply_add_limit),
-            Rule("block_size", "tiles and channels of a block beyond those there are", 0),
+            Rule("block_size", "tiles and channels of a block beyond those of the workload", 0),
             parallel_rule(hardware),
         )
 
@@ -70,7 +70,7 @@ class WinogradModel(WholeModel):
         self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
     ) -> Scores:
         """Return (rule codes, seconds, columns of WinogradCol if `full`) of `points`."""
-        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
+        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # numba recompiles for read-only arrays
         count = len(points)
         rules, times = np.empty(count, dtype=np.int64), np.empty(count)
         columns = np.empty((int(WinogradCol.COUNT), count) if full else (0, 0))
@@ -80,7 +80,7 @@ class WinogradModel(WholeModel):
         return rules, times, columns
 
     def _columns(self, out: Floats, time_s: Floats) -> Columns:
-        """Name the quantities of a prediction: those of `WinogradCol`, shares, "<level>_over_bound"."""
+        """Name the quantities of a prediction: those of `WinogradCol`, shares, and "<level>_over_bound"."""
         columns = {col.name.lower(): out[col] for col in _OWN}
         output_tile = out[WinogradCol.COUNT]
         columns["occupancy"] = columns["threads"] / self.hardware.compute.num_cores
@@ -92,7 +92,7 @@ class WinogradModel(WholeModel):
         growth = {size: self.space.error_growth(size) for size in OUTPUT_TILES}
         columns["error_growth"] = np.array([growth[int(size)] for size in output_tile.tolist()])
         for level, bound in self.io_bounds.items():
-            # What stays in a cache between runs is not moved: the bound does not hold for it.
+            # The bound does not hold for tensors that stay in a cache between runs.
             columns[f"{level}_over_bound"] = np.maximum(1.0, columns[f"{level}_bytes"] / bound)
         return columns
 
@@ -102,16 +102,16 @@ class WinogradModel(WholeModel):
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:
-        """Cache level -> bytes that every schedule moves into it where they are not there yet: all tensors, once.
+        """Cache level -> bytes that every schedule moves into it if they are not there yet: all tensors, once.
 
-        Products are fewer than the workload says, so that its capacity bounds do not hold here.
+        There are fewer products than in the workload, so bounds that follow from its products do not hold here.
         """
         levels = ("l1", "l2", "l3")[: len(self.machine.size_bytes)]
         return {level: float(self.workload.compulsory_bytes) for level in levels}
 
     @property
     def least_flop(self) -> float:
-        """Operations of the products alone, of the tiles in the space that need fewest."""
+        """Operations of the products alone, for the output tile with the fewest in the space."""
         tiling = self._tiling
         admitted = np.isin(tiling.output_tiles, self.space.choices["output_tile"])
         products = (tiling.num_tiles * tiling.frequencies)[admitted]
@@ -119,13 +119,13 @@ class WinogradModel(WholeModel):
 
     @cached_property
     def floor_s(self) -> float:
-        """Seconds that no schedule can beat here: all products that are needed, on all cores at their peak."""
+        """A lower bound on the seconds of every schedule: all products, on all cores at their peak."""
         tiling, core = self._tiling, self.machine.core
         return (
             self.least_flop / 2.0 / (tiling.lanes * tiling.group) / core.fma_per_cycle / core.num_cores / core.clock_hz
         )
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
-        """Return the keys of points of equal time, least first: small blocks, 4 steps (short code, few loops)."""
+        """Return the keys that order points of equal time, least important first: small blocks, nearest to 4 steps."""
         steps = np.abs(points[:, WinogradPoint.UNROLL] - _STEPS)
         return points[:, WinogradPoint.CALLS] * points[:, WinogradPoint.ROWS], steps

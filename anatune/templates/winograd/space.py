@@ -11,21 +11,22 @@ A schedule, outer to inner (V: transformed inputs, U: transformed weights, M: th
         for tile of the block, for vector of the chunk: output = transform of M[t][tile][f], epilogue, store
 
 ``Schedule.tiles`` holds, outer to inner, (block, call, row) of the output tiles p, which are counted through all
-images, (chunk, sliver, vector, lane) of the output channels f, and (step, unroll) of the input channels c. Each product
-is the extent or, at a guarded edge, more. ``Schedule.unroll`` is the unroll factor of c.
+images, (chunk, sliver, vector, lane) of the output channels f, and (step, unroll) of the input channels c. The product
+of the factors is the extent or, at a guarded edge, more. ``Schedule.unroll`` is the unroll factor of c.
 
 ``Schedule.options``:
 
 ========================= ============================================================================================
-"output_tile"             Rows and columns of an output tile: 2, F(2x2, 3x3), or 4, F(4x4, 3x3), which needs fewer
-                          products and rounds more (`winograd.minimal_filtering`).
-"parallel"                Whether a loop is distributed over the cores.
-"split"                   Only then, which one: "tiles" (each thread has its own V and M) or "channels" (a shared V).
+"output_tile"             Rows and columns of an output tile: 2 is F(2x2, 3x3), 4 is F(4x4, 3x3), which needs fewer
+                          products and has larger rounding errors (`winograd.minimal_filtering`).
+"parallel"                True if a loop is distributed over the cores.
+"split"                   The loop that is distributed: "tiles" (each thread has its own V and M) or "channels" (V is
+                          shared). Only with "parallel".
 ========================= ============================================================================================
 
-The weights are transformed ahead of the run. Of 8-bit operands V and U are int16, M is int32, and factors of c are
-even; F(2x2, 3x3) alone has integer transforms. A point is an integer vector in the order of `WinogradSpace.columns`;
-the space is small enough to be evaluated whole.
+The weights are transformed ahead of the run. For 8-bit operands V and U are int16, M is int32, factors of c are even,
+and only F(2x2, 3x3) has integer transforms. A point is a vector of integers in the order of `WinogradSpace.columns`.
+The space is small enough to be evaluated exhaustively.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from anatune.templates.winograd.rules import (
     OUTPUT_TILES,
     SPLITS,
     convolution_on,
-    covered,
+    index_extents,
     output_tile_of,
     output_tiles,
 )
@@ -58,15 +59,15 @@ from anatune.templates.winograd.rules import (
 __all__ = ["WinogradSpace", "largest_error"]
 
 UNROLLS = (1, 2, 4, 8)
-"""Input channels of the straight-line body, of integers pairs of them."""
+"""Input channels of the straight-line body; for integers, pairs of them."""
 MOST_BLOCK = 512
-"""Tiles of a block, at most: what they become leaves the L2 cache even with one vector of channels."""
+"""Most tiles of a block. The products of more tiles leave the L2 cache even with one vector of channels."""
 MOST_VECTORS = 8
 _SPLIT_NUMBERS: dict[object, int] = {None: 0, **{name: number for number, name in enumerate(SPLITS, start=1)}}
 
 
 def largest_error(schedule: Schedule) -> float:
-    """Return the largest error that rounding explains, over the result's scale: a direct sum's, grown; 0: integers."""
+    """Return the largest error that rounding explains, relative to the scale of the result; 0 for integers."""
     workload = schedule.workload
     convolution = convolution3x3(workload)
     if convolution.is_integer:
@@ -88,16 +89,16 @@ class WinogradSpace(Space):
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        The computation and the spec of the CPU.
     is_legal : callable
-        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+        (num_points, num_columns) int64 -> (num_points,) bool: the limits of the device, which the model knows.
     accuracy : {"standard", "relaxed"}
-        What the arithmetic of its schedules may need: "standard" leaves out F(4x4, 3x3).
+        The lowest accuracy of its schedules: "standard" excludes F(4x4, 3x3).
 
     Raises
     ------
     SpaceError
-        As `rules.convolution_on`; no such accuracy.
+        The template does not take the workload (`rules.convolution_on`), or the accuracy is unknown.
     """
 
     template = "winograd"
@@ -108,7 +109,7 @@ class WinogradSpace(Space):
         super().__init__(workload, hardware, is_legal)
         self.lanes = simd_lanes(workload, hardware.compute.simd_bits)
         self.axes = tuple(LEVELS)
-        self.extents = covered(self.convolution, min(OUTPUT_TILES))
+        self.extents = index_extents(self.convolution, min(OUTPUT_TILES))
         self.levels = {"p": ("call", "row"), "f": ("sliver", "vector"), "c": ("unroll",)}
         self.accuracy = checked_accuracy("accuracy", accuracy)
         sizes = tuple(size for size in output_tiles(self.convolution) if admits(accuracy, ACCURACY[size]))
@@ -132,7 +133,7 @@ class WinogradSpace(Space):
         return self._tiles_of(axis, sorted(rows))
 
     def error_growth(self, output_tile: int) -> float:
-        """Return the errors of results over those of direct sums, for random operands."""
+        """Return the ratio of the errors of results to those of direct sums, for random operands."""
         return filtering(output_tile).error_growth(self.convolution.channels)
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
@@ -161,22 +162,22 @@ class WinogradSpace(Space):
         Parameters
         ----------
         tiles : mapping of str to sequence of int
-            "p" -> (call, row), "f" -> (sliver, vector), "c" -> (unroll,): what is left out is 1.
+            "p" -> (call, row), "f" -> (sliver, vector), "c" -> (unroll,). Factors left out are 1.
         output_tile : {2, 4}
             Rows and columns of an output tile.
         split : {"tiles", "channels"}, optional
-            What the parallel loop distributes; without it the kernel runs on one core.
+            The loop that is distributed over the cores; without it the kernel runs on one core.
 
         Raises
         ------
         SpaceError
-            Unknown index, wrong number of factors, no such output tile or split.
+            An index, output tile or split is unknown, or the number of factors is wrong.
         """
         if output_tile not in (sizes := output_tiles(self.convolution)):
             raise SpaceError(f"output_tile is {output_tile!r:.40}, expected one of {sizes}")
         if split is not None and split not in SPLITS:
             raise SpaceError(f"split is {split!r:.40}, expected one of {', '.join(SPLITS)}, or none")
-        example, extents = "{'p': (2, 14), 'f': (2, 2), 'c': (4,)}", covered(self.convolution, int(output_tile))
+        example, extents = "{'p': (2, 14), 'f': (2, 2), 'c': (4,)}", index_extents(self.convolution, int(output_tile))
         complete = self._covering(tiles, example, extents, {"f": self.lanes})
         options: dict[str, OptionValue] = {"output_tile": int(output_tile), "parallel": split is not None}
         if split is not None:

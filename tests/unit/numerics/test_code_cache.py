@@ -39,9 +39,9 @@ def compiled(tmp_path):
 
 
 def files(tmp_path, ending):
-    found = list((tmp_path / "numerics-1").glob(f"*.{ending}"))
-    assert len(found) == 1
-    return found[0]
+    paths = list((tmp_path / "numerics-1").glob(f"*.{ending}"))
+    assert len(paths) == 1
+    return paths[0]
 
 
 def flipped(content):
@@ -71,7 +71,7 @@ def test_damaged_files_are_made_again(compiled, tmp_path, caplog, ending, damage
     path.write_bytes(damage(path.read_bytes()))
     assert [compiled(), compiled()] == [0, 1]
     assert [record.getMessage() for record in caplog.records] == [
-        f"compiled code in {path.parent} was damaged; it is made again"
+        f"compiled code in {path.parent} was damaged; it is compiled again"
     ]
 
 
@@ -89,13 +89,13 @@ def test_a_folder_in_a_file_s_place(compiled, tmp_path, caplog, ending):
     path.unlink()
     path.mkdir()
     assert compiled() == 0
-    assert "cannot be kept" in caplog.records[-1].getMessage()
+    assert "cannot be saved" in caplog.records[-1].getMessage()
 
 
 def test_no_place_for_files(compiled, caplog):
     with caplog.at_level(logging.WARNING):
         assert compiled(_jit.Path("/dev/null/numerics-1")) == 0
-    assert "(not a directory), every run compiles it; set NUMBA_CACHE_DIR" in caplog.text
+    assert "(not a directory): every run compiles it; set NUMBA_CACHE_DIR" in caplog.text
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file sizes are limited as POSIX does")
@@ -108,7 +108,7 @@ def test_a_full_disk(compiled, tmp_path, caplog):
         assert compiled() == 0
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "cannot be kept" in caplog.text
+    assert "cannot be saved" in caplog.text
     assert not list((tmp_path / "numerics-1").glob("*.tmp.*"))
     assert [compiled(), compiled()] == [0, 1]
 
@@ -164,14 +164,14 @@ def test_code_of_another_function_or_of_older_sources_is_not_run(tmp_path, caplo
         return sum(dispatcher.stats.cache_hits.values())
 
     files = []
-    for place in places:
+    for arguments in places:
         before = set(tmp_path.rglob(f"*.{ending}"))
-        assert [hits(*place), hits(*place)] == [0, 1]
+        assert [hits(*arguments), hits(*arguments)] == [0, 1]
         files += set(tmp_path.rglob(f"*.{ending}")) - before
     first, second = files
     shutil.copy(second, first)
     assert [hits(*places[0]), hits(*places[0])] == [0, 1]
-    assert "was damaged; it is made again" in caplog.text
+    assert "was damaged; it is compiled again" in caplog.text
 
 
 def test_processes_that_write_at_once_take_no_name_of_each_other(tmp_path):

@@ -54,11 +54,11 @@ def test_a_digest_is_that_of_plain_python(size):
 def test_any_byte_that_changes_changes_the_digest():
     data = bytearray(np.random.default_rng(0).integers(0, 256, 1003, dtype=np.uint8).tobytes())
     seen = {digest(data)}
-    for place in range(len(data)):
+    for index in range(len(data)):
         for bit in (0, 7):
-            data[place] ^= 1 << bit
+            data[index] ^= 1 << bit
             seen.add(digest(data))
-            data[place] ^= 1 << bit
+            data[index] ^= 1 << bit
     assert len(seen) == 1 + 2 * len(data)
 
 

@@ -1,6 +1,7 @@
-"""The analytical model of nests on CPUs.
+"""The analytical model of loop nests on CPUs.
 
-The time of a point: `AnalyticalModel.times` (`base/model.py`), `CpuScoring._run`, and compiled by numba
-`cpu.times.point.run_points` with `kernels.core_columns` and `traffic.traffic`; `times/microkernel.py` and `lattice.py`
-compute the same for the single tiles of the search.
+One point is timed by `AnalyticalModel.times` (`base/model.py`), which calls `CpuScoring._run`, which calls the compiled
+function `cpu.times.point.run_points`. That one uses `kernels.core_columns` for the arithmetic and `traffic.traffic` for
+memory. The search (`model/search.py`) bounds and times single tiles with the same formulas in `times/microkernel.py`
+and `times/lattice.py`.
 """

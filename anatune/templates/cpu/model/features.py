@@ -1,4 +1,4 @@
-"""What a learned correction looks at in schedules for CPUs."""
+"""Features of CPU points for learned corrections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PARTS = (
 
 
 def cpu_features(model: CpuScoring, points: NDArray[np.int64]) -> FeatureTable:
-    """Return the features of CPU points: time shares, cache tiles over caches, the microkernel."""
+    """Return the features of CPU points: shares of the time, cache tiles relative to caches, and the microkernel."""
     rules, times, raw = model.raw_columns(points)
     compute, machine = model.hardware.compute, model.machine
     columns = {f"share_{part[:-2].lower()}": raw[CpuCol[part].row] / times for part in _PARTS}
@@ -44,29 +44,30 @@ def cpu_features(model: CpuScoring, points: NDArray[np.int64]) -> FeatureTable:
 
 
 def _shape(model: CpuScoring, points: NDArray[np.int64]) -> dict[str, Floats]:
-    """Return what parts of the time do not show: the microkernel's shape, passes over the result, what is packed.
+    """Return features that the parts of the time do not show: microkernel shape, passes over the result, packing.
 
-    Of a pair of microkernels the larger one counts; "smaller_rows" is the rows of the other over its. "strided_rows"
-    are rows that lie apart in the first operand, each with an address of its own.
+    For a pair of microkernels they describe the larger one; "smaller_rows" is the ratio of the rows of the smaller one
+    to the rows of the larger one. "strided_rows" counts the rows that are apart in the first operand, so that each has
+    an address of its own.
     """
     space, reads = model.space, model.workload.reads
     column = {name: at for at, name in enumerate(space.columns)}
     reduced = {axis.name for axis in model.workload.reduction_axes}
     neighbours = {term.axis for term in reads[0].indices[-1]} if reads[0].indices else set()
-    one = np.ones(len(points))
-    rows, vectors, smaller, strided = one, one, one, one
-    unroll, passes, calls_l1, pairs = one, one, one, 0.0 * one
+    ones = np.ones(len(points))
+    rows, vectors, smaller, strided = ones, ones, ones, ones
+    unroll, passes, calls_l1, pairs = ones, ones, ones, 0.0 * ones
     for axis in space.axes:
         levels = space.levels[axis]
         factors = {level: points[:, column[f"{axis}.{level}"]].astype(np.float64) for level in levels}
         register = factors[levels[-1]]
-        calls_l1 = calls_l1 * factors.get("l1", one)
+        calls_l1 = calls_l1 * factors.get("l1", ones)
         if axis in reduced:
             unroll = unroll * register
             for level in ("outer", "l3", "l2"):
-                passes = passes * factors.get(level, one)
+                passes = passes * factors.get(level, ones)
             continue
-        calls = points[:, column[f"pair.{axis}"]] if axis in space.pairable else 0.0 * one
+        calls = points[:, column[f"pair.{axis}"]] if axis in space.pairable else 0.0 * ones
         pairs = pairs + (calls > 0)
         if axis == space.simd_axis:
             vectors = np.ceil(np.ceil(register / space.lanes) / np.maximum(calls, 1))
@@ -74,11 +75,11 @@ def _shape(model: CpuScoring, points: NDArray[np.int64]) -> dict[str, Floats]:
         larger = np.ceil(register / np.maximum(calls, 1))
         rows = rows * larger
         smaller = smaller * np.where(calls > 0, np.floor(register / np.maximum(calls, 1)) / larger, 1.0)
-        strided = strided * (one if axis in neighbours else larger)
+        strided = strided * (ones if axis in neighbours else larger)
     packed = {
         f"pack_{at}": points[:, column[f"pack.{access.tensor}"]].astype(np.float64)
         if f"pack.{access.tensor}" in column
-        else 0.0 * one
+        else 0.0 * ones
         for at, access in enumerate((*reads, *reads)[:2])
     }
     return {

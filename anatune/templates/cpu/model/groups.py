@@ -1,4 +1,7 @@
-"""Groups of the points of a CPU space, those of one choice of packing and cores, and times that no point undercuts."""
+"""Groups of points of a CPU space (one packing, one number of threads) and lower bounds of their times.
+
+`cpu.times.search` explains why the bounds hold.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from anatune.templates.cpu.model.scoring import CpuScoring
 from anatune.templates.cpu.times.classes import Caches
 from anatune.templates.cpu.times.lattice import capacities
 
-__all__ = ["Groups", "floor_cycles", "least_seconds"]
+__all__ = ["PointGroups", "floor_cycles", "least_seconds"]
 
 
 def least_seconds(model: CpuScoring) -> float:
-    """Return seconds that no legal point of a model's space undercuts, without a search; see `Groups`.
+    """Return a time below which no legal point of the space is predicted, without a search.
 
-    Tiles of whole reductions have the fewest calls, and those of few other elements cost no more than larger ones, so
-    that the divisors of the SIMD axis are all that has to be tried.
+    The fewest calls are those of tiles with whole reductions. Tiles with few other elements cost no more than larger
+    ones. So only the divisors of the SIMD axis have to be tried.
     """
     space, nest = model.space, model.nest
     simd = int(nest.simd[0])
@@ -30,18 +33,18 @@ def least_seconds(model: CpuScoring) -> float:
     for axis, most in space.most_inner.items():
         tiles[:, space.axes.index(axis)] = most
     counts = np.arange(1, model.machine.core.num_cores + 1)
-    return min(bound for bound, *_ in Groups(model)._groups(floor_cycles(model, tiles), counts))
+    return min(bound for bound, *_ in PointGroups(model)._groups(floor_cycles(model, tiles), counts))
 
 
 def floor_cycles(model: CpuScoring, tiles: Ints) -> Floats:
-    """Return core cycles that no microkernel on these L1 tiles undercuts: multiply-adds, calls and stores.
+    """Return a lower bound on the core cycles of all microkernels on these L1 tiles: multiply-adds, calls and stores.
 
-    Infinite for tiles that no call of the space may cover.
+    It is infinite for tiles that no call of the space may cover.
     """
     nest, cpu = model.nest, model.machine.core
     simd, lanes, _, has_reduction = nest.simd.tolist()
     sizes = tiles.astype(float)
-    if nest.group[0] >= 0:  # a step sums a whole group at best
+    if nest.group[0] >= 0:  # at best a step sums a whole group
         sizes[:, nest.group[0]] /= nest.group[1]
     steps = sizes[:, nest.is_reduction == 1].prod(axis=1)
     number = (nest.extents / tiles).prod(axis=1)
@@ -49,16 +52,16 @@ def floor_cycles(model: CpuScoring, tiles: Ints) -> Floats:
     block = int(nest.group[2])
     most = cpu.register_limit * cpu.registers * (0.5 * block if block > 1 else 1.0)
     call = (cpu.call_cycles + cpu.fma_latency) / most if has_reduction else 0.0
-    inside = float(nest.inside_share.prod())
-    each = inside / (cpu.fma_per_cycle * block * cpu.reachable) + call / steps
+    inside_share = float(nest.inside_share.prod())
+    each = inside_share / (cpu.fma_per_cycle * block * cpu.reachable) + call / steps
     cycles: Floats = number * sizes.prod(axis=1) * each
     for axis, most in model.space.most_inner.items():
         cycles[tiles[:, model.space.axes.index(axis)] > most] = np.inf
     return cycles
 
 
-class Groups:
-    """What all points of a choice of packing and cores have in common: caches, fixed seconds, a lower bound."""
+class PointGroups:
+    """The caches, constant seconds and lower bounds that all points of one packing and number of threads share."""
 
     def __init__(self, model: CpuScoring) -> None:
         self.model = model
@@ -68,29 +71,29 @@ class Groups:
         return np.asarray(np.maximum(core_s, memory_s) + exposed * np.minimum(core_s, memory_s) + fixed_s)
 
     def _slowdown(self, threads: float) -> float:
-        """Return how much longer a thread's work takes beside the others, as `cpu.times.nest.slowdown`."""
+        """Return the factor by which threads slow each other down, like `cpu.times.nest.slowdown`."""
         return max(1.0, threads / self.model.machine.core.usable_cores)
 
     def _conditions(self, packed: Bools, parallel: int, threads: float) -> tuple[Caches, float]:
-        """Return the caches of a thread and constant seconds: the same formulas as in `cpu.times.point`."""
+        """Return the caches of a thread and the constant seconds, with the formulas of `cpu.times.point`."""
         nest, machine = self.model.nest, self.model.machine
         size = machine.size_bytes / np.minimum(threads, machine.shared_by)
         fill_s = 1.0 / (machine.fill_bytes_per_cycle * machine.core.clock_hz)
         slower = self._slowdown(threads)
         dram_bytes_s = min(machine.core.dram_core_bytes_s, machine.core.dram_socket_bytes_s / threads)
         fill_s[-1] = 1.0 / (dram_bytes_s * slower)
-        copies = 0.0
+        copies_s = 0.0
         for x, is_packed in enumerate(packed.tolist()):
             moved = nest.copy_bytes[x] if is_packed else 0.0
             level = 0
             while level < len(size) - 1 and moved > size[level + 1] * threads:
                 level += 1
-            copies += moved * max(fill_s[level], 1.0 / (nest.copy_rate[x] * machine.core.clock_hz))
+            copies_s += moved * max(fill_s[level], 1.0 / (nest.copy_rate[x] * machine.core.clock_hz))
         caches = Caches(packed, machine.core.line_bytes, size, fill_s)
-        return caches, copies * (slower / threads) + (machine.core.start_s if parallel else 0.0)
+        return caches, copies_s * (slower / threads) + (machine.core.start_s if parallel else 0.0)
 
     def _whole_bytes(self, packed: Bools) -> tuple[Floats, Floats]:
-        """Return the bytes that the whole nest moves into each cache, and its capacity bytes: (C,) each."""
+        """Return the bytes that the whole nest moves into each cache, and its capacity bytes, (C,) each."""
         nest, machine = self.model.nest, self.model.machine
         capacity, moved = capacities(nest, machine, nest.extents[None, :], packed)
         return moved[0], capacity[0]
@@ -101,9 +104,9 @@ class Groups:
         Parameters
         ----------
         floor_cycles : (num_tiles,) float64
-            Core cycles that no microkernel on some L1 tiles undercuts, the best tile among them.
+            Lower bounds on the core cycles on some L1 tiles; the best tile is among them.
         num_chunks : (num_chunks,) float64
-            What the result may be cut into.
+            Numbers of chunks into which the result can be split.
         """
         nest, machine = self.model.nest, self.model.machine
         columns = self.model.space.columns
@@ -118,10 +121,10 @@ class Groups:
         for flags in itertools.product((False, True), repeat=len(free)):
             packed = np.isin(nest.pack_columns, must)
             packed[free] = flags
-            moved, whole = self._whole_bytes(packed)
+            moved, nest_capacity = self._whole_bytes(packed)
             for parallel, threads in options:
                 caches, fixed = self._conditions(packed, parallel, threads)
                 busiest = self._slowdown(threads) / threads
-                filled_s = float((moved * caches.fill_s)[whole > caches.size].sum()) * (1.0 - 1e-12)
+                filled_s = float((moved * caches.fill_s)[nest_capacity > caches.size].sum()) * (1.0 - 1e-12)
                 bound_s = self._time(busiest * floor, busiest * filled_s, fixed)
                 yield float(bound_s), packed, parallel, threads

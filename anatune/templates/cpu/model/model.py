@@ -13,24 +13,24 @@ from anatune.errors import SpaceError
 from anatune.templates.base.features import FeatureTable
 from anatune.templates.base.model import Points, Ranking
 from anatune.templates.base.watch import Watch
-from anatune.templates.cpu.extension_spaces import HalfSumsSpace, TilesSpace
+from anatune.templates.cpu.extension_spaces import AmxSpace, HalfSumsSpace
 from anatune.templates.cpu.model.features import cpu_features
 from anatune.templates.cpu.model.order import loop_nest
 from anatune.templates.cpu.model.ranking import rank
 from anatune.templates.cpu.model.scoring import CpuScoring
 
-__all__ = ["CpuModel", "HalfSumsModel", "TilesModel"]
+__all__ = ["AmxModel", "CpuModel", "HalfSumsModel"]
 
 
 class CpuModel(CpuScoring):
-    """Predicts the time of schedules of `workload` on `hardware`, and ranks them exactly.
+    """Predicts the times of schedules of `workload` on `hardware`, and ranks them exactly.
 
-    Parameters as `CpuScoring`. A distinct ranking looks at so many points only, so it may return fewer than `top_k`;
-    `cpu.model.ranking` says how ties are ordered.
+    Parameters as `CpuScoring`. A distinct ranking looks at a limited number of points, so it can return fewer than
+    `top_k`. `cpu.model.ranking` describes the order of ties.
     """
 
     def program_key(self, point: Points) -> Hashable:
-        """Return what is equal for points that describe the same loop nest."""
+        """Return a key that is equal for points with the same loop nest."""
         return loop_nest(self.space, np.asarray(point, dtype=np.int64))
 
     def feature_table(self, points: Points) -> FeatureTable:
@@ -47,14 +47,14 @@ class HalfSumsModel(CpuModel):
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        The computation and the spec of the CPU.
     accuracy : {"standard", "relaxed"}
-        What is asked for.
+        The accuracy that the user accepts.
 
     Raises
     ------
     SpaceError
-        As `HalfSumsSpace`; the accuracy does not admit it.
+        The accuracy does not admit sums in float16, or as for `HalfSumsSpace`.
     """
 
     def __init__(self, workload: Workload, hardware: CpuSpec, accuracy: str = RELAXED) -> None:
@@ -65,8 +65,8 @@ class HalfSumsModel(CpuModel):
         super().__init__(workload, hardware, HalfSumsSpace(workload, hardware, self._is_legal))
 
 
-class TilesModel(CpuModel):
-    """Predicts and ranks schedules on AMX's tiles; parameters and errors as `TilesSpace`."""
+class AmxModel(CpuModel):
+    """Predicts and ranks schedules on AMX tiles; parameters and errors as `AmxSpace`."""
 
     def __init__(self, workload: Workload, hardware: CpuSpec) -> None:
-        super().__init__(workload, hardware, TilesSpace(workload, hardware, self._is_legal))
+        super().__init__(workload, hardware, AmxSpace(workload, hardware, self._is_legal))

@@ -1,4 +1,4 @@
-"""Order of points of the CPU space in a ranking, and the first ones of it that are different loop nests."""
+"""The order of CPU points in a ranking, and its first points that are different loop nests."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from anatune.templates.cpu.times.loops import list_loops
 __all__ = ["STEP", "FirstPoints", "loop_nest", "loop_nests"]
 
 TIE_SHARE = 1e-3
-"""Predicted times within the same step of 0.1 % (of their logarithm) are ties."""
+"""Relative width of a tie step: predicted times in one step of 0.1 % (of their logarithm) are ties."""
 STEP = math.log1p(TIE_SHARE)
-"""Logarithm of the ratio of neighbouring tie steps."""
+"""Width of a tie step, as a difference of natural logarithms of times."""
 MOST_TIED, TIED_SHARE = 4096, 64
-"""Loop nests that a distinct ranking looks at to find points of different times: so many, or so many for each one."""
+"""Most loop nests in which a distinct ranking looks for different times: MOST_TIED, or TIED_SHARE for each point
+wanted.
+"""
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
 def tie_keys(model: CpuScoring, points: Integers, raw: Floats) -> Floats:
-    """Return the sort keys of `points`, (num_points, num_columns) int64: rows compare lexicographically.
+    """Return the sort keys of points, (num_points, num_keys): rows compare lexicographically.
 
-    `raw` is what ``model.raw`` says of them.
+    `raw` are the quantities from ``model.raw`` for these points.
     """
     space, nest = model.space, model.nest
     steps = np.floor(np.log(raw[:, CpuCol.TIME_S.row]) / STEP)
@@ -69,7 +71,7 @@ def tie_keys(model: CpuScoring, points: Integers, raw: Floats) -> Floats:
 
 
 def loop_nests(space: CpuSpace, points: Integers) -> list[bytes]:
-    """Return what each point's program looks like, whatever its levels are called: equal where the loop nests are."""
+    """Return a key for the loop nest of each point: it is equal for equal nests, whatever their levels are called."""
     tables = space.loop_tables
     num_axes = len(tables.columns)
     rows = np.zeros((len(points), 5 * num_axes + 1 + len(tables.flags)), dtype=np.int64)
@@ -78,21 +80,22 @@ def loop_nests(space: CpuSpace, points: Integers) -> list[bytes]:
 
 
 def loop_nest(space: CpuSpace, point: Integers) -> bytes:
-    """Return the same for one point."""
+    """Return the key of the loop nest of one point."""
     return loop_nests(space, point[None, :])[0]
 
 
 class FirstPoints:
-    """The first points of a ranking, taken in batches: a batch has nothing that comes before the last one's.
+    """The first points of a ranking, collected in batches. All points of a batch follow those of the batch before.
 
-    Of points that describe the same loop nest the first one counts; of a distinct ranking, those of another time, too.
+    Of points with the same loop nest only the first one counts. In a distinct ranking, only the first one of each time
+    counts.
 
     Parameters
     ----------
     count : int
-        Points wanted.
+        Number of points wanted.
     distinct : bool
-        One of each predicted time.
+        Collect one point of each predicted time.
     """
 
     def __init__(self, model: CpuScoring, count: int, *, distinct: bool = False) -> None:
@@ -105,12 +108,12 @@ class FirstPoints:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is wanted: enough points, or too many of the same few times."""
+        """True if there are enough points, or too many loop nests of the same few times."""
         return self.size >= self.count or len(self._nests) >= self._most
 
     @property
     def share(self) -> float:
-        """Share of the points wanted that are there."""
+        """Number of points so far, relative to the number wanted."""
         return self.size / self.count
 
     @property
@@ -121,40 +124,40 @@ class FirstPoints:
 
     @property
     def num_alike(self) -> Integers | None:
-        """Other loop nests met of each point's time, (size,), of a distinct ranking: there may be more."""
+        """Number of other loop nests with the time of each point, (size,), for a distinct ranking; a lower bound."""
         return np.array(list(self._num_of.values()), dtype=np.int64) - 1 if self._distinct else None
 
     def take(self, points: Integers, step: float | None = None, ends: Integers | None = None) -> None:
-        """Take the points of a batch that are wanted.
+        """Add the points of a batch that belong to the first ones.
 
         Parameters
         ----------
         points : (num_points, num_columns) int64
-            Legal ones, in any order.
+            Legal points, in any order.
         step : float, optional
-            Take only those of this tie step.
+            Take points of this tie step only.
         ends : (num_ends, num_columns) int64, optional
-            Take only those that do not come behind one of these within their step.
+            Take points only up to the first of these in the order of the tie step.
         """
         raw = self._model.raw(points)
         keys = tie_keys(self._model, points, raw)
-        inside = np.ones(len(points), dtype=bool) if step is None else keys[:, 0] == step
+        is_candidate = np.ones(len(points), dtype=bool) if step is None else keys[:, 0] == step
         if ends is not None:
             end = min(tuple(key[1:]) for key in tie_keys(self._model, ends, self._model.raw(ends)).tolist())
-            inside &= [tuple(key[1:]) <= end for key in keys.tolist()]
-        order = np.flatnonzero(inside)
+            is_candidate &= [tuple(key[1:]) <= end for key in keys.tolist()]
+        order = np.flatnonzero(is_candidate)
         order = order[np.lexsort(keys[order].T[::-1])]
         points, times = points[order], raw[order, CpuCol.TIME_S.row].tolist()
         chosen = []
-        for at, nest in enumerate(loop_nests(self._model.space, points)):
+        for index, nest in enumerate(loop_nests(self._model.space, points)):
             if nest in self._nests:
                 continue
             self._nests.add(nest)
-            if not self._distinct or times[at] not in self._num_of:
-                chosen.append(at)
+            if not self._distinct or times[index] not in self._num_of:
+                chosen.append(index)
                 self.size += 1
             if self._distinct:
-                self._num_of[times[at]] = self._num_of.get(times[at], 0) + 1
+                self._num_of[times[index]] = self._num_of.get(times[index], 0) + 1
             if self.is_full:
                 break
         self._taken.append(points[chosen])

@@ -1,4 +1,4 @@
-"""A workload and a CPU as the arrays that `cpu.times` takes, and the constants of the model."""
+"""Conversion of a workload and a CPU to the arrays that `cpu.times` takes, and the constants of the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anatune.core.hardware.cpu_groups import TileUnit
 from anatune.core.hardware.dot import HALF_SUMS, TILES, WIDENED
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Term, Workload
-from anatune.templates.cpu.dot import TILE_REGISTERS, TILE_ROWS, TILE_STEPS, DotGroup, copied_as
+from anatune.templates.cpu.dot import TILE_REGISTERS, TILE_ROWS, TILE_STEPS, DotGroup, copied_dtypes
 from anatune.templates.cpu.microkernels import vector_stride
 from anatune.templates.cpu.space import CpuSpace
 from anatune.templates.cpu.times.nest import CpuCore, CpuMachine, CpuNest
@@ -27,35 +27,46 @@ __all__ = [
 ]
 
 CALL_CYCLES = 10.0
-"""Entry and exit of a microkernel call (address arithmetic, branches). Source: 14x32 tiles of [anchors], K = 64."""
+"""Cycles of entry to and exit from a microkernel call (address arithmetic, branches). Source: 14x32 tiles of [anchors],
+K = 64.
+"""
 LOOP_INSTRUCTIONS = 2.0
-"""Instructions of one loop iteration beside the loads and multiply-adds: increment, fused compare and branch. Addresses
-of what is asked for ahead are up to 18 more in generated code (Emerald Rapids, 8x2 tiles: 161 GFLOP/s with one step an
-iteration, 177 with 32), but not in other compilers': counted here, a Ryzen 3700X's AutoTVM tables are ranked worse
-(0.756, 0.814 without), so that ties decide (`UNROLLED`)."""
+"""Instructions of a loop iteration in addition to the loads and multiply-adds: increment, fused compare and branch.
+
+Prefetch addresses add up to 18 more in code that anatune generates (Emerald Rapids, 8x2 tiles: 161 GFLOP/s with one
+step an iteration, 177 with 32), but not in code of other compilers. If they were counted, AutoTVM tables of a Ryzen
+3700X would be ranked worse (0.756 instead of 0.814). So they only decide ties (`UNROLLED`).
+"""
 HELD_SHARE = 0.5
-"""Share of the registers that a spilling kernel still has for shared operands; beyond, they are reloaded for each row.
-Source: AutoTVM NCHWc table of a Ryzen 3700X (16 registers): 64 channels, 16 vectors, 1.4 times slower than 32."""
+"""Share of the registers that a spilling kernel still has for shared operands. Operands that need more are reloaded for
+each row. Source: AutoTVM NCHWc table of a Ryzen 3700X (16 registers): 64 channels, 16 vectors, 1.4 times slower than
+32.
+"""
 EXPOSED_SHARE = 0.1
-"""Share of the shorter of core work and transfers that does not overlap. Source: 14x32 fed from L2 reaches 91-97 % of
-the peak [anchors]."""
+"""Share of the shorter of core work and transfers that does not overlap with the longer one. Source: 14x32 fed from L2
+reaches 91-97 % of the peak [anchors].
+"""
 PARALLEL_START_S = 5e-6
-"""Fork and join of a thread pool, unverified."""
+"""Seconds of fork and join of a thread pool. Not verified."""
 COPY_BYTES_PER_CYCLE = 16.0
-"""Most bytes a copy of whole rows moves in a cycle: a careful value. Source: 25 for slivers of 64 lanes of a 4 MiB
-matrix on a Zen 4 machine; rows of padded copies are shorter."""
+"""Most bytes that a copy of whole rows moves in a cycle, a cautious number. Source: 25 were measured for slivers of 64
+lanes of a 4 MiB matrix on a Zen 4 machine; rows of padded copies are shorter.
+"""
 PACK_BYTES_PER_CYCLE = 6.0
-"""Most bytes that packing into slivers moves in a cycle: it transposes, element by element. Source: 2 cycles an element
-for slivers of 14 rows, 2.5 to 3.7 for 28: matmuls of 16 columns on a Zen 4 machine, with A packed and not."""
+"""Most bytes that packing into slivers moves in a cycle; it transposes element by element. Source: 2 cycles an element
+for slivers of 14 rows, 2.5 to 3.7 for 28: matmuls of 16 columns on a Zen 4 machine, with A packed and not.
+"""
 WHOLE_SUM_CYCLES = 3.0
-"""Cycles in which the two float16 sums of each lane of a vector become a float32 one: VPMOVDW keeps the port that
-permutes busy for two, VCVTPH2PSX for one. Counted from the code, not measured."""
+"""Cycles to turn the two float16 sums of each lane of a vector into a float32 sum: VPMOVDW occupies the permute port
+for two, VCVTPH2PSX for one. Counted from the code, not measured.
+"""
 REGISTER_LIMIT = 2.0
-"""Rule microkernel_registers: at most this many times the registers; beyond, nothing stays in registers at all."""
+"""Limit of the rule microkernel_registers, relative to the registers. Beyond it nothing stays in registers."""
 MULTIPLY_ADD_LIMIT = 1024.0
-"""Rule microkernel_code: multiply-adds of the straight-line body; 8 KiB of code stays in L1I and decodes once. Half of
-them where each is two instructions: 5x2 tiles of VPMADDWD on a Zen 3 reach 1.35 of float32's rate with 64 steps, 1.59
-with 8."""
+"""Limit of the rule microkernel_code: multiply-adds of the straight-line body. 8 KiB of code stay in L1I and are
+decoded once. The limit is half if each multiply-add is two instructions: 5x2 tiles of VPMADDWD on a Zen 3 reach 1.35
+of the rate of float32 with 64 steps, 1.59 with 8.
+"""
 TILE_UNIT = TileUnit(
     product_cycles=16.0,
     latency_cycles=52.0,
@@ -63,20 +74,21 @@ TILE_UNIT = TileUnit(
     store_cycles=16.0,
     source="Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20 (Sapphire Rapids)",
 )
-"""AMX's tiles where a spec says nothing of them."""
+"""Timing of AMX tiles if the spec has none."""
 TILE_CONFIG_CYCLES = 204.0
-"""Until LDTILECFG is done; source as `TILE_UNIT`."""
+"""Cycles until LDTILECFG is done. Source: as `TILE_UNIT`."""
 _PAGE_BYTES = 4096
 
 
 def pack_machine(hardware: CpuSpec, dot: DotGroup | None = None, *, is_integer: bool = False) -> CpuMachine:
     """Return `hardware` as arrays; a CPU without L3 has two levels.
 
-    Integers are multiplied by one instruction and added by another, unless one sums the products of groups.
+    Integers are multiplied by one instruction and added by another, unless a dot instruction sums the products of
+    groups.
 
-    Where one instruction sums the products of a group, it takes the place of the multiply-add. Compilers fold no
-    broadcast into it (LLVM 22): each one fills a register, at the rate of whole vectors. Source: 12 VDPBF16PS take 12
-    cycles on a Zen 4, with a broadcast instruction beside each of them 16, beside every other one 12.
+    A dot instruction replaces the multiply-add. Compilers do not fold a broadcast into it (LLVM 22): each broadcast
+    fills a register, at the rate of whole vectors. Source: 12 VDPBF16PS take 12 cycles on a Zen 4, 16 with a broadcast
+    instruction for each of them, and 12 with one for every other.
     """
     compute = hardware.compute
     fma_per_cycle, fma_latency = compute.fma_per_cycle, compute.fma_latency_cycles
@@ -98,7 +110,7 @@ def pack_machine(hardware: CpuSpec, dot: DotGroup | None = None, *, is_integer: 
     if dot is not None and dot.instruction in TILES:
         registers, register_limit, broadcasts_held = float(TILE_REGISTERS), 1.0, float(TILE_REGISTERS)
         call_cycles += TILE_CONFIG_CYCLES
-        # through the stack: a tile is stored there, and vectors of it are loaded and stored
+        # results go through the stack: a tile is stored there, and its vectors are loaded and stored
         unit = hardware.tiles or TILE_UNIT
         stores_per_cycle = 1.0 / (
             unit.store_cycles + TILE_ROWS * (1.0 / compute.loads_per_cycle + 1.0 / stores_per_cycle)
@@ -143,37 +155,42 @@ def pack_machine(hardware: CpuSpec, dot: DotGroup | None = None, *, is_integer: 
     )
 
 
-def _gap(distance: int, cache_size: int, ways: int) -> int:
-    """Return gcd(distance, bytes of a way): how far apart addresses `distance` bytes apart lie in a cache's sets.
+def _set_gap(distance: int, cache_size: int, ways: int) -> int:
+    """Return gcd(distance, bytes of a way): the distance in the sets of a cache of addresses `distance` bytes apart.
 
     Physical pages are placed at random, so strides of a page and more collide no further than within a page.
     """
     return math.gcd(distance, min(_PAGE_BYTES, max(1, cache_size // ways)))
 
 
-def _row_gap(access: Access, element: int, cache_size: int, ways: int) -> float:
-    """Return the gap of neighbouring rows of the last dimension, of elements of so many bytes."""
-    return float(_gap(access.shape[-1] * element, cache_size, ways)) if len(access.shape) > 1 else 0.0
+def _row_set_gap(access: Access, element: int, cache_size: int, ways: int) -> float:
+    """Return the distance in the sets of a cache of neighbouring rows of the last dimension."""
+    return float(_set_gap(access.shape[-1] * element, cache_size, ways)) if len(access.shape) > 1 else 0.0
 
 
 def _is_ragged(access: Access, element: int, line: int) -> bool:
-    """Whether rows of the last dimension begin anywhere in a line, so that parts of them touch one line more."""
+    """Return whether rows of the last dimension can begin inside a cache line.
+
+    Parts of such rows touch one line more.
+    """
     return len(access.shape) > 1 and access.shape[-1] * element % line > 0
 
 
-def _copy(access: Access, extents: dict[str, int], dtype: str) -> float:
-    """Return the bytes that a copy of all that is touched moves: read, allocate, write as `dtype`."""
+def _copy_bytes(access: Access, extents: dict[str, int], dtype: str) -> float:
+    """Return the bytes that a copy of all touched elements moves: read, allocated, and written as `dtype`."""
     touched = access.footprint(extents)
     return float(DTYPE_BYTES[access.dtype] * min(access.num_elements, touched) + DTYPE_BYTES[dtype] * 2 * touched)
 
 
 _CONVERSIONS = {"float16": 1.0, "bfloat16": 2.0, "int8": 1.0, "uint8": 1.0}
-"""Vector instructions that make vectors of the accumulators' type: VCVTPH2PS; VPMOVZXWD and a shift; VPMOVSXBD (whole
-groups take none, save pairs of 8 bits: VPMOVSXBW)."""
+"""Number of vector instructions that convert a vector to the type of the accumulators.
+
+They are VCVTPH2PS; VPMOVZXWD and a shift; VPMOVSXBD. Whole groups need none, except pairs of 8 bits (VPMOVSXBW).
+"""
 
 
 def _conversions(access: Access, dtype: str, dot: DotGroup | None) -> float:
-    """Return the vector instructions between a load of what holds an operand as `dtype` and the multiply-add."""
+    """Return the number of vector instructions between a load of an operand, held as `dtype`, and the multiply-add."""
     if dot is None:
         shifts = access.zero_point != 0 and dtype == access.dtype
         return _CONVERSIONS.get(dtype, 0.0) + float(shifts)
@@ -183,14 +200,14 @@ def _conversions(access: Access, dtype: str, dot: DotGroup | None) -> float:
 
 
 def moving_cycles(moved: float, rate: float, hardware: CpuSpec) -> float:
-    """Return the core cycles of a copy, from the first cache that holds what it moves.
+    """Return the core cycles of a copy from the nearest cache that holds what it moves.
 
     Parameters
     ----------
     moved : float
         Bytes: read, allocated and written.
     rate : float
-        Most bytes in a cycle: `COPY_BYTES_PER_CYCLE` of whole rows, `PACK_BYTES_PER_CYCLE` element by element.
+        Most bytes in a cycle: `COPY_BYTES_PER_CYCLE` for whole rows, `PACK_BYTES_PER_CYCLE` element by element.
     """
     for inner, outer in ((hardware.l1, hardware.l2), (hardware.l2, hardware.l3)):
         if moved > inner.size_bytes and outer is not None:
@@ -201,10 +218,10 @@ def moving_cycles(moved: float, rate: float, hardware: CpuSpec) -> float:
     return moved / rate
 
 
-def _padded(
+def _pack_padding(
     space: CpuSpace, number: dict[str, int], copied: Collection[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return `CpuNest.padding` and `inside_share`; what is copied in any case counts as padded."""
+    """Return `CpuNest.padding` and `inside_share`. An operand that is always copied counts as padded."""
     workload, simd = space.workload, space.simd_axis
     counts_padding = space.dot is not None and space.dot.shift != 0  # see `DotGroup.shift`
     extents = workload.extents
@@ -249,13 +266,13 @@ def _result_row(workload: Workload, simd: str, number: dict[str, int]) -> int:
 
 
 def pack_nest(space: CpuSpace) -> CpuNest:
-    """Return the space's workload as arrays."""
+    """Return the workload of the space as arrays."""
     workload, axes = space.workload, space.axes
     number = {axis: index for index, axis in enumerate(axes)}
     column = {name: index for index, name in enumerate(space.columns)}
     accesses = (*workload.reads, workload.write)
     caches = [c for c in (space.hardware.l1, space.hardware.l2, space.hardware.l3) if c is not None]
-    copied = copied_as(workload, space.simd_axis, space.dot)
+    copied = copied_dtypes(workload, space.simd_axis, space.dot)
     held = {x.tensor: copied.get(x.tensor, x.dtype) for x in accesses}
     boxes: list[tuple[int, ...]] = []
     for x, access in enumerate(accesses):
@@ -265,7 +282,7 @@ def pack_nest(space: CpuSpace) -> CpuNest:
             end = 2 if d == len(dims) - 1 else 1
             widest = max(terms, key=lambda term: term.coefficient, default=Term(axes[0], 1))
             collides = d > 0 and x < len(workload.reads)  # see `tensors` below
-            gaps = [_gap(distance * widest.coefficient, c.size_bytes, c.ways) if collides else 0 for c in caches]
+            gaps = [_set_gap(distance * widest.coefficient, c.size_bytes, c.ways) if collides else 0 for c in caches]
             collider = (number[widest.axis], *gaps)
             for t, term in enumerate(terms):
                 done = end if t == len(terms) - 1 else 0
@@ -281,15 +298,15 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         loads.append(float(space.lanes) if stride < 0 else float(min(stride, space.lanes)))
     line = space.hardware.l1.line_bytes
     tensors = [
-        [size, 0.0, _is_ragged(x, size, line), *(_row_gap(x, size, c.size_bytes, c.ways) for c in caches)]
+        [size, 0.0, _is_ragged(x, size, line), *(_row_set_gap(x, size, c.size_bytes, c.ways) for c in caches)]
         for x, size in ((x, DTYPE_BYTES[held[x.tensor]]) for x in workload.reads)
     ]
-    # accumulators are in registers while rows of the operands are read: the result's rows collide with nothing
+    # accumulators stay in registers while operands are read, so rows of the result do not collide
     written = workload.write
     element = DTYPE_BYTES[written.dtype]
     tensors.append([element, 1.0, _is_ragged(written, element, line), *(0.0 for _ in caches)])
     has_reduction = any(space.extents[axis] > 1 for axis in reductions)
-    padding, inside_share = _padded(space, number, copied)
+    padding, inside_share = _pack_padding(space, number, copied)
     padded = set(padding[:, 0].tolist())
     return CpuNest(
         extents=np.array([space.extents[a] for a in axes], dtype=np.int64),
@@ -305,9 +322,9 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         vector_loads=np.array(loads),
         conversions=np.array([_conversions(x, held[x.tensor], space.dot) for x in accesses]),
         copy_bytes=np.array(
-            [0.0 if x.tensor in space.packed_ahead else _copy(x, space.extents, held[x.tensor]) for x in accesses]
+            [0.0 if x.tensor in space.packed_ahead else _copy_bytes(x, space.extents, held[x.tensor]) for x in accesses]
         ),
-        # rows of lanes are copied whole, others by element
+        # contiguous rows of lanes are copied whole, others element by element
         copy_rate=np.array(
             [COPY_BYTES_PER_CYCLE if vector_stride(x, space.simd_axis) == 1 else PACK_BYTES_PER_CYCLE for x in accesses]
         ),
@@ -316,7 +333,7 @@ def pack_nest(space: CpuSpace) -> CpuNest:
         inside_share=inside_share,
         pad_cycles=np.array(
             [
-                moving_cycles(_copy(x, space.extents, held[x.tensor]), COPY_BYTES_PER_CYCLE, space.hardware)
+                moving_cycles(_copy_bytes(x, space.extents, held[x.tensor]), COPY_BYTES_PER_CYCLE, space.hardware)
                 if i in padded
                 else 0.0
                 for i, x in enumerate(accesses)

@@ -1,12 +1,12 @@
-"""Programs of CPUs for a range of extents: which are worth a choice, their times, and what no schedule undercuts.
+"""CPU programs for a range of extents: candidates, their times, and bounds.
 
-A program has the whole ranged axis in loops of one level (`cpu.range_space`); its nest at an extent is a point of
-that extent's own space, so that the model's time of the point is the program's. Bounds hold for every schedule of the
-template at an extent, those with several levels of loops along the axis included, so that a proven loss is one against
-the plan of the single shape.
+A program has the whole ranged axis in loops of one level (`cpu.range_space`). Its nest at an extent is a point of the
+space of that extent, so the time that the model predicts for the point is that of the program. Bounds hold for every
+schedule of the template at an extent, also for those with loops of several levels along the axis. So a proven loss is
+relative to the plan of the single extent.
 
-At an extent that is prime, the axis has loops of one level in all schedules: the best ones there are programs as they
-stand. Extents that are looked at are prime where the range has primes.
+At a prime extent, all schedules have the axis in loops of one level, so the best ones are programs. Therefore
+candidates come from prime extents if the range has any.
 """
 
 from __future__ import annotations
@@ -38,35 +38,38 @@ from anatune.templates.cpu.times.microkernel import CpuRule
 __all__ = ["CpuFamily"]
 
 _STEP = 1.5
-"""Ratio of neighbouring extents whose best schedules are looked at."""
+"""Ratio of neighbouring extents whose best schedules become candidates."""
 _TOP = 6
-"""Schedules that are taken of each."""
+"""Number of schedules taken from each of these extents."""
 _MOST_SEARCHED, _WORTH_SEARCHING, _UNSEARCHED = 64, 1.005, 0.5
-"""Most extents that are searched; how much further from the limits their bounds are than those of the next ones, which
-are not searched: less would prove nothing; share of the work that bounds without a search are."""
+"""Parameters of the search for bounds.
+
+Most extents that are searched; how much further from the limits their bounds must be than that of the next extent,
+which is not searched (below, a search would prove nothing); the share of progress for bounds without a search.
+"""
 
 
-class _At(NamedTuple):
-    """What one extent's model needs: of the programs' own choice of SIMD axis and constants."""
+class _ExtentModels(NamedTuple):
+    """The models of one extent. `model` has the SIMD axis and constants of the programs."""
 
     model: CpuModel
     single: CpuModel
-    """Of the single shape, with its own choice of them."""
+    """The model of the single extent, with its own SIMD axis and constants."""
     least_s: float
 
 
-class _Nests(NamedTuple):
+class _ProgramNests(NamedTuple):
     """Points of programs, as functions of the extent.
 
     Attributes
     ----------
     model : CpuModel
-        Of one extent.
+        The model of one extent.
     axis : str
     there : (num_programs, num_columns) int64
         The points at that extent.
     most : (num_programs,) int64
-        Most elements of a call; 0: a loop of single iterations.
+        Most elements of a call; 0 for a loop of single iterations.
     """
 
     model: CpuModel
@@ -75,14 +78,13 @@ class _Nests(NamedTuple):
     most: Ints
 
     def fits(self, model: CpuModel) -> bool:
-        """Whether points mean the same at another extent."""
-        own, other = self.model.space, model.space
-        return (
-            own.columns == other.columns and own.orders == other.orders and self.model.workload.extents[self.axis] > 1
-        )
+        """Return whether the columns of points have the same meaning at another extent."""
+        space, other = self.model.space, model.space
+        is_same = space.columns == other.columns and space.orders == other.orders
+        return is_same and self.model.workload.extents[self.axis] > 1
 
     def points(self, extent: int) -> Ints:
-        """Return the points at another extent, as `cpu.range_space.schedule_at` has them."""
+        """Return the points at another extent, as `cpu.range_space.schedule_at` defines them."""
         columns = self.model.space.columns
         levels = [columns.index(f"{self.axis}.{level}") for level in self.model.space.levels[self.axis]]
         points, in_calls = self.there.copy(), self.most > 0
@@ -99,12 +101,12 @@ class _Nests(NamedTuple):
 
 
 class CpuFamily(ProgramFamily):
-    """The programs of the template "cpu"; a program is its `Schedule` at the largest extent.
+    """The programs of the template "cpu". A program is its `Schedule` at the largest extent.
 
     Raises
     ------
     SpaceError
-        Addresses depend on the extent of the axis, or vectors run along it.
+        Addresses depend on the extent of the axis, or it is vectorised.
     """
 
     template = "cpu"
@@ -118,31 +120,34 @@ class CpuFamily(ProgramFamily):
         space = self._model(workload.extents[-1], None).space
         self._simd = space.simd_axis
         if self._simd == axis:
-            raise SpaceError(f"{largest.operator}: no range of {axis} on CPUs: vectors run along it")
-        self._known: dict[int, _At] = {}
+            raise SpaceError(f"{largest.operator}: {axis} has no range on CPUs: the schedules vectorise it")
+        self._models: dict[int, _ExtentModels] = {}
         self._proven_s: dict[int, float] = {}
 
     def _model(self, extent: int, simd: str | None) -> CpuModel:
         return CpuModel(self.workload.at(extent), self.hardware, simd=simd, constants=self.constants)
 
-    def _at(self, extent: int) -> _At:
-        if extent not in self._known:
+    def _models_at(self, extent: int) -> _ExtentModels:
+        if extent not in self._models:
             single = model = CpuModel(self.workload.at(extent), self.hardware)
             least_s = least_seconds(single)
             if single.space.simd_axis != self._simd or constant_tensors(single.workload) != self.constants:
                 model = self._model(extent, self._simd)
                 least_s = min(least_s, least_seconds(model))
-            self._known[extent] = _At(model, single, least_s)
-        return self._known[extent]
+            self._models[extent] = _ExtentModels(model, single, least_s)
+        return self._models[extent]
 
     def candidates(self, watch: Watch) -> Sequence[Program]:
-        """See `ProgramFamily`: the best at some extents, each with every number of elements that calls may have."""
+        """Return the best programs of some extents, each with every possible number of elements of a call.
+
+        See `ProgramFamily.candidates`.
+        """
         programs: dict[str, Schedule] = {}
-        extents = list(self._looked_at())
+        extents = list(self._sample_extents())
         for number, extent in enumerate(extents):
-            model = self._at(extent).model
+            model = self._models_at(extent).model
             for point in model.rank(_TOP, watch.left_s, distinct=True).points:
-                for schedule in self._with_loops(model.space.schedule_of(point)):
+                for schedule in self._add_axis_to_orders(model.space.schedule_of(point)):
                     for program in self._programs(schedule):
                         programs.setdefault(program.key, program)
             watch.report((number + 1) / len(extents))
@@ -150,33 +155,33 @@ class CpuFamily(ProgramFamily):
                 break
         return list(programs.values())
 
-    def _looked_at(self) -> Iterator[int]:
-        """Yield extents over the whole range, the largest first: what is best there serves most others well."""
+    def _sample_extents(self) -> Iterator[int]:
+        """Yield extents from the whole range. The largest one is first: what is best there suits most others."""
         extents = self.workload.extents
         primes = [extent for extent in extents if _is_prime(extent)] or list(extents)
-        wanted, reached = [], math.inf
+        sampled, reached = [], math.inf
         for extent in reversed(primes):
             if extent * _STEP <= reached:
-                wanted.append(extent)
+                sampled.append(extent)
                 reached = extent
-        return iter(dict.fromkeys((*wanted, extents[0], extents[-1])))
+        return iter(dict.fromkeys((*sampled, extents[0], extents[-1])))
 
-    def _with_loops(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Yield a schedule with the loops of the axis in its orders, which those of one iteration have not."""
-        axis, space = self.workload.axis, self._at(self.workload.extents[-1]).model.space
+    def _add_axis_to_orders(self, schedule: Schedule) -> Iterator[Schedule]:
+        """Yield a schedule with the ranged axis in all orders. An axis of one iteration is in none, so it is added."""
+        axis, space = self.workload.axis, self._models_at(self.workload.extents[-1]).model.space
         if schedule.workload.extents[axis] > 1:
             yield schedule
             return
-        for place in ("before", "behind"):
+        for position in ("before", "behind"):
             options = dict(schedule.options)
             for level in ORDER_LEVELS:
                 order = words_of(schedule, f"order.{level}")
-                options[f"order.{level}"] = (axis, *order) if place == "before" else (*order, axis)
+                options[f"order.{level}"] = (axis, *order) if position == "before" else (*order, axis)
             if all(options[f"order.{level}"] in space.orders[level] for level in ORDER_LEVELS):
-                yield _replaced(schedule, options)
+                yield _replace_options(schedule, options)
 
     def _programs(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Yield the programs that a schedule of one extent suggests."""
+        """Yield the programs that follow from a schedule of one extent."""
         axis, last = self.workload.axis, self.workload.extents[-1]
         try:
             most = most_elements(schedule, axis)
@@ -193,68 +198,68 @@ class CpuFamily(ProgramFamily):
                 in_elements = other.name == self._simd and pair_of(schedule, other.name) is None
                 vectors *= -(-size // lanes_of(schedule)) if in_elements else size
         for number in sorted({most, *range(1, registers // vectors + 1)}):
-            yield schedule_at(_replaced(schedule, {**schedule.options, f"most.{axis}": number}), axis, last)
+            yield schedule_at(_replace_options(schedule, {**schedule.options, f"most.{axis}": number}), axis, last)
 
     def times(self, programs: Sequence[Program]) -> Floats:
-        """See `ProgramFamily`."""
+        """Return the times of programs, see `ProgramFamily.times`."""
         schedules = cast(Sequence[Schedule], programs)
         axis, last = self.workload.axis, self.workload.extents[-1]
         most = [most_elements(schedule, axis) if _in_calls(schedule, axis) else 0 for schedule in schedules]
-        there = self._at(last).model
-        nests = _Nests(there, axis, _points(there, schedules), np.array(most, dtype=np.int64))
+        last_model = self._models_at(last).model
+        nests = _ProgramNests(last_model, axis, _points(last_model, schedules), np.array(most, dtype=np.int64))
         seconds = np.full((len(schedules), len(self.workload.extents)), np.inf)
-        for at, extent in enumerate(self.workload.extents):
-            model = self._at(extent).model
+        for index, extent in enumerate(self.workload.extents):
+            model = self._models_at(extent).model
             if nests.fits(model):
                 points = nests.points(extent)
             else:
                 points = _points(model, [self.schedule(schedule, extent) for schedule in schedules])
             times, rules = model.times(points)
-            # a loop of one chunk breaks the rule of cores: programs keep it at every extent
-            seconds[:, at] = np.where((rules == 0) | (rules == CpuRule.parallel_cores), times, np.inf)
+            # one chunk breaks the rule parallel_cores, which programs need not keep at every extent
+            seconds[:, index] = np.where((rules == 0) | (rules == CpuRule.parallel_cores), times, np.inf)
         return seconds
 
     def bounds(self, limits_s: Floats, watch: Watch) -> Bounds:
-        """See `ProgramFamily`: no schedule of the template is faster at an extent, ranged or not.
+        """Prove bounds for every schedule of the template at each extent, ranged or not, see `ProgramFamily.bounds`.
 
-        Bounds without a search come first; then the extents where they are furthest from the limits are searched.
+        Bounds without a search come first. Then the extents whose bounds are furthest from the limits are searched.
         """
         extents = self.workload.extents
         least, is_complete = np.zeros(len(extents)), True
-        for at, extent in enumerate(extents):
-            if extent not in self._known and watch.is_over:  # what times were asked for is known
+        for index, extent in enumerate(extents):
+            if extent not in self._models and watch.is_over:  # models that `times` made are at hand
                 return Bounds(np.minimum(least, limits_s), is_complete=False)
-            least[at] = self._at(extent).least_s
-            watch.report(_UNSEARCHED * (at + 1) / len(extents))
-        loose = np.where(np.isfinite(limits_s), limits_s, least) / least
-        order = np.argsort(-loose, kind="stable").tolist()
-        rest = max(1.0, float(loose[order[_MOST_SEARCHED]])) if len(order) > _MOST_SEARCHED else 1.0
-        wanted = [at for at in order[:_MOST_SEARCHED] if loose[at] > _WORTH_SEARCHING * rest]
-        for number, at in enumerate(wanted):
-            if extents[at] in self._proven_s:
+            least[index] = self._models_at(extent).least_s
+            watch.report(_UNSEARCHED * (index + 1) / len(extents))
+        looseness = np.where(np.isfinite(limits_s), limits_s, least) / least
+        order = np.argsort(-looseness, kind="stable").tolist()
+        threshold = max(1.0, float(looseness[order[_MOST_SEARCHED]])) if len(order) > _MOST_SEARCHED else 1.0
+        searched = [at for at in order[:_MOST_SEARCHED] if looseness[at] > _WORTH_SEARCHING * threshold]
+        for number, index in enumerate(searched):
+            if extents[index] in self._proven_s:
                 continue
             if watch.is_over:
                 is_complete = False
                 break
-            self._proven_s[extents[at]] = self._searched(extents[at], watch)
-            watch.report(_UNSEARCHED + (1.0 - _UNSEARCHED) * (number + 1) / len(wanted))
+            self._proven_s[extents[index]] = self._search(extents[index], watch)
+            watch.report(_UNSEARCHED + (1.0 - _UNSEARCHED) * (number + 1) / len(searched))
         proven = np.array([self._proven_s.get(extent, 0.0) for extent in extents])
         return Bounds(np.minimum(np.maximum(least, proven), limits_s), is_complete=is_complete)
 
-    def _searched(self, extent: int, watch: Watch) -> float:
-        """Return the least seconds of any schedule at an extent, to the step of ties; 0.0 where the time ended."""
-        model = self._at(extent).single
+    def _search(self, extent: int, watch: Watch) -> float:
+        """Return the least time of any schedule at an extent, up to a tie step; 0.0 if the time limit is reached."""
+        model = self._models_at(extent).single
         if model.space.size <= EXHAUSTIVE_LIMIT:
             return float(model.times(model.rank(1).points)[0][0])
         search = Search(model, 1, watch.part(0.0, 0.0))
         return math.exp(float(search.heap[0, KEY_TIE]) * STEP) if search.gap is None and search.count else 0.0
 
     def schedule(self, program: Program, extent: int) -> Schedule:
-        """See `ProgramFamily`."""
+        """Return a program as the schedule of one extent, see `ProgramFamily.schedule`."""
         return schedule_at(cast(Schedule, program), self.workload.axis, extent)
 
 
-def _replaced(schedule: Schedule, options: Mapping[str, OptionValue]) -> Schedule:
+def _replace_options(schedule: Schedule, options: Mapping[str, OptionValue]) -> Schedule:
     fields = {name: getattr(schedule, name) for name in schedule.__struct_fields__}
     return Schedule(**{**fields, "options": options})
 
@@ -266,7 +271,7 @@ def _points(model: CpuModel, schedules: Sequence[Schedule]) -> Ints:
 
 
 def _in_calls(schedule: Schedule, axis: str) -> bool:
-    """Whether the axis's loop is one of calls of microkernels."""
+    """Return whether the loop of the axis consists of microkernel calls."""
     return all(factor == 1 for factor in schedule.tiles[axis][:-2])
 
 

@@ -1,16 +1,25 @@
 """Exact ranking of the CPU space.
 
-Order of points: time in steps of 0.1 % (equal steps are ties), then fewer copies and more operands packed ahead,
-sequential before parallel, more accumulators, unrolled steps nearest to 8, then tiles from the inside out: larger
-volume of the L1 tile, its smaller extents axis by axis, calls and register factors, order of l1, larger L2 tile, larger
-chunk, orders of l2, l3, outer.
-Points that describe the same loop nest (a loop of the same trips at another named level, an order of loops that do not
-exist) are listed once, the first of them.
+Order of points
+---------------
+Points are ordered by time, in steps of 0.1 %. Points in one step are ties, and are ordered by these keys in turn:
 
-Small spaces are evaluated whole. Larger ones: `cpu.times.search` finds the best time of every L1 tile with every
-microkernel exactly, for each choice of packing and each distribution over the cores that a lower bound does not
-exclude; then only the winners' outer tiles and orders are written out (`cpu.model.points`), in the order above, until
-there are enough.
+1. fewer copies, and more operands packed ahead,
+2. sequential before parallel,
+3. more accumulators,
+4. unrolled steps nearest to 8,
+5. tiles from the inside out: larger volume of the L1 tile, its smaller extents axis by axis, calls and register
+factors, order of l1, larger L2 tile, larger chunk, orders of l2, l3 and outer.
+
+Of points with the same loop nest only the first one is listed. Such points differ in the level of a loop, or in the
+order of loops of one iteration.
+
+Method
+------
+Small spaces are evaluated exhaustively. In larger ones, `cpu.times.search` finds the best time of every microkernel on
+every L1 tile exactly, for each packing and each distribution over the cores that a lower bound does not exclude. Then
+outer tiles and orders of the best ones are written out (`cpu.model.points`), in the order above, until there are enough
+points.
 """
 
 from __future__ import annotations
@@ -33,28 +42,28 @@ __all__ = ["EXHAUSTIVE_LIMIT", "rank", "rank_exhaustively"]
 EXHAUSTIVE_LIMIT = 400_000
 """Largest space that is evaluated point by point."""
 _NODES, _NODES_DISTINCT = 2, 32
-"""Nodes that are kept for each point wanted; four times as many, in a second search, where they do not suffice."""
+"""Nodes kept for each point wanted. If they do not suffice, a second search keeps four times as many."""
 _SAMPLE = 2_000
-"""Points drawn where the time does not suffice for anything else."""
+"""Points drawn at random if the time suffices for nothing else."""
 _SEARCHING = 0.9
-"""Share of the work that the search counts as, before points are written out."""
+"""Share of the progress that the search counts for; the rest is writing out points."""
 _SEARCH_TIME = 0.75
-"""Share of the time that is left which it may take."""
+"""Share of the remaining time that the search may take."""
 
 
 def rank(model: CpuScoring, top_k: int, watch: Watch | None = None, *, distinct: bool = False) -> Ranking:
-    """Return the first `top_k` legal points of the order above.
+    """Return the first `top_k` legal points, in the order of the module docstring.
 
     Parameters
     ----------
     model
-        Of the workload on the CPU.
+        The model of the workload on the CPU.
     top_k
-        Points wanted, >= 1; fewer come back only where fewer different loop nests are legal, or the time is up.
+        Points wanted, >= 1. Fewer are returned only if there are fewer legal loop nests, or the time is up.
     watch
-        May end the search early; the guarantee then says how much faster an unseen point might be.
+        The time limit. If it ends the search, the guarantee says how much faster an unseen point can be.
     distinct
-        One point, the first, of each predicted time; of so many as `FirstPoints` finds.
+        Return the first point of each predicted time, of as many points as `FirstPoints` looks at.
     """
     watch = watch or Watch()
     if model.space.size <= EXHAUSTIVE_LIMIT:
@@ -82,7 +91,7 @@ def rank(model: CpuScoring, top_k: int, watch: Watch | None = None, *, distinct:
 
 
 def rank_exhaustively(model: CpuScoring, top_k: int, watch: Watch | None = None, *, distinct: bool = False) -> Ranking:
-    """Return the same as `rank` by evaluating every point of the space, which no time limit ends."""
+    """Return the ranking of `rank` by evaluating every point of the space, without a time limit."""
     slabs = Slabs(model, Watch(progress=watch.report if watch else None))
     numbers, steps = [], []
     for legal_numbers, _, times in slabs:
@@ -95,7 +104,7 @@ def rank_exhaustively(model: CpuScoring, top_k: int, watch: Watch | None = None,
     begin = 0
     while begin < len(legal) and not first.is_full:
         most = min(begin + max(4 * top_k, 1000), len(legal))
-        end = int(np.searchsorted(step, step[most - 1], side="right"))  # steps are taken whole
+        end = int(np.searchsorted(step, step[most - 1], side="right"))  # only whole tie steps
         first.take(model.space.points_at(legal[begin:end]))
         begin = end
     return slabs.ranking(first.points, first.num_alike, alike_is_exact=False)

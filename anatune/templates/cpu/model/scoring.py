@@ -1,7 +1,7 @@
-"""Times and rules of CPU schedules: one workload on one CPU, batches of points.
+"""Predicted times and rules of CPU schedules, for batches of points of one workload on one CPU.
 
-Physics: `cpu.times.microkernel` (registers, ports, latency), `cpu.times.traffic` (caches), `cpu.times.point`
-(time).
+The physics is in `cpu.times.microkernel` (registers, ports, latency), `cpu.times.traffic` (caches) and
+`cpu.times.point` (time).
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ __all__ = ["COLUMNS", "PARTS", "CpuScoring", "microkernel_rules", "parallel_rule
 PARTS = (
     "fma_s", "load_s", "latency_s", "issue_s", "overhead_s", "l2_s", "l3_s", "dram_s", "packing_s", "start_s",
 )  # fmt: skip
-"""Parts of a prediction, seconds. fma .. issue bind the microkernel's steps (the largest counts), overhead_s is added
-to them; l2_s, l3_s, dram_s are the transfers that come from there."""
+"""Parts of a prediction, in seconds.
+
+The largest of fma_s, load_s, latency_s and issue_s is the time of the steps of the microkernel, to which overhead_s is
+added. l2_s, l3_s and dram_s are the transfers from these levels.
+"""
 COLUMNS = tuple(column.name.lower() for column in CpuCol if CpuCol.TIME_S < column < CpuCol.RULE)
-"""Names of `Evaluation.columns` that come straight from `cpu.times.point.run_points`."""
+"""Names of those `Evaluation.columns` that `cpu.times.point.run_points` computes."""
 
 
 _RESOURCES = (
@@ -40,7 +43,7 @@ _RESOURCES = (
 
 
 def microkernel_rules(most_registers: float, most_multiply_adds: float) -> tuple[Rule, Rule]:
-    """Return what limits a microkernel."""
+    """Return the rules that limit a microkernel."""
     return (
         Rule(
             "microkernel_registers",
@@ -52,24 +55,24 @@ def microkernel_rules(most_registers: float, most_multiply_adds: float) -> tuple
 
 
 def parallel_rule(hardware: CpuSpec) -> Rule:
-    """Return when a loop may be distributed over the cores."""
+    """Return the rule for loops that are distributed over the cores."""
     text = "a parallel loop needs two iterations and two cores; cores of the device"
     return Rule("parallel_cores", text, hardware.compute.num_cores)
 
 
 class CpuScoring(AnalyticalModel):
-    """What is known of single points; `CpuModel` ranks and explains them.
+    """Legality and predicted times of points. `CpuModel` adds the ranking.
 
     Guarantees: safe to share between threads.
 
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        The computation and the spec of the CPU.
     space : CpuSpace, optional
         The space of the points; a new one by default.
     simd : str, optional
-        Axis to vectorise in the new space instead of the rule's choice.
+        Axis to vectorise in the new space instead of the choice of the rule.
     constants : sequence of str, optional
         Operands that the new space packs at no cost; by default those of the rule of `cpu.microkernels`.
     """
@@ -107,16 +110,16 @@ class CpuScoring(AnalyticalModel):
 
     @property
     def least_flop(self) -> float:
-        """Operations that are not with padding."""
+        """Operations without those on padding."""
         return float(self.nest.inside_share.prod()) * self.workload.flop
 
     def raw(self, points: Points) -> Floats:
-        """Score points: (num_points, NUM_RESULTS) float64, a column for each result of `CpuCol`."""
+        """Score points: (num_points, NUM_RESULTS) float64, one column for each result of `CpuCol`."""
         return self._run(points, PREDICT, full=True)[2].T
 
     def _run(self, points: Points, task: int, *, full: bool = False, compiled: Floats | None = None) -> Scores:
         """Return rule codes, seconds and columns of `points` (NUM_RESULTS, num_points; no rows unless `full`)."""
-        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
+        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # numba recompiles for read-only arrays
         size = len(points)
         chunk = new_chunk(
             points.shape[1], self.nest.uses.shape[1], self.nest.uses.shape[0], len(self.machine.size_bytes)
@@ -129,8 +132,8 @@ class CpuScoring(AnalyticalModel):
     def _columns(self, out: Floats, time_s: Floats) -> Columns:
         """Name the quantities of a prediction.
 
-        `COLUMNS` (seconds, bytes, counts), "gflop_per_s", "occupancy", "waves", "<level>_over_bound" (traffic over the
-        I/O lower bound) and the features "fma_share", "intensity_l1" .. (FLOP/byte).
+        They are `COLUMNS` (seconds, bytes, counts), "gflop_per_s", "occupancy", "waves", "<level>_over_bound" (traffic
+        over the I/O lower bound), and the features "fma_share", "intensity_l1", ... (FLOP/byte).
         """
         columns = {name: out[row] for row, name in enumerate(COLUMNS, start=CpuCol.TIME_S.row + 1)}
         work = self.workload.flop or self.workload.num_points
@@ -158,11 +161,11 @@ class CpuScoring(AnalyticalModel):
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:
-        """Cache level -> least bytes that enter it: compulsory, or ``2 * points * bytes / sqrt(S * window)``.
+        """Cache level -> least bytes that enter it: the compulsory ones, or ``2 * points * bytes / sqrt(S * window)``.
 
-        For contractions of two operands a cache of S elements serves at most ``(2 S)^1.5`` of the points of a phase
-        that loads S; windows let an input element serve several kernel positions. Source: [IOLB] Sec. 5; [IOOpt]
-        Table 1 (matmul, convolution).
+        For contractions of two operands, a cache of S elements serves at most ``(2 S)^1.5`` of the points of a phase
+        that loads S. Windows let an input element serve several kernel positions. Source: [IOLB] Sec. 5; [IOOpt] Table
+        1 (matmul, convolution).
         """
         workload = self.workload
         element = DTYPE_BYTES[workload.dtype]

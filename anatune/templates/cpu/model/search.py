@@ -1,4 +1,8 @@
-"""Search of a CPU space: best microkernels on L1 tiles for each choice of packing and cores (`cpu.times.search`)."""
+"""Search of a CPU space for the best microkernels on L1 tiles, for each packing and number of threads.
+
+`cpu.times.search` has the method and the proof. This module orders the groups and classes by their bounds, watches the
+time limit, and calls the compiled functions.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,33 @@ from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.templates.base.factor import divisors
 from anatune.templates.base.watch import Watch
 from anatune.templates.cpu.microkernels import pair_calls
-from anatune.templates.cpu.model.groups import Groups, floor_cycles
+from anatune.templates.cpu.model.groups import PointGroups, floor_cycles
 from anatune.templates.cpu.model.order import STEP
 from anatune.templates.cpu.model.pack import REGISTER_LIMIT
 from anatune.templates.cpu.model.scoring import CpuScoring
-from anatune.templates.cpu.times.classes import KEY_TIE, KEY_TILES, Floors, L1Tiles, Options, SearchClass, Terms, Tiles
+from anatune.templates.cpu.times.classes import (
+    KEY_TIE,
+    KEY_TILES,
+    Floors,
+    L1Tiles,
+    LatticeTiles,
+    MicrokernelOptions,
+    SearchClass,
+    Terms,
+)
 from anatune.templates.cpu.times.lattice import capacities, cover
 from anatune.templates.cpu.times.search import best_kernels
 
-__all__ = ["Lattice", "Search"]
+__all__ = ["Search", "TileLattice"]
 
 _PART = 1024
-"""Most tiles between two looks at the clock."""
+"""Most tiles between two checks of the time limit."""
 _FIRST_PART = 64
-"""L1 tiles that are completed first: what they reach excludes most of the others."""
+"""Number of L1 tiles that are completed first. Their times exclude most of the others."""
 
 
-class Lattice:
-    """All tiles whose extents divide the nest's, and those that may be L2 tiles or chunks."""
+class TileLattice:
+    """All tiles whose extents divide those of the nest, and which of them can be L2 tiles or chunks."""
 
     def __init__(self, model: CpuScoring) -> None:
         space, nest = model.space, model.nest
@@ -53,10 +66,13 @@ class Lattice:
         unrolled = [a for a in range(len(lists)) if nest.is_reduction[a] and a != simd]
         blocked = [a for a in range(len(lists)) if a not in unrolled]
         sequence = np.array([*blocked, *unrolled], dtype=np.int64)
-        self.options = Options(sequence, *_kernel_options(model, lists), len(blocked))
+        self.options = MicrokernelOptions(sequence, *_kernel_options(model, lists), len(blocked))
 
     def fits(self, large: Ints) -> Bools:
-        """Return whether each tile's extents are multiples of the axes' divisors: (A, divisors, len(large)) bool."""
+        """Return whether each extent of a tile is a multiple of each divisor of its axis.
+
+        The array is (A, divisors, len(large)) bool.
+        """
         are_multiples = np.zeros((len(self._lists), max(map(len, self._lists)), len(large)), dtype=bool)
         for a, choices in enumerate(self._lists):
             are_multiples[a, : len(choices)] = self.tiles[large, a] % np.asarray(choices)[:, None] == 0
@@ -64,7 +80,7 @@ class Lattice:
 
 
 def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[Ints, Ints]:
-    """Return calls, kernel (0: pair) and larger kernel of each divisor of each axis, see `Options`."""
+    """Return calls, kernel (0: pair) and larger kernel for each divisor of each axis, see `MicrokernelOptions`."""
     space = model.space
     registers = int(REGISTER_LIMIT * model.hardware.compute.num_vector_registers)
     reductions = {axis.name for axis in model.workload.reduction_axes}
@@ -88,21 +104,21 @@ def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[In
 
 
 def _share_before(number: int, count: int) -> float:
-    """Return the share of the work that lies before one of several groups, sorted by their bounds.
+    """Return the share of the work before one of several groups, which are sorted by their bounds.
 
-    The first ones take nearly all of it: they find what excludes the others. Only progress is told by it.
+    The first ones take nearly all the time, because their times exclude the others. This only matters for progress.
     """
     weights = 1.0 / np.arange(1.0, count + 1.0) ** 2
     return float(weights[:number].sum() / weights.sum())
 
 
-class Search(Groups):
-    """Finds the best `kept` nodes (L1 tile, microkernel, l1 order, packing, distribution) of the space."""
+class Search(PointGroups):
+    """The `kept` best nodes (L1 tile, microkernel, l1 order, packing, distribution) of the space."""
 
     def __init__(self, model: CpuScoring, kept: int, watch: Watch) -> None:
         super().__init__(model)
         self._watch = watch
-        self.lattice = Lattice(model)
+        self.lattice = TileLattice(model)
         self.floor: Floats = floor_cycles(model, self.lattice.tiles)
         self._floors: dict[bytes, Floors] = {}
         self.heap: Floats = np.full((kept, KEY_TILES + 3 * len(model.space.axes) + 2), np.inf)
@@ -131,23 +147,23 @@ class Search(Groups):
             self.gap = max(0.0, best / lowest_open - 1.0)
 
     def _limit(self) -> float:
-        """Return a time above which nothing can be among the best nodes."""
+        """Return a time above which no node is among the best ones."""
         if self.count < len(self.heap):
             return math.inf
         return math.exp((float(self.heap[0, KEY_TIE]) + 1.0) * STEP) * (1.0 + 1e-9)
 
     def _run_group(self, packed: Bools, parallel: int, threads: float, watch: Watch) -> float:
-        """Search all classes of a group; return the lowest bound of what the time limit left out."""
+        """Search all classes of a group; return the lowest bound of the tiles left at the time limit."""
         model, lattice = self.model, self.lattice
         nest, machine = model.nest, model.machine
         caches, fixed = self._conditions(packed, parallel, threads)
         size, fill_s = caches.size, caches.fill_s
-        whole_moved, whole = self._whole_bytes(packed)
+        whole_moved, nest_capacity = self._whole_bytes(packed)
         capacity, moved = capacities(nest, machine, lattice.tiles, packed)
-        inside = ((capacity > size) * moved) @ fill_s * (1.0 - 1e-12)  # decided by the loops inside an L1 tile
-        around = ((capacity <= size) & (whole > size)) @ (fill_s * whole_moved) * (1.0 - 1e-12)
+        inside_s = ((capacity > size) * moved) @ fill_s * (1.0 - 1e-12)  # caches that do not hold the L1 tile
+        around_s = ((capacity <= size) & (nest_capacity > size)) @ (fill_s * whole_moved) * (1.0 - 1e-12)
         floors = self._floors.setdefault(packed.tobytes(), Floors(self.floor.copy(), np.full(len(self.floor), np.nan)))
-        tiles = Tiles(caches, lattice.tiles, lattice.divisor_of, lattice.stride, capacity, moved)
+        tiles = LatticeTiles(caches, lattice.tiles, lattice.divisor_of, lattice.stride, capacity, moved)
         chunk_worth = self._worths(0, tiles, lattice.chunks, lattice.whole, np.zeros(1))
         shares = np.ones(len(lattice.chunks))
         possible = np.ones(len(lattice.chunks), dtype=bool)
@@ -160,10 +176,10 @@ class Search(Groups):
 
             def bounds(rows: Ints, worth: Floats, share: float = share) -> Floats:
                 core_s = share * floors.cycles[rows] / machine.core.clock_hz
-                return self._time(core_s, share * (worth + inside[rows]), fixed) * (1.0 - 1e-12)
+                return self._time(core_s, share * (worth + inside_s[rows]), fixed) * (1.0 - 1e-12)
 
             everything = np.arange(len(lattice.tiles))
-            bound = bounds(everything, around)
+            bound = bounds(everything, around_s)
             if float(bound.min()) > self._limit():
                 break  # shares ascend
             if self._watch.is_over:
@@ -171,7 +187,7 @@ class Search(Groups):
                 break
             chosen = possible & (shares == share)
             middle_worth = self._worths(1, tiles, lattice.middle, lattice.chunks[chosen], chunk_worth[chosen])
-            own = SearchClass(
+            search_class = SearchClass(
                 number=len(self.classes),
                 parallel=parallel,
                 pack_tie=int(packed @ nest.pack_ties),
@@ -182,7 +198,7 @@ class Search(Groups):
                 middle=lattice.middle,
                 middle_worth=middle_worth,
             )
-            self.classes.append(own)
+            self.classes.append(search_class)
             by_bound = np.argsort(bound, kind="stable")
             by_bound = by_bound[np.isfinite(bound[by_bound])]
             around_l2 = self._largest(lattice.middle, middle_worth)
@@ -199,8 +215,8 @@ class Search(Groups):
                 order = np.argsort(exact, kind="stable")
                 order = order[np.isfinite(exact[order])]
                 self.count, evaluated = best_kernels(
-                    nest, machine, own, lattice.options, L1Tiles(rows[order], exact[order], worth[order]), floors,
-                    self.heap, self.count,
+                    nest, machine, search_class, lattice.options, L1Tiles(rows[order], exact[order], worth[order]),
+                    floors, self.heap, self.count,
                 )  # fmt: skip
                 self.num_evaluated += evaluated
                 self.num_bounded += len(rows)
@@ -209,22 +225,22 @@ class Search(Groups):
         return lowest_open
 
     def _largest(self, large: Ints, worth: Floats) -> tuple[Ints, Floats, Bools]:
-        """Return what `cover` asks of large tiles: in ascending order of worth, and what they are multiples of."""
+        """Return large tiles as `cover` takes them: in ascending order of worth, with their divisors."""
         by_worth = np.argsort(worth, kind="stable")
         return large[by_worth], worth[by_worth], self.lattice.fits(large[by_worth])
 
-    def _worths(self, level: int, tiles: Tiles, small: Ints, large: Ints, large_worth: Floats) -> Floats:
-        """Return what `cover` says of the tiles `small`, part by part.
+    def _worths(self, level: int, tiles: LatticeTiles, small: Ints, large: Ints, large_worth: Floats) -> Floats:
+        """Return the worth of the tiles `small`, computed by `cover` in several parts.
 
         Raises
         ------
         TimeoutError
             The time is up.
         """
-        nest, worth, around = self.model.nest, np.empty(len(small)), self._largest(large, large_worth)
+        nest, worth, sorted_large = self.model.nest, np.empty(len(small)), self._largest(large, large_worth)
         for start in range(0, len(small), _PART):
             if self._watch.is_over:
                 raise TimeoutError
             part = slice(start, start + _PART)
-            worth[part] = cover(nest, level, tiles, small[part], *around)
+            worth[part] = cover(nest, level, tiles, small[part], *sorted_large)
         return worth

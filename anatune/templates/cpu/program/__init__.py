@@ -1,1 +1,1 @@
-"""CPU schedules to TVMScript and LLVM IR."""
+"""Code generation: CPU schedules to TVMScript and LLVM IR."""

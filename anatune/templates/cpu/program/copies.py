@@ -1,4 +1,4 @@
-"""Copies of operands as TVMScript: padded, reordered, or packed in slivers, with the loops that fill them."""
+"""Copies of operands as TVMScript (padded, reordered, or packed in slivers), with the loops that fill them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anatune.emit.script import Script, affine, buffer_type, open_function, whol
 from anatune.templates.cpu.program.extents import FIXED, Extents
 from anatune.templates.cpu.program.kernels import Kernels
 from anatune.templates.cpu.program.layout import Slivers, Strided, SumsOfSlivers
-from anatune.templates.cpu.program.nest import Loop, LoopNest, Part
+from anatune.templates.cpu.program.nest import LoopNest, NestLoop, Part
 
 __all__ = ["copy_function", "write_copy"]
 
@@ -23,9 +23,9 @@ _LOWEST = {
     "bfloat16": 'T.reinterpret("bfloat16", T.uint16(0xFF80))',
     "int8": "T.int8(-128)",
 }
-"""Neutral element of the largest value."""
+"""Neutral elements of the maximum."""
 _SHORT = 4
-"""Elements of a dimension that is written without a loop."""
+"""Most elements of a dimension that is written without a loop."""
 
 
 def copy_function(kernels: Kernels, layout: Strided | Slivers, *, parallel: bool) -> str:
@@ -47,35 +47,35 @@ def write_copy(
     extents: Extents = FIXED,
 ) -> None:
     """Write the loops that fill `target` with an operand in its layout."""
-    copy = _Copy(text, kernels.nest, kernels.workload, layout.access, layout.dtype, target, parallel, extents)
+    copy = _CopyWriter(text, kernels.nest, kernels.workload, layout.access, layout.dtype, target, parallel, extents)
     if isinstance(layout, Strided):
-        copy.strided(layout)
+        copy.write_strided(layout)
         return
     has_sums = layout.size > layout.sums_at
     if has_sums:
         text.line(f'{target}_sum = T.sblock_alloc_buffer((1,), "int32")')
-    copy.slivers(layout)
+    copy.write_slivers(layout)
     if has_sums:
-        copy.sums(SumsOfSlivers(layout))
+        copy.write_sums(SumsOfSlivers(layout))
 
 
 @dataclass(frozen=True)
-class _Copy:
-    """One copy while it is written down."""
+class _CopyWriter:
+    """The writer of one copy."""
 
     text: Script
     nest: LoopNest
     workload: Workload
     access: Access
     dtype: str
-    """What the copy holds: another dtype than the tensor's holds its elements less the zero point."""
+    """Dtype of the copy. If it differs from that of the tensor, the copy holds the elements minus the zero point."""
     target: str
     parallel: bool
     extents: Extents
 
     @property
     def shape(self) -> tuple[int | str, ...]:
-        """The tensor's."""
+        """The shape of the tensor."""
         return self.extents.shape(self.access)
 
     def _block(self, size: int | str) -> None:
@@ -84,7 +84,7 @@ class _Copy:
         self.text.line(f"T.writes({self.target}[0:{size}])")
 
     def _fill(self) -> str:
-        """Value outside the tensor: the neutral element of the body."""
+        """Return the element outside the tensor: the neutral element of the body."""
         if self.nest.flips(self.access):
             return f"T.int8({self.access.zero_point ^ -128})"
         if self.workload.body != "max":
@@ -92,18 +92,18 @@ class _Copy:
         return _LOWEST[self.access.dtype]
 
     def _element(self, indices: Sequence[str]) -> str:
-        """Return an element as copies hold it."""
+        """Return an element in the form that the copy holds."""
         element = f"{self.access.tensor}[{', '.join(self.extents.indices(self.access, indices))}]"
         if self.dtype != self.access.dtype:
             zero_point = f' - T.Cast("{self.dtype}", {self.access.zero_point})' if self.access.zero_point else ""
             return f'T.Cast("{self.dtype}", {element}){zero_point}'
         return f"T.bitwise_xor({element}, T.int8(-128))" if self.nest.flips(self.access) else element
 
-    def strided(self, layout: Strided) -> None:
+    def write_strided(self, layout: Strided) -> None:
         """Fill the part that the tensor has, then the borders, slab by slab.
 
-        A last dimension of few elements (groups of three channels that are filled up) is written at once, element by
-        element: LLVM makes vectors of its neighbours then. Zen 3, 224x224 pixels: 330 us with a border of its own.
+        A short last dimension (groups of three channels that are filled up) is written at once, element by element:
+        then LLVM vectorises the neighbours. Source: Zen 3, 224x224 pixels: 330 us if its border is separate.
         """
         self._block(layout.size)
         bounds: list[tuple[int, int]] = []
@@ -114,18 +114,18 @@ class _Copy:
         last = layout.dimensions[-1]
         is_short = last.pitch == 1 and bounds[-1][0] == 0 < bounds[-1][1] < last.size <= _SHORT
         boxes = [(list(bounds), False)]
-        for place, (start, stop) in enumerate(bounds[:-1] if is_short else bounds):
-            size = layout.dimensions[place].size
-            full = [(0, other.size) for other in layout.dimensions[place + 1 :]]
+        for number, (start, stop) in enumerate(bounds[:-1] if is_short else bounds):
+            size = layout.dimensions[number].size
+            full = [(0, other.size) for other in layout.dimensions[number + 1 :]]
             for slab in ((0, start), (stop, size)):
                 if slab[1] > slab[0]:
-                    boxes.append(([*bounds[:place], slab, *full], True))
+                    boxes.append(([*bounds[:number], slab, *full], True))
         for box, is_border in boxes:
             self._box(layout, box, is_border, at_once=is_short and not is_border)
         self.text.close()
 
     def _box(self, layout: Strided, box: Sequence[tuple[int, int]], is_border: bool, *, at_once: bool) -> None:
-        """Fill the elements between bounds of each dimension; `at_once`: those of the last one without a loop."""
+        """Fill the elements between bounds of each dimension; with `at_once`, the last dimension without a loop."""
         depth = self.text.depth
         terms: Terms = []
         constant = 0
@@ -135,20 +135,20 @@ class _Copy:
             constant += start * dimension.pitch
             position = str(start + dimension.low)
             if stop - start > 1 and not (at_once and number == len(box) - 1):
-                kind = "T.parallel" if parallel else "range"
+                loop_kind = "T.parallel" if parallel else "range"
                 parallel = False
                 size = self.shape[dimension.index]
                 count = size if isinstance(size, str) and not self.extents.whole else stop - start
-                self.text.open(f"for d{number} in {kind}({count}):")
+                self.text.open(f"for d{number} in {loop_kind}({count}):")
                 terms.append((f"d{number}", dimension.pitch))
                 position = affine([(f"d{number}", 1)], start + dimension.low)
             indices[dimension.index] = position
         if at_once:
             last = layout.dimensions[-1]
-            for place in range(last.size):
-                indices[last.index] = str(place + last.low)
-                value = self._element(indices) if place < box[-1][1] else self._fill()
-                self.text.line(f"{self.target}[{affine(terms, constant + place)}] = {value}")
+            for offset in range(last.size):
+                indices[last.index] = str(offset + last.low)
+                value = self._element(indices) if offset < box[-1][1] else self._fill()
+                self.text.line(f"{self.target}[{affine(terms, constant + offset)}] = {value}")
         elif all(stop > start for start, stop in box):
             value = self._fill() if is_border else self._element(indices)
             self.text.line(f"{self.target}[{affine(terms, constant)}] = {value}")
@@ -156,8 +156,8 @@ class _Copy:
             self.text.line("T.evaluate(0)")
         self.text.close(self.text.depth - depth)
 
-    def slivers(self, layout: Slivers) -> None:
-        """Walk the packed form in its own order, so that writes are contiguous."""
+    def write_slivers(self, layout: Slivers) -> None:
+        """Fill the packed form in its own order, so that writes are contiguous."""
         nest, extents = self.nest, self.extents
         self._block(extents.count(layout))
         for definition in extents.definitions:
@@ -165,19 +165,19 @@ class _Copy:
         axes = [axis for axis in nest.parts if self.access.uses(axis)]
         depth = self.text.depth
         parallel = self.parallel and self.target != "packed"
-        variables: dict[Loop, str] = {}
+        variables: dict[NestLoop, str] = {}
         for number, loop in enumerate(loop for loop in nest.cache if loop.axis in axes):
-            kind = "T.parallel" if parallel and number == 0 else "range"
-            self.text.open(f"for o{number} in {kind}({loop.extent}):")
+            loop_kind = "T.parallel" if parallel and number == 0 else "range"
+            self.text.open(f"for o{number} in {loop_kind}({loop.extent}):")
             variables[loop] = f"o{number}"
-        inside = self.text.depth
+        part_depth = self.text.depth
         for parts in itertools.product(*(extents.parts(axis, nest.parts[axis]) for axis in axes)):
             self._sliver(layout, dict(zip(axes, parts, strict=True)), variables)
-            self.text.close(self.text.depth - inside)
+            self.text.close(self.text.depth - part_depth)
         self.text.close(self.text.depth - depth)
         self.text.close()
 
-    def _sliver(self, layout: Slivers, parts: dict[str, Part], variables: dict[Loop, str]) -> None:
+    def _sliver(self, layout: Slivers, parts: dict[str, Part], variables: dict[NestLoop, str]) -> None:
         nest, extents = self.nest, self.extents
         sizes = {axis: options[0].size for axis, options in nest.parts.items()}
         sizes.update({axis: part.size for axis, part in parts.items()})
@@ -197,7 +197,7 @@ class _Copy:
                 position[axis].append((first, elements))
         for number, loop in enumerate(layout.walk):
             self.text.open(f"for k{number} in range({loop.extent}):")
-            terms.append(extents.moved(f"k{number}", calls, layout, loop, sizes))
+            terms.append(extents.loop_term(f"k{number}", calls, layout, loop, sizes))
             position[loop.axis].append((f"k{number}", loop.step))
         for axis in layout.rows:
             if count := extents.rows(axis, f"c_{axis}", sizes[axis]):
@@ -238,14 +238,14 @@ class _Copy:
         self.text.line(f"{self.target}[{affine(terms, constant)}] = {value}")
 
     def _indices(self, position: Mapping[str, Terms], start: Mapping[str, int]) -> list[str]:
-        """Return the tensor's index along each dimension.
+        """Return the index of an element along each dimension of the tensor.
 
         Parameters
         ----------
         position : mapping of str to list of (str, int)
-            Axis -> variables, and how many of its elements each counts.
+            Axis -> variables, and the number of elements that each counts.
         start : mapping of str to int
-            Axis -> element that they begin at; 0 where it is left out.
+            Axis -> first element; 0 if left out.
         """
         indices = []
         for terms, offset in zip(self.access.indices, self.access.offsets, strict=True):
@@ -253,8 +253,8 @@ class _Copy:
             indices.append(affine(words, offset + sum(start.get(t.axis, 0) * t.coefficient for t in terms)))
         return indices
 
-    def sums(self, layout: SumsOfSlivers) -> None:
-        """Write the sums along the reduction, times minus the shift, behind the slivers, byte by byte."""
+    def write_sums(self, layout: SumsOfSlivers) -> None:
+        """Write minus the shift times the sums along the reduction after the slivers, byte by byte."""
         nest, slivers = self.nest, layout.slivers
         assert nest.group is not None
         axes = [axis for axis in nest.parts if self.access.uses(axis)]
@@ -283,8 +283,8 @@ class _Copy:
         for name, extent, *_ in loops:
             self.text.open(f"for {name} in range({extent}):")
         self.text.line(f"{self.target}_sum[0] = 0")
-        inside = self.text.depth
-        position = {axis: [(name, step) for name, _, _, own, step in loops if own == axis] for axis in parts}
+        column_depth = self.text.depth
+        position = {axis: [(name, step) for name, _, _, moved, step in loops if moved == axis] for axis in parts}
         for reduced in self.workload.reduction_axes:
             if self.access.uses(reduced.name):
                 self.text.open(f"for e_{reduced.name} in range({reduced.extent}):")
@@ -293,7 +293,7 @@ class _Copy:
         indices = self._indices(position, start)
         element = f'T.Cast("int32", {self.access.tensor}[{", ".join(self.extents.indices(self.access, indices))}])'
         self.text.line(f"{self.target}_sum[0] = {self.target}_sum[0] + {element}")
-        self.text.close(self.text.depth - inside)
+        self.text.close(self.text.depth - column_depth)
         base = layout.base + sum(layout.call_stride(axis, part.start, sizes) for axis, part in parts.items())
         address = affine([(name, stride) for name, _, stride, _, _ in loops], base)
         for byte in range(DTYPE_BYTES["int32"]):

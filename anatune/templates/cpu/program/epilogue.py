@@ -1,4 +1,4 @@
-"""What a microkernel does behind its reduction: earlier calls' sums, fused steps, and the stores, as LLVM IR."""
+"""The part of a microkernel after its reduction, as LLVM IR: sums of earlier calls, fused steps, and stores."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.llvm import LlvmCode
 from anatune.templates.cpu.program.register_tile import Bases, Microkernel, Result, Tile
 
-__all__ = ["added", "finish", "fused"]
+__all__ = ["add_earlier_sums", "apply_step", "finish"]
 
 
-def added(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) -> Tile:
-    """Add what earlier calls left behind, if this call is not the first one.
+def add_earlier_sums(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) -> Tile:
+    """Add the sums of earlier calls, unless this call is the first one.
 
-    Behind the reduction: sums that it starts from would have to come in before the first product, from as far away as
-    the result lies; here they were asked for that long ago.
+    This happens after the reduction. If the reduction started from these sums, the first product would wait for them,
+    from as far away as the result is. Here they were prefetched long ago.
     """
     before = "done" if kernel.trips else "entry"
     code.line("  %bit = and i32 %flags, 1")
@@ -36,7 +36,7 @@ def added(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) -> Til
 
 
 def _load_result(code: LlvmCode, kernel: Microkernel, base: str, result: Result) -> Tile:
-    """Load the tile that earlier calls left behind."""
+    """Load the tile of sums that earlier calls stored."""
     loaded: Tile = {}
     for vector in range(kernel.num_vectors):
         used = kernel.used_lanes(vector)
@@ -52,13 +52,13 @@ def _load_result(code: LlvmCode, kernel: Microkernel, base: str, result: Result)
                 offset = result.rows[group[0]] + start + lane * result.lane_stride
                 columns.append(code.load_vector(code.address(base, result.dtype, offset), result.dtype, 1, len(group)))
             rows = code.transpose(columns)
-            for place, row in enumerate(group):
-                loaded[row, vector] = rows[place]
+            for number, row in enumerate(group):
+                loaded[row, vector] = rows[number]
     return loaded
 
 
 def finish(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) -> None:
-    """Divide and apply the epilogue (after the last call only), and store."""
+    """Divide and apply the epilogue (in the last call only), and store."""
     result = kernel.result
     if kernel.simd_reduction:
         _finish_scalar(code, kernel, bases, final)
@@ -79,7 +79,7 @@ def finish(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) -> No
 
 
 def _epilogue(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) -> tuple[LlvmCode, Tile]:
-    """Apply the fused steps; the code that comes back computes in the dtype of their values."""
+    """Apply the fused steps; return code that computes in the dtype of the values, and the values."""
     pointers = iter(bases.epilogue)
     values = dict(final)
     if kernel.count != 1:
@@ -87,24 +87,24 @@ def _epilogue(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) ->
     for step, operand in kernel.epilogue:
         pointer = next(pointers) if operand is not None else ""
         loaded: Tile = {}
-        behind = code
+        next_code = code
         for (row, vector), value in values.items():
             key = (0, 0)
             if operand is not None:
-                place = vector * kernel.lanes * operand.lane_stride
-                key = (operand.rows[row], place)
+                start = vector * kernel.lanes * operand.lane_stride
+                key = (operand.rows[row], start)
                 if key not in loaded:
-                    address = code.address(pointer, operand.dtype, operand.rows[row] + place)
+                    address = code.address(pointer, operand.dtype, operand.rows[row] + start)
                     view = code.of("float32") if step in FACTOR_STEPS else code
                     used = kernel.used_lanes(vector)
                     loaded[key] = view.load_vector(address, operand.dtype, operand.lane_stride, used)
-            behind, values[row, vector] = fused(code, step, value, loaded.get(key, ""), kernel.result)
-        code = behind
+            next_code, values[row, vector] = apply_step(code, step, value, loaded.get(key, ""), kernel.result)
+        code = next_code
     return code, values
 
 
-def fused(code: LlvmCode, step: str, value: str, operand: str, result: Result) -> tuple[LlvmCode, str]:
-    """Return a vector after a fused step with its operand, if it has one, and the code that computes in its dtype."""
+def apply_step(code: LlvmCode, step: str, value: str, operand: str, result: Result) -> tuple[LlvmCode, str]:
+    """Return (code, vector) after a fused step with its operand, if it has one; the code computes in the new dtype."""
     if not operand:
         return code, FUNCTIONS[step](code, value)
     if step not in FACTOR_STEPS:
@@ -140,7 +140,7 @@ def _store(code: LlvmCode, values: Tile, base: str, result: Result, kernel: Micr
 
 
 def _finish_scalar(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Tile) -> None:
-    """Reduce each accumulator to one element; go on from, divide, finish and store it as lane 0 of a vector."""
+    """Reduce each accumulator to one element, and add, divide, finish and store it as lane 0 of a vector."""
     result = kernel.result
     sums_base, sums = kernel.sums(bases)
     if kernel.is_partial:
@@ -149,7 +149,7 @@ def _finish_scalar(code: LlvmCode, kernel: Microkernel, bases: Bases, final: Til
     neutral = code.neutral() if kernel.body == "max" else code.constant(0.0)
     for (row, _), value in final.items():
         total = code.splat(code.horizontal(value))
-        if kernel.is_partial:  # the element exists but may hold anything (NaN) before the first call
+        if kernel.is_partial:  # before the first call the element can hold anything, even NaN
             address = code.address(sums_base, sums.dtype, sums.rows[row])
             old = code.load_vector(address, sums.dtype, 0, 1)
             old = code.emit(f"select i1 %goes_on, {code.vector} {old}, {code.vector} {neutral}")

@@ -1,4 +1,4 @@
-"""Extents as expressions of TVMScript: numbers, but for one that is known at run time."""
+"""Extents as TVMScript expressions: numbers, except for one extent that can be an argument at run time."""
 
 from __future__ import annotations
 
@@ -7,82 +7,82 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anatune.core.workload.nest import Access
-from anatune.templates.cpu.program.layout import Layout, Slivers
-from anatune.templates.cpu.program.nest import Loop, Part
+from anatune.templates.cpu.program.layout import Slivers, TensorLayout
+from anatune.templates.cpu.program.nest import NestLoop, Part
 
 __all__ = ["EXTENT", "FIXED", "Extents", "OneByOne", "RunTimeExtent"]
 
 EXTENT = "extent"
-"""The variable that holds an extent that is known at run time."""
+"""Name of the variable that holds the extent at run time."""
 _CALLS, _SIZE, _SMALL = "num_calls", "least_size", "num_small"
 _PIECE, _FIRST, _OWN = "piece", "first", "own_extent"
 _ONE = "one"
 
 
 class Extents:
-    """What loops, calls and shapes of a program are where every extent is a number."""
+    """Expressions for loops, calls and shapes of a program whose extents are all numbers. Subclasses override them."""
 
     @property
     def whole(self) -> str:
-        """The head of a loop around copies and nest, which are those of one of its iterations; "": there is none."""
+        """Head of a loop around copies and nest, which compute one iteration of it; "" if there is none."""
         return ""
 
     def origin(self, access: Access) -> str:
-        """Return which element of a tensor an iteration of `whole` begins at; "": the first."""
+        """Return the first element of a tensor in an iteration of `whole`; "" for element 0."""
         return ""
 
     def indices(self, access: Access, indices: Sequence[str]) -> Sequence[str]:
-        """Return where an element of an iteration of `whole` is in the tensor."""
+        """Return the indices in the tensor of an element of an iteration of `whole`."""
         return indices
 
     @property
     def pieces(self) -> str:
-        """The head of a loop over pieces of an extent, which the nest is run for one by one; "" where there is one."""
+        """Head of a loop over pieces of an extent, for each of which the nest runs; "" if there is one piece."""
         return ""
 
     @property
     def definitions(self) -> tuple[str, ...]:
-        """Statements that make the variables of the other answers."""
+        """Statements that define the variables of the other expressions."""
         return ()
 
     def shape(self, access: Access) -> tuple[int | str, ...]:
-        """Return a tensor's shape."""
+        """Return the shape of a tensor."""
         return access.shape
 
-    def count(self, layout: Layout) -> int | str:
-        """Return the elements of a copy."""
+    def count(self, layout: TensorLayout) -> int | str:
+        """Return the number of elements of a copy."""
         return layout.size
 
     def parts(self, axis: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-        """Return what loops of calls are written for: one part where calls share the extent out at run time."""
+        """Return the parts for which loops of calls are written; one part if calls share the extent at run time."""
         return parts
 
-    def trips(self, loop: Loop) -> str:
+    def trips(self, loop: NestLoop) -> str:
         """Return the iterations of a loop."""
         return str(loop.extent)
 
-    def product(self, loops: Sequence[Loop]) -> str:
-        """Return the iterations of loops that are fused into one."""
+    def product(self, loops: Sequence[NestLoop]) -> str:
+        """Return the number of iterations of loops that are fused into one."""
         trips = [self.trips(loop) for loop in loops]
         number, words = math.prod(int(word) for word in trips if word != EXTENT), [EXTENT] * trips.count(EXTENT)
         return " * ".join([*words, *[str(number)] * (number > 1 or not words)])
 
     def calls(self, axis: str, part: Part) -> str:
-        """Return the calls of a part; "" where there is one."""
+        """Return the number of calls of a part; "" for one call."""
         return str(part.count) if part.count > 1 else ""
 
     def start(self, axis: str, call: str, size: int) -> tuple[str, int]:
-        """Return where a call of so many elements begins: an expression, and the elements that it counts."""
+        """Return the first element of a call of `size` elements: (expression, elements that it counts)."""
         return call, size
 
     def rows(self, axis: str, call: str, size: int) -> str:
-        """Return the elements of a call; "" where there is one."""
+        """Return the number of elements of a call; "" for one element."""
         return str(size) if size > 1 else ""
 
-    def moved(
-        self, variable: str, calls: Mapping[str, str], layout: Layout, loop: Loop, sizes: Mapping[str, int]
+    def loop_term(
+        self, variable: str, calls: Mapping[str, str], layout: TensorLayout, loop: NestLoop, sizes: Mapping[str, int]
     ) -> tuple[str, int]:
-        """Return how a loop moves an address: its variable, times what is not constant, and its stride.
+        """Return the term of a loop in an address: its variable, times what is not constant, and its stride.
 
         Parameters
         ----------
@@ -94,11 +94,11 @@ class Extents:
         return variable, layout.loop_stride(loop, sizes)
 
     def share(self, axis: str, call: str) -> str:
-        """Return which share of what lies ahead a call asks for."""
+        """Return the number of the share of the next block that a call prefetches."""
         return call
 
     def arguments(self, calls: Mapping[str, str]) -> list[str]:
-        """Return what microkernels take besides."""
+        """Return additional arguments of microkernels."""
         return []
 
 
@@ -107,38 +107,38 @@ FIXED = Extents()
 
 @dataclass(frozen=True)
 class OneByOne(Extents):
-    """Elements of one axis, as many as an argument says, that everything runs for one by one: a program of extent 1.
+    """An axis of extent 1 in the program that has `extent` elements at run time: everything runs once for each.
 
-    The axis is the outermost dimension of tensors that use it.
+    The axis is the outermost dimension of the tensors that use it.
     """
 
     axis: str
 
     @property
     def whole(self) -> str:
-        """The head of the loop over elements."""
+        """Head of the loop over elements."""
         return f"for {_ONE} in range({EXTENT}):"
 
     def origin(self, access: Access) -> str:
-        """Return which element of a tensor an iteration begins at."""
+        """Return the first element of a tensor in an iteration."""
         return f"{_ONE} * {access.num_elements}" if access.uses(self.axis) else ""
 
     def indices(self, access: Access, indices: Sequence[str]) -> Sequence[str]:
-        """Return where an element of an iteration is in the tensor."""
+        """Return the indices in the tensor of an element of an iteration."""
         return (_ONE, *indices[1:]) if access.uses(self.axis) else indices
 
     def shape(self, access: Access) -> tuple[int | str, ...]:
-        """Return a tensor's shape, the extent in it by name."""
+        """Return the shape of a tensor, with the extent by name."""
         return (EXTENT, *access.shape[1:]) if access.uses(self.axis) else access.shape
 
 
 @dataclass(frozen=True)
 class RunTimeExtent(Extents):
-    """One axis whose extent is an argument, and how calls of microkernels share it out (see `cpu.range_space`).
+    """An axis whose extent is an argument, which calls of microkernels share (see `cpu.range_space`).
 
-    ``num_calls`` calls, of which the first ``num_small`` compute ``least_size`` elements each, the others one more. A
-    long extent is cut into pieces of nearly the same size, each with calls of its own: what the calls of a piece read
-    again stays in the caches.
+    There are ``num_calls`` calls. The first ``num_small`` compute ``least_size`` elements each, the others one more. A
+    long extent is split into pieces of nearly the same size, each with its own calls, so that what the calls of a piece
+    read again stays in the caches.
 
     Attributes
     ----------
@@ -146,12 +146,12 @@ class RunTimeExtent(Extents):
     most : int
         Largest number of elements of a call.
     repeats : int
-        Calls that microkernels are made for, where what they ask for ahead depends on the number; 0: the axis has no
-        loop of calls, but one of single iterations outside.
+        Number of calls for which the prefetches of microkernels are made; 0: the axis has no loop of calls, but an
+        outer loop of single iterations.
     largest : int
-        Extent that layouts are made for.
+        Extent for which layouts are made.
     piece : int, optional
-        Most elements of a piece; None: there is one.
+        Most elements of a piece; None: there is one piece.
     """
 
     axis: str
@@ -162,7 +162,7 @@ class RunTimeExtent(Extents):
 
     @property
     def pieces(self) -> str:
-        """The head of the loop over pieces."""
+        """Head of the loop over pieces."""
         return "" if self.piece is None else f"for {_PIECE} in range({self._num_pieces}):"
 
     @property
@@ -171,7 +171,7 @@ class RunTimeExtent(Extents):
 
     @property
     def definitions(self) -> tuple[str, ...]:
-        """Statements that share out the extent."""
+        """Statements that divide the extent among pieces and calls."""
         extent, values = EXTENT, {}
         if self.piece is not None:
             extent, count = _OWN, self._num_pieces
@@ -188,60 +188,60 @@ class RunTimeExtent(Extents):
         return tuple(f"{name}: T.let[T.int32] = {value}" for name, value in values.items())
 
     def shape(self, access: Access) -> tuple[int | str, ...]:
-        """Return a tensor's shape, the extent in it by name."""
+        """Return the shape of a tensor, with the extent by name."""
         return (EXTENT, *access.shape[1:]) if access.uses(self.axis) else access.shape
 
-    def count(self, layout: Layout) -> int | str:
-        """Return the elements of a copy; packed forms grow with the extent."""
+    def count(self, layout: TensorLayout) -> int | str:
+        """Return the number of elements of a copy; packed forms grow with the extent."""
         if isinstance(layout, Slivers) and layout.access.uses(self.axis):
             return f"{EXTENT} * {layout.size // self.largest}"
         return layout.size
 
     def parts(self, axis: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-        """Return what loops of calls are written for: one part of the axis."""
+        """Return the parts for which loops of calls are written: one for the axis."""
         return parts[:1] if axis == self.axis else parts
 
-    def trips(self, loop: Loop) -> str:
+    def trips(self, loop: NestLoop) -> str:
         """Return the iterations of a loop."""
         return EXTENT if loop.axis == self.axis else super().trips(loop)
 
     def calls(self, axis: str, part: Part) -> str:
-        """Return the calls of a part; "" where there is one."""
+        """Return the number of calls of a part; "" for one call."""
         if axis != self.axis:
             return super().calls(axis, part)
-        own = EXTENT if self.piece is None else _OWN
-        return "" if not self.repeats else own if self.most == 1 else _CALLS
+        extent = EXTENT if self.piece is None else _OWN
+        return "" if not self.repeats else extent if self.most == 1 else _CALLS
 
     def start(self, axis: str, call: str, size: int) -> tuple[str, int]:
-        """Return where a call begins: single elements of the axis are counted."""
+        """Return the first element of a call; along the axis the expression counts single elements."""
         if axis != self.axis:
             return call, size
-        place = call if self.most == 1 else f"({call} * {_SIZE} + T.max(0, {call} - {_SMALL}))"
-        return place if self.piece is None else f"({_FIRST} + {place})", 1
+        offset = call if self.most == 1 else f"({call} * {_SIZE} + T.max(0, {call} - {_SMALL}))"
+        return offset if self.piece is None else f"({_FIRST} + {offset})", 1
 
     def rows(self, axis: str, call: str, size: int) -> str:
-        """Return the elements of a call."""
+        """Return the number of elements of a call."""
         return self._size(call) if axis == self.axis else super().rows(axis, call, size)
 
     def _size(self, call: str) -> str:
         return "1" if self.most == 1 else f"{_SIZE} + T.Select({call} >= {_SMALL}, 1, 0)"
 
-    def moved(
-        self, variable: str, calls: Mapping[str, str], layout: Layout, loop: Loop, sizes: Mapping[str, int]
+    def loop_term(
+        self, variable: str, calls: Mapping[str, str], layout: TensorLayout, loop: NestLoop, sizes: Mapping[str, int]
     ) -> tuple[str, int]:
-        """Return how a loop moves an address.
+        """Return the term of a loop in an address.
 
-        Packed forms lie tile by tile, so that their strides are proportional to the elements of the call.
+        Packed forms are stored tile by tile, so their strides are proportional to the elements of the call.
         """
         if self.axis not in calls:
-            return super().moved(variable, calls, layout, loop, sizes)
+            return super().loop_term(variable, calls, layout, loop, sizes)
         single, double = (layout.loop_stride(loop, {**sizes, self.axis: size}) for size in (1, 2))
         return (variable if single == double else f"{variable} * ({self._size(calls[self.axis])})"), single
 
     def share(self, axis: str, call: str) -> str:
-        """Return which of `repeats` shares of what lies ahead a call asks for; calls beyond them repeat the last."""
+        """Return which of the `repeats` shares a call prefetches; later calls repeat the last one."""
         return f"T.min({call}, {self.repeats - 1})" if axis == self.axis else call
 
     def arguments(self, calls: Mapping[str, str]) -> list[str]:
-        """Return the elements of the call, where that may be one of several numbers."""
+        """Return the number of elements of the call if it varies."""
         return [self._size(calls[self.axis])] if self.axis in calls and self.most > 1 else []

@@ -1,4 +1,4 @@
-"""The microkernels of a schedule: which register tiles there are, and what each one reads, sums and writes where."""
+"""The microkernels of a schedule: their register tiles, and the addresses that they read, sum and write."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access, W
 from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.kernels import vector_attributes
 from anatune.errors import BuildError
-from anatune.templates.cpu.program.layout import Layout, Slivers, Strided, SumsOfSlivers, layout_of
+from anatune.templates.cpu.program.layout import Slivers, Strided, SumsOfSlivers, TensorLayout, layout_of
 from anatune.templates.cpu.program.nest import LoopNest, Part, nest_of
 from anatune.templates.cpu.program.padding import Skip, border_parts, skipped_products, skips_of
 from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES, new_lines
 from anatune.templates.cpu.program.register_tile import (
-    Ahead,
     EpilogueOperand,
     Microkernel,
     Operand,
     Result,
+    RowsAhead,
     Stream,
 )
 from anatune.templates.cpu.rules import cpu_of, words_of
@@ -31,40 +31,40 @@ from anatune.templates.cpu.rules import cpu_of, words_of
 __all__ = ["FEWEST_REPEATS", "Kernels", "register_letter"]
 
 FEWEST_REPEATS = 2
-"""Calls that read one block of packed elements from which on the next block is asked for in advance."""
+"""Fewest calls that read one block of packed elements for which the next block is prefetched."""
 _MANY_ROWS = 4
-"""Rows that are read side by side from which on the hardware needs help to see what comes next."""
+"""Rows read side by side from which on the hardware prefetcher needs help."""
 
 
 class Kernels:
-    """Loops and layouts of one schedule, and the microkernels that follow.
+    """Loops and layouts of one schedule, and the microkernels that follow from them.
 
     Parameters
     ----------
     schedule : Schedule
     rows : mapping of str to int
-        Tensor -> elements from one of its rows to the next, for those that are part of wider ones.
+        Tensor -> elements from one of its rows to the next, for tensors that are parts of wider ones.
     steps : sequence of (str, Access)
-        Fused steps with an operand each that follow the workload's own.
+        Fused steps with an operand each, after those of the workload.
 
     Attributes
     ----------
     workload : Workload
     nest : LoopNest
     parts : dict of str to tuple of Part
-        As in the nest, those at a border for themselves.
-    layouts : list of Layout
-        Of each operand.
-    result : Layout
-    start : Layout, optional
-        Of the numbers that accumulators start from; None: they start from zero.
-    steps : list of (str, Layout or None)
-        Fused steps, and where the operand of each lies that has one.
+        The parts of the nest, split so that calls at a border are separate.
+    layouts : list of TensorLayout
+        Layout of each operand.
+    result : TensorLayout
+    start : TensorLayout, optional
+        Layout of the initial values of accumulators; None: they start from zero.
+    steps : list of (str, TensorLayout or None)
+        Fused steps, with the layout of the operand if the step has one.
 
     Raises
     ------
     SpaceError
-        Another template, or options that contradict the tiles.
+        The template is another one, or options contradict the tiles.
     BuildError
         A tensor is too large for 32-bit indices.
     """
@@ -88,23 +88,23 @@ class Kernels:
                 self.nest,
                 self.workload,
                 packed=read.tensor in packed,
-                skipped=[skip.dimension for skip in own],
+                skipped=[skip.dimension for skip in read_skips],
                 row=rows.get(read.tensor),
             )
-            for read, own in zip(self.workload.reads, skips, strict=True)
+            for read, read_skips in zip(self.workload.reads, skips, strict=True)
         ]
         self.start: SumsOfSlivers | None = None
         if group is not None and group.shift:
-            vectors = next(own for own in self.layouts if own.access.tensor == group.vectors)
+            vectors = next(layout for layout in self.layouts if layout.access.tensor == group.vectors)
             assert isinstance(vectors, Slivers)
             self.start = SumsOfSlivers(vectors)
         write = self.workload.write
         self.result = layout_of(write, self.nest, self.workload, packed=False, row=rows.get(write.tensor))
         extra = iter(self.workload.epilogue_reads)
-        own = [(step, next(extra) if STEP_OPERANDS[step] else None) for step in self.workload.epilogue]
+        first_steps = [(step, next(extra) if STEP_OPERANDS[step] else None) for step in self.workload.epilogue]
         self.steps: list[tuple[str, Strided | Slivers | None]] = [
             (step, None if read is None else layout_of(read, self.nest, self.workload, packed=False))
-            for step, read in (*own, *steps)
+            for step, read in (*first_steps, *steps)
         ]
         sizes = {layout.access.tensor: layout.size for layout in self.layouts}
         for access in self.workload.tensors:
@@ -120,25 +120,25 @@ class Kernels:
                 )
 
     def tiles(self) -> list[dict[str, Part]]:
-        """Return every combination of parts in the order of their calls: each is one microkernel."""
+        """Return every combination of parts in the order of their calls. Each is one microkernel."""
         axes = self.nest.calls
         return [dict(zip(axes, parts, strict=True)) for parts in itertools.product(*(self.parts[a] for a in axes))]
 
     @property
     def moving(self) -> tuple[tuple[int, Skip], ...]:
-        """Inner loops of the microkernel that leave out padding: (place, skip), outer to inner."""
+        """Inner loops of the microkernel that skip padding: (number of the loop, skip), outer to inner."""
         axes = [loop.axis for loop in self.nest.inner]
         return tuple(sorted((axes.index(skip.window), skip) for skip in self._skips if not skip.is_static))
 
     def microkernel(self, name: str, parts: Mapping[str, Part]) -> Microkernel:
-        """Return the microkernel of the register tile that `parts` are made of."""
+        """Return the microkernel of the register tile of some parts."""
         nest, workload = self.nest, self.workload
         sizes = {axis: part.size for axis, part in parts.items()}
         rows_axes = self._row_axes(sizes)
         rows = list(itertools.product(*(range(sizes[axis]) for axis in rows_axes)))
         steps = list(itertools.product(*(range(loop.extent) for loop in nest.unroll)))
 
-        def addresses(layout: Layout) -> tuple[int, ...]:
+        def addresses(layout: TensorLayout) -> tuple[int, ...]:
             strides = [layout.register_stride(axis, sizes) for axis in rows_axes]
             return tuple(sum(i * s for i, s in zip(row, strides, strict=True)) for row in rows)
 
@@ -156,9 +156,9 @@ class Kernels:
                 masked=not layout.is_copy or layout.register_stride(nest.simd_axis, sizes) > 1,
                 group=nest.group.size if nest.group is not None else 1,
                 flips=nest.flips(layout.access) and not layout.is_copy,
-                used=self._used(layout, steps),
-                ahead=self._ahead(layout, parts, rows_axes, sizes),
-                fresh=self._fresh(layout, parts, addresses(layout), sizes),
+                used=self._used_elements(layout, steps),
+                ahead=self._rows_ahead(layout, parts, rows_axes, sizes),
+                fresh=self._new_lines(layout, parts, addresses(layout), sizes),
                 stream=self._stream(layout, parts, sizes),
             )
             for layout in self.layouts
@@ -212,7 +212,7 @@ class Kernels:
         )
 
     def _tile_rows(self, rows_axes: Sequence[str], sizes: Mapping[str, int]) -> tuple[int, int]:
-        """Return what a microkernel on tiles knows of its rows; they run along one axis."""
+        """Return the rows of a microkernel on AMX tiles, and the distance between them. They run along one axis."""
         most = {axis: max(part.size for part in self.nest.parts[axis]) for axis in rows_axes}
         several, group = [axis for axis, size in most.items() if size > 1], self.nest.group
         pitches = [
@@ -222,41 +222,41 @@ class Kernels:
         ]
         return math.prod(most.values()), pitches[0] if pitches else 0
 
-    def _used(self, layout: Strided | Slivers, steps: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """Return how many elements of each step's group exist; empty: all, or zeros lie in the others' place."""
+    def _used_elements(self, layout: Strided | Slivers, steps: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Return how many elements of the group of each step exist; empty if all do or zeros fill the group."""
         group = self.nest.group
         if group is None or group.last == group.size or layout.whole_groups:
             return ()
         axes = [loop.axis for loop in self.nest.unroll]
         if group.axis not in axes:
             return (group.last,) * len(steps)
-        place = axes.index(group.axis)
-        end = self.nest.unroll[place].extent - 1
-        return tuple(group.last if step[place] == end else group.size for step in steps)
+        number = axes.index(group.axis)
+        end = self.nest.unroll[number].extent - 1
+        return tuple(group.last if step[number] == end else group.size for step in steps)
 
-    def _ahead(
+    def _rows_ahead(
         self, layout: Strided | Slivers, parts: Mapping[str, Part], rows_axes: Sequence[str], sizes: Mapping[str, int]
-    ) -> Ahead | None:
-        """Return what to prefetch for the next call that reads other rows of an operand; None: nothing."""
+    ) -> RowsAhead | None:
+        """Return the rows to prefetch for the next call that reads other rows of an operand; None if there are none."""
         nest = self.nest
         if isinstance(layout, Slivers) or layout.register_stride(nest.simd_axis, sizes) or len(nest.inner) != 1:
-            return None  # a sliver is read line after line: the hardware sees that
+            return None  # the hardware prefetches the lines of a sliver, which are read in order
         distance = self._distance(layout, parts, sizes)
-        own = [(layout.register_stride(axis, sizes), sizes[axis]) for axis in rows_axes if sizes[axis] > 1]
-        own = [(pitch, count) for pitch, count in own if pitch]
-        if not distance or math.prod(count for _, count in own) < _MANY_ROWS:
+        pitches = [(layout.register_stride(axis, sizes), sizes[axis]) for axis in rows_axes if sizes[axis] > 1]
+        pitches = [(pitch, count) for pitch, count in pitches if pitch]
+        if not distance or math.prod(count for _, count in pitches) < _MANY_ROWS:
             return None
         step = math.prod(nest.unroll[0][-2:]) if len(nest.unroll) == 1 else nest.group.size if nest.group else 1
         if layout.loop_stride(nest.inner[0], sizes) == step and len(nest.unroll) <= 1:
             per_line = LINE_BYTES // DTYPE_BYTES[layout.dtype]
-            if math.prod(count for _, count in own) * nest.inner[0].extent * step > MOST_LINES * per_line:
-                distance = LINES_FURTHER * per_line  # the next call's lines would be gone before it comes
-            (pitch, count), *groups = own[::-1]
-            return Ahead(distance, pitch, count, groups[0][0] if groups else 0)
-        return Ahead(distance) if own[-1][0] == 1 and len(own) == 1 else None
+            if math.prod(count for _, count in pitches) * nest.inner[0].extent * step > MOST_LINES * per_line:
+                distance = LINES_FURTHER * per_line  # lines of the next call would be evicted before it runs
+            (pitch, count), *groups = pitches[::-1]
+            return RowsAhead(distance, pitch, count, groups[0][0] if groups else 0)
+        return RowsAhead(distance) if pitches[-1][0] == 1 and len(pitches) == 1 else None
 
     def _distance(self, layout: Strided | Slivers, parts: Mapping[str, Part], sizes: Mapping[str, int]) -> int:
-        """Return how far the next call that reads other rows of an operand is from this one, 0: there is none."""
+        """Return the distance to the next call that reads other rows of an operand; 0 if there is none."""
         nest = self.nest
         strides = [
             layout.call_stride(axis, sizes[axis], sizes) for axis in reversed(nest.calls) if parts[axis].count > 1
@@ -265,12 +265,13 @@ class Kernels:
         strides += [layout.loop_stride(loop, sizes) for loop in spatial]
         return next((stride for stride in strides if stride), 0)
 
-    def _fresh(
+    def _new_lines(
         self, layout: Strided | Slivers, parts: Mapping[str, Part], rows: Sequence[int], sizes: Mapping[str, int]
     ) -> tuple[int, ...]:
-        """Return the lines of an operand that the next call reads and this one does not, where `_ahead` says nothing.
+        """Return the lines of an operand that the next call reads and this one does not.
 
-        One reduction loop reads them side by side, which `_ahead` is for; windows read them in several places.
+        There are none if `_rows_ahead` covers the operand: a single reduction loop reads rows side by side. Windows
+        read them in several places.
         """
         nest = self.nest
         is_read_in_order = isinstance(layout, Slivers) or layout.register_stride(nest.simd_axis, sizes) != 0
@@ -280,11 +281,11 @@ class Kernels:
         return new_lines(rows, loops, self._distance(layout, parts, sizes), DTYPE_BYTES[layout.dtype])
 
     def _stream(self, layout: Strided | Slivers, parts: Mapping[str, Part], sizes: Mapping[str, int]) -> Stream | None:
-        """Return what each call asks for of the block of packed elements that comes after the present one.
+        """Return the part of the next block of packed elements that each call prefetches.
 
-        Several calls read one block, a sliver for one pass of the reduction. Read as it comes, the whole next block
-        crosses the caches beyond L2 during the first of these calls, which then waits, and nothing does during the
-        others. None: a block is read by one call alone, or all blocks stay in L2.
+        A block is a sliver for one pass of the reduction, which several calls read. Without prefetches, the whole next
+        block is fetched from beyond L2 during the first of its calls, which waits for it, and nothing is fetched during
+        the other calls. None: only one call reads a block, or all blocks stay in L2.
         """
         nest = self.nest
         if not isinstance(layout, Slivers):
@@ -297,11 +298,11 @@ class Kernels:
             for axis in nest.calls
         ]
         loops = [loop for loop in loops if loop[1] > 1]
-        moving = [place for place, (_, _, stride) in enumerate(loops) if stride]
+        moving = [number for number, (_, _, stride) in enumerate(loops) if stride]
         if not moving:
             return None
         block = layout.tile_size(sizes) * math.prod(loop.extent for loop in (*nest.inner, *nest.unroll))
-        again = [place for place, (_, _, stride) in enumerate(loops) if not stride and place < moving[-1]]
+        again = [number for number, (_, _, stride) in enumerate(loops) if not stride and number < moving[-1]]
         between = loops[again[-1] + 1 if again else 0 :]
         element = DTYPE_BYTES[layout.dtype]
         if (
@@ -319,13 +320,16 @@ class Kernels:
         for name, extent, _ in reversed(repeating):
             shares[name] = share
             if isinstance(name, str):
-                own = self.parts[name]
-                distance += share * sum(part.count for part in own[: own.index(parts[name])])
+                parts_of_axis = self.parts[name]
+                distance += share * sum(part.count for part in parts_of_axis[: parts_of_axis.index(parts[name])])
             share *= extent
         return Stream(lines, distance, shares)
 
     def _row_axes(self, sizes: Mapping[str, int]) -> list[str]:
-        """Row axes, the result's contiguous one last, before it those whose rows read the same broadcast elements."""
+        """Return the axes of the rows in order.
+
+        The contiguous axis of the result is last. Before it are axes whose rows read the same broadcast elements.
+        """
         axes = [axis for axis in sizes if axis != self.nest.simd_axis]
         broadcast = [access for access in self.workload.reads if not access.uses(self.nest.simd_axis)]
         return sorted(
@@ -339,7 +343,7 @@ class Kernels:
     def _groups(
         self, axes: list[str], rows: list[tuple[int, ...]], sizes: Mapping[str, int], lane_stride: int
     ) -> tuple[tuple[int, ...], ...]:
-        """Return rows that are neighbours in the result's memory, in groups of at most a vector."""
+        """Return groups of rows that are neighbours in the memory of the result, of at most one vector each."""
         if lane_stride in (0, 1) or not axes or self.result.register_stride(axes[-1], sizes) != 1:
             return ()
         width = sizes[axes[-1]]
@@ -354,7 +358,7 @@ class Kernels:
 
 
 def register_letter(compute: CpuCompute, accumulators: int) -> str:
-    """Return LLVM's constraint letter for the processor's vector registers, if all accumulators fit into them."""
+    """Return the constraint letter of LLVM for vector registers; "" if not all accumulators fit into them."""
     if accumulators > compute.num_vector_registers - 2:
         return ""
     return {"avx512": "v", "neon": "w", "sve": "w"}.get(compute.isa, "x")

@@ -1,11 +1,11 @@
-"""Where the elements of a tensor lie while the kernel runs: as in the workload, copied with padding, or packed.
+"""Layouts of tensors while the kernel runs: as in the workload, copied with padding, or packed.
 
-Two layouts. `Strided`: the tensor's dimensions in some order, each with its pitch; any affine access stays affine.
-`Slivers`: one contiguous block for each register tile, in the order in which the microkernel walks it (BLIS's packed
-panels); only for tensors without sliding windows.
+There are two kinds. `Strided` has the dimensions of the tensor in some order, each with its pitch, so that affine
+accesses stay affine. `Slivers` has one contiguous block for each register tile, in the order in which the microkernel
+reads it (the packed panels of BLIS). It is only for tensors without sliding windows.
 
-Both answer the same questions, all in elements: how far one iteration of a loop, a call of the microkernel, one row or
-one lane moves the address.
+Both have the same methods. They say by how many elements an iteration of a loop, a call of the microkernel, a row or a
+lane moves the address.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from anatune.core.workload.nest import Access, Workload
-from anatune.templates.cpu.program.nest import Loop, LoopNest
+from anatune.templates.cpu.program.nest import LoopNest, NestLoop
 
-__all__ = ["PITCH_ELEMENTS", "Dimension", "Layout", "Slivers", "Strided", "SumsOfSlivers", "layout_of"]
+__all__ = ["PITCH_ELEMENTS", "Dimension", "Slivers", "Strided", "SumsOfSlivers", "TensorLayout", "layout_of"]
 
 PITCH_ELEMENTS = 256
-"""Rows whose distance is a multiple of this (1 KiB in float32) share few sets of the L1 cache: they get a gap."""
+"""Rows at a multiple of this distance (1 KiB in float32) share few sets of the L1 cache, so a gap separates them."""
 
 
 _SUM_BYTES = 4
 
 
-class Layout(Protocol):
+class TensorLayout(Protocol):
     """Address arithmetic of one tensor, in elements."""
 
     @property
@@ -37,7 +37,7 @@ class Layout(Protocol):
 
     @property
     def dtype(self) -> str:
-        """What the buffer holds."""
+        """Dtype of the buffer."""
         ...
 
     @property
@@ -45,12 +45,12 @@ class Layout(Protocol):
         """Address of iteration 0 of all axes."""
         ...
 
-    def loop_stride(self, loop: Loop, sizes: Mapping[str, int]) -> int:
-        """Return how far one iteration of `loop` moves the address, for a kernel of `sizes`."""
+    def loop_stride(self, loop: NestLoop, sizes: Mapping[str, int]) -> int:
+        """Return by how much one iteration of `loop` moves the address, for a kernel of `sizes`."""
         ...
 
     def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
-        """Return how far `elements` along `axis` move the address inside an l2 tile, for a kernel of `sizes`."""
+        """Return by how much `elements` along `axis` move the address inside an l2 tile, for a kernel of `sizes`."""
         ...
 
     def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
@@ -60,14 +60,14 @@ class Layout(Protocol):
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of a strided buffer.
+    """A dimension of a strided buffer.
 
     Attributes
     ----------
     index : int
-        Position of the dimension in the tensor.
+        Number of the dimension in the tensor.
     size : int
-        Positions that exist in the buffer.
+        Positions in the buffer.
     low : int
         Tensor index of position 0 (negative: padding).
     pitch : int
@@ -81,7 +81,7 @@ class Dimension:
 
 
 class Strided:
-    """Dimensions with pitches: the tensor itself (`is_copy` False) or a padded or reordered copy of it."""
+    """A buffer of dimensions with pitches: the tensor itself (`is_copy` False), or a padded or reordered copy of it."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Strided:
         self.dimensions = dimensions
         self.is_copy = is_copy
         self.whole_groups = whole_groups
-        """Whether zeros fill up the last group of neighbours (see `DotGroup`)."""
+        """True if zeros fill up the last group of neighbours (see `DotGroup`)."""
         outermost = max(dimensions, key=lambda d: d.pitch * d.size, default=None)
         self.size = (outermost.pitch * outermost.size if outermost else 1) + slack
         self._per_axis: dict[str, int] = {}
@@ -109,24 +109,24 @@ class Strided:
                 stride = term.coefficient * dimension.pitch
                 self._per_axis[term.axis] = self._per_axis.get(term.axis, 0) + stride
 
-    def loop_stride(self, loop: Loop, sizes: Mapping[str, int]) -> int:
-        """See `Layout`."""
+    def loop_stride(self, loop: NestLoop, sizes: Mapping[str, int]) -> int:
+        """Return by how much one iteration of a loop moves the address, see `TensorLayout`."""
         return self._per_axis.get(loop.axis, 0) * loop.step
 
     def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
-        """See `Layout`."""
+        """Return by how much elements along an axis move the address, see `TensorLayout`."""
         return self._per_axis.get(axis, 0) * elements
 
     def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
-        """See `Layout`."""
+        """Return the distance of neighbours inside a register tile, see `TensorLayout`."""
         return self._per_axis.get(axis, 0)
 
 
 class Slivers:
-    """Contiguous blocks: spatial tiles outside, then the reduction in execution order, then the register tile.
+    """A buffer of contiguous blocks: spatial tiles outside, then the reduction in order, then the register tile.
 
-    Blocks of rows are stored without gaps, the SIMD axis in whole vectors; rows inside a block come before lanes.
-    Grouped elements (see `DotGroup`) come last, zeros behind those that exist.
+    Blocks of rows are stored without gaps, the SIMD axis in whole vectors. Rows inside a block come before lanes.
+    Grouped elements (see `DotGroup`) come last; zeros fill the last group.
     """
 
     is_copy = True
@@ -135,10 +135,10 @@ class Slivers:
 
     def __init__(self, access: Access, nest: LoopNest, extents: Mapping[str, int]) -> None:
         self.access = access
-        self.dtype = nest.copied_as.get(access.tensor, access.dtype)
+        self.dtype = nest.copied_dtypes.get(access.tensor, access.dtype)
         self.nest = nest
         axes = [axis for axis in nest.parts if access.uses(axis)]
-        # tiles of different sizes must come last: the sizes of earlier axes are factors of later axes' strides
+        # axes with tiles of different sizes come last: sizes of earlier axes are factors of later strides
         rows = sorted((axis for axis in axes if axis != nest.simd_axis), key=lambda axis: len(nest.parts[axis]) > 1)
         self.rows = tuple(rows)
         self.has_lanes = nest.simd_axis in axes
@@ -158,23 +158,23 @@ class Slivers:
         self.walk = tuple(walk)
         columns = math.prod(extents[axis] for axis in rows) * self.width
         self.sums_at = self.group * self.depth * columns
-        """Where the sums along the reduction begin, if they follow (see `SumsOfSlivers`)."""
+        """Offset of the sums along the reduction, if there are any (see `SumsOfSlivers`)."""
         has_sums = nest.group is not None and nest.group.shift != 0 and access.tensor == nest.group.vectors
         self.size = self.sums_at + (_SUM_BYTES * columns if has_sums else 0)
 
     @staticmethod
     def fits(access: Access, nest: LoopNest) -> bool:
-        """Whether blocks can hold `access`: no sliding window, at most one axis with tiles of several sizes."""
+        """Return whether blocks can hold `access`: no sliding window, at most one axis with tiles of several sizes."""
         several = [axis for axis, parts in nest.parts.items() if access.uses(axis) and len(parts) > 1]
         return not nest.simd_reduction and len(several) <= 1
 
     def _tile(self, axis: str, sizes: Mapping[str, int]) -> int:
-        """Elements that one element of `axis` at a tile's start is worth, given the register sizes."""
-        before = math.prod(sizes[other] for other in self.rows[: self._place(axis)])
-        after = math.prod(self._extents[other] for other in self.rows[self._place(axis) + 1 :])
+        """Return the stride of `axis` at the start of a tile, given the register sizes."""
+        before = math.prod(sizes[other] for other in self.rows[: self._row_number(axis)])
+        after = math.prod(self._extents[other] for other in self.rows[self._row_number(axis) + 1 :])
         return self.group * before * after * self.depth * (self.width if axis in self.rows else 1)
 
-    def _place(self, axis: str) -> int:
+    def _row_number(self, axis: str) -> int:
         return self.rows.index(axis) if axis in self.rows else len(self.rows)
 
     def tile_size(self, sizes: Mapping[str, int]) -> int:
@@ -182,19 +182,19 @@ class Slivers:
         return self.group * math.prod(sizes[axis] for axis in self.rows) * self.padded_lanes(sizes)
 
     def padded_lanes(self, sizes: Mapping[str, int]) -> int:
-        """Return the lanes of a register tile in whole vectors; 1 where the SIMD axis is not used."""
+        """Return the lanes of a register tile in whole vectors; 1 if the SIMD axis is not used."""
         if not self.has_lanes:
             return 1
         return -(-sizes[self.nest.simd_axis] // self.nest.lanes) * self.nest.lanes
 
-    def loop_stride(self, loop: Loop, sizes: Mapping[str, int]) -> int:
-        """See `Layout`."""
+    def loop_stride(self, loop: NestLoop, sizes: Mapping[str, int]) -> int:
+        """Return by how much one iteration of a loop moves the address, see `TensorLayout`."""
         if loop.axis in self.nest.parts:
             return self.call_stride(loop.axis, loop.step, sizes)
         return self._reduction.get((loop.axis, loop.level), 0) * self.tile_size(sizes)
 
     def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
-        """See `Layout`."""
+        """Return by how much elements along an axis move the address, see `TensorLayout`."""
         if axis == self.nest.simd_axis and self.has_lanes:
             elements = elements // self._segment * self._padded + elements % self._segment
         elif axis not in self.rows:
@@ -202,19 +202,20 @@ class Slivers:
         return elements * self._tile(axis, sizes)
 
     def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
-        """See `Layout`."""
+        """Return the distance of neighbours inside a register tile, see `TensorLayout`."""
         if axis == self.nest.simd_axis:
             return self.group if self.has_lanes else 0
         if axis not in self.rows:
             return 0
-        after = math.prod(sizes[other] for other in self.rows[self._place(axis) + 1 :])
+        after = math.prod(sizes[other] for other in self.rows[self._row_number(axis) + 1 :])
         return self.group * after * self.padded_lanes(sizes)
 
 
 class SumsOfSlivers:
-    """One int32 for each column of slivers of 8-bit elements, behind them: what accumulators start from.
+    """The initial values of accumulators: one int32 for each column of slivers of 8-bit elements, stored after them.
 
-    They lie as the slivers would without a reduction; addresses are in elements of the slivers, that is in bytes.
+    They are in the order that slivers without a reduction would have. Addresses are in elements of the slivers, which
+    are bytes.
     """
 
     def __init__(self, slivers: Slivers) -> None:
@@ -223,20 +224,20 @@ class SumsOfSlivers:
         self.base = slivers.sums_at
         self._unit = slivers.depth * slivers.group
 
-    def loop_stride(self, loop: Loop, sizes: Mapping[str, int]) -> int:
-        """See `Layout`."""
+    def loop_stride(self, loop: NestLoop, sizes: Mapping[str, int]) -> int:
+        """Return by how much one iteration of a loop moves the address, see `TensorLayout`."""
         return self.call_stride(loop.axis, loop.step, sizes) if loop.axis in self.slivers.nest.parts else 0
 
     def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
-        """See `Layout`."""
+        """Return by how much elements along an axis move the address, see `TensorLayout`."""
         return self.slivers.call_stride(axis, elements, sizes) // self._unit * _SUM_BYTES
 
     def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
-        """See `Layout`."""
+        """Return the distance of neighbours inside a register tile, see `TensorLayout`."""
         return self.slivers.register_stride(axis, sizes) // self.slivers.group * _SUM_BYTES
 
 
-def _natural(access: Access, row: int | None = None) -> Strided:
+def _original_layout(access: Access, row: int | None = None) -> Strided:
     pitch, dimensions = 1, []
     for index in reversed(range(len(access.shape))):
         dimensions.append(Dimension(index, access.shape[index], 0, pitch))
@@ -260,33 +261,37 @@ def _needs_padding(access: Access, extents: Mapping[str, int], skipped: Collecti
     return False
 
 
-def _copied(access: Access, nest: LoopNest, workload: Workload, skipped: Collection[int], *, reorder: bool) -> Strided:
+def _copy_layout(
+    access: Access, nest: LoopNest, workload: Workload, skipped: Collection[int], *, reorder: bool
+) -> Strided:
     extents = workload.extents
     order = list(range(len(access.shape)))
     if reorder:
         order.sort(key=lambda index: _inner_rank(access, index, nest))
     dimensions: list[Dimension] = []
     pitch = 1
-    group, whole = nest.group, False
+    group, fills_group = nest.group, False
     for index in reversed(order):
         low, count = _span(access, index, extents, skipped)
         if pitch == 1 and _is_grouped(access, index, nest) and group is not None and group.unroll == count:
-            count, whole = -(-count // group.size) * group.size, True
+            count, fills_group = -(-count // group.size) * group.size, True
         dimensions.append(Dimension(index, count, low, pitch))
         pitch *= count
         if reorder and pitch > 1 and pitch % PITCH_ELEMENTS == 0:
             pitch += nest.lanes
-    dtype = nest.copied_as.get(access.tensor, access.dtype)
-    return Strided(access, tuple(reversed(dimensions)), is_copy=True, slack=nest.lanes, whole_groups=whole, dtype=dtype)
+    dtype = nest.copied_dtypes.get(access.tensor, access.dtype)
+    return Strided(
+        access, tuple(reversed(dimensions)), is_copy=True, slack=nest.lanes, whole_groups=fills_group, dtype=dtype
+    )
 
 
 def _is_grouped(access: Access, index: int, nest: LoopNest) -> bool:
-    """Whether neighbours along a dimension form the groups of the microkernel."""
+    """Return whether neighbours along a dimension form the groups of the microkernel."""
     return nest.group is not None and any(term.axis == nest.group.axis for term in access.indices[index])
 
 
 def _inner_rank(access: Access, index: int, nest: LoopNest) -> tuple[int, int]:
-    """Sort key of a copied dimension: groups innermost, or the SIMD axis, else the innermost reduction."""
+    """Return the sort key of a copied dimension: groups innermost, or the SIMD axis, else the innermost reduction."""
     if _is_grouped(access, index, nest):
         return (3, index)
     axes = {term.axis for term in access.indices[index]}
@@ -309,17 +314,18 @@ def layout_of(
     skipped: Collection[int] = (),
     row: int | None = None,
 ) -> Strided | Slivers:
-    """Return the layout of an operand: slivers or a reordered copy if `packed`, a padded copy where it must, else none.
+    """Return the layout of an operand.
 
-    Dimensions in `skipped` need no padding: the kernel leaves out what lies outside. `row`: elements from one row of
-    the tensor to the next, where it is part of a wider one; copies do not have it, so that it is read where it lies.
+    It is slivers or a reordered copy if `packed`, a padded copy if padding is needed, else the tensor itself.
+    Dimensions in `skipped` need no padding: the kernel skips what is outside. `row` is the distance of rows of the
+    tensor if it is part of a wider one. Such a tensor is not copied, so it is read in place.
 
-    Where the microkernel reads along the SIMD axis in steps other than 1, only packing makes its loads contiguous.
+    If the microkernel reads along the SIMD axis with a stride other than 1, only packing makes its loads contiguous.
     """
     if packed:
         if not _has_window(access, workload.extents) and Slivers.fits(access, nest):
             return Slivers(access, nest, workload.extents)
-        return _copied(access, nest, workload, skipped, reorder=True)
-    if _needs_padding(access, workload.extents, skipped) or (access.tensor in nest.copied_as and row is None):
-        return _copied(access, nest, workload, skipped, reorder=False)
-    return _natural(access, row)
+        return _copy_layout(access, nest, workload, skipped, reorder=True)
+    if _needs_padding(access, workload.extents, skipped) or (access.tensor in nest.copied_dtypes and row is None):
+        return _copy_layout(access, nest, workload, skipped, reorder=False)
+    return _original_layout(access, row)

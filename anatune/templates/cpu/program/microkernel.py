@@ -1,9 +1,9 @@
-"""Microkernels as LLVM IR: a register tile of accumulators and the reduction loops next to it.
+"""Microkernels as LLVM IR: a register tile of accumulators, and the reduction loops inside the microkernel.
 
-The accumulators are phi nodes, so that LLVM keeps them in registers; loops carry `llvm.loop.unroll.disable`, so that
-it cannot unroll what was chosen on purpose. One vector operand row is loaded for each accumulated row, or shared by
-all; broadcast operands are loaded once a row and step.
-Source: facts of TVM 0.27 (textual LLVM IR through the loop annotation ``pragma_import_llvm``); [BLIS] Sec. 3.
+The accumulators are phi nodes, so that LLVM keeps them in registers. Loops carry `llvm.loop.unroll.disable`, so that
+LLVM does not unroll them further. One row of the vector operand is loaded for each row of accumulators, or shared by
+all. Broadcast operands are loaded once for each row and step. Source: facts of TVM 0.27 (textual LLVM IR through the
+loop annotation ``pragma_import_llvm``); [BLIS] Sec. 3.
 
 Notation: see `register_tile`.
 """
@@ -19,7 +19,7 @@ from anatune.emit.llvm import LLVM_TYPE, LlvmCode
 from anatune.emit.llvm_types import number_of
 from anatune.errors import BuildError
 from anatune.templates.cpu.program.amx import tile_steps, tile_sums
-from anatune.templates.cpu.program.epilogue import added, finish
+from anatune.templates.cpu.program.epilogue import add_earlier_sums, finish
 from anatune.templates.cpu.program.prefetch import (
     Spread,
     prefetch_ahead,
@@ -33,23 +33,29 @@ from anatune.templates.cpu.program.register_tile import Bases, Microkernel, Tile
 __all__ = ["choice_ir", "microkernel_ir", "module_ir", "shares"]
 
 _SHORT_STEPS = 4
-"""Unrolled steps up to which LLVM keeps to the order of the loads by itself where registers are free. Source: tiles of
-10x2, 8 steps: 184 spilled vectors, none with 4 or with fences; half the speed on an Emerald Rapids."""
+"""Unrolled steps up to which LLVM keeps the order of the loads without fences, if registers are free.
+
+Source: tiles of 10x2 on an Emerald Rapids: with 8 steps, 184 spilled vectors and half the speed; none with 4 steps or
+with fences.
+"""
 _HOISTED_ROWS = 7
-"""Rows whose elements LLVM loads ahead of the products they feed: where fewer registers are free it spills elements,
-so that no more rows than there are free registers stand between two fences. Without, a 14x2 tile of 16 steps loads and
-stores 470 vectors (Zen 4, LLVM of TVM 0.27)."""
+"""Rows whose elements LLVM loads ahead of their products.
+
+If fewer registers are free, it spills these elements. Then at most as many rows as there are free registers are between
+two fences. Source: without fences, a 14x2 tile of 16 steps loads and stores 470 vectors (Zen 4, LLVM of TVM 0.27).
+"""
 
 
 def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     """Return (the function, the declarations it needs).
 
     The function is ``void name(ptr operand, i64 offset, ..., ptr result, i64 offset, ptr epilogue operand, i64 offset,
-    ..., i32 flags)``; offsets in elements; flags: 1 the sums go on from the result, 2 more calls will follow. Where
-    there is a `start`, its pointer and offset follow the epilogue's; where `keeps_sums`, those of the partial sums. For
-    each loop in `moving`, two i64 follow the flags: its first iteration and the one past its last. Last come `numbers`.
+    ..., i32 flags)``. Offsets are in elements. Flag bit 1: add to the sums in the result. Flag bit 2: more calls will
+    follow. With `start`, its pointer and offset follow the epilogue operands; with `keeps_sums`, those of the partial
+    sums follow. For each loop in `moving`, two i64 follow the flags: its first iteration and the one past its last.
+    `numbers` are last.
     """
-    rounds = kernel.dot in ("vdpbf16ps", "tdpbf16ps")  # who has these has that
+    rounds = kernel.dot in ("vdpbf16ps", "tdpbf16ps")  # CPUs with these instructions round in hardware
     code = LlvmCode(kernel.lanes, kernel.accumulator, kernel.body, rounds=rounds)
     dtypes, arguments = _dtypes(kernel), _arguments(kernel)
     code.line(f"define internal void @{kernel.name}({', '.join(arguments)}) noinline nounwind {kernel.attributes} {{")
@@ -57,10 +63,8 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     code.align_frame(kernel.lanes * DTYPE_BYTES[kernel.accumulator])
     names = [code.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr %p{i}, i64 %o{i}") for i, dtype in enumerate(dtypes)]
     count = len(kernel.operands)
-    behind = count + 1 + sum(operand is not None for _, operand in kernel.epilogue)
-    bases = Bases(
-        names[:count], names[count], names[count + 1 : behind], "".join(names[behind : behind + 1]), names[-1]
-    )
+    end = count + 1 + sum(operand is not None for _, operand in kernel.epilogue)
+    bases = Bases(names[:count], names[count], names[count + 1 : end], "".join(names[end : end + 1]), names[-1])
     for i, operand in enumerate(kernel.operands):
         if operand.stream is not None:
             code.line(f"  %later{i} = getelementptr {LLVM_TYPE[operand.dtype]}, ptr %p{i}, i64 %stream{i}")
@@ -71,7 +75,7 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
             code.prefetch(code.address(base, result.dtype, offset), to_write=True)
     first: Tile = dict.fromkeys(kernel.tiles, code.neutral()) if kernel.reduces else {}
     if kernel.start is not None:
-        first = _started(code, kernel, bases.start, first)
+        first = _load_start(code, kernel, bases.start, first)
     if any(operand.flips for operand in kernel.operands):
         code.highest = code.highest_bits()
     if kernel.dot in TILES:
@@ -81,7 +85,7 @@ def microkernel_ir(kernel: Microkernel) -> tuple[str, set[str]]:
     if kernel.dot in HALF_SUMS:
         final = {tile: code.whole_sums(value) for tile, value in final.items()}
     if kernel.is_partial and kernel.reduces and not kernel.simd_reduction:
-        final = added(code, kernel, bases, final)
+        final = add_earlier_sums(code, kernel, bases, final)
     finish(code, kernel, bases, final)
     code.line("  ret void")
     code.line("}")
@@ -111,45 +115,47 @@ def _arguments(kernel: Microkernel) -> list[str]:
 def choice_ir(
     name: str, kernels: Mapping[int, Microkernel], sizes: Iterable[int] = (), apart: Sequence[int] = ()
 ) -> str:
-    """Return a function ``void name(arguments of the microkernels, i64 size)`` that calls the one of that size.
+    """Return a function ``void name(arguments of the microkernels, i64 size)`` that calls the microkernel of that size.
 
     Parameters
     ----------
     kernels : mapping of int to Microkernel
         Size -> a microkernel; all take the same arguments.
     sizes : iterable of int
-        Those that there are, where that is not one for each microkernel: larger ones are `shares` of several.
+        All possible sizes, if they are not those of the microkernels. Larger ones become several calls (`shares`).
     apart : sequence of int
-        How far each tensor's address moves with one element of the size.
+        For each tensor, the elements by which one element of the size moves its address.
     """
-    some, largest = next(iter(kernels.values())), max(kernels)
-    arguments, sizes = _arguments(some), tuple(sizes or kernels)
+    sample, largest = next(iter(kernels.values())), max(kernels)
+    arguments, sizes = _arguments(sample), tuple(sizes or kernels)
     cases = " ".join(f"i64 {size}, label %size{size}" for size in sizes)
-    code = LlvmCode(some.lanes, some.accumulator, some.body)
-    code.line(f"define internal void @{name}({', '.join(arguments)}, i64 %size) noinline nounwind {some.attributes} {{")
+    code = LlvmCode(sample.lanes, sample.accumulator, sample.body)
+    code.line(
+        f"define internal void @{name}({', '.join(arguments)}, i64 %size) noinline nounwind {sample.attributes} {{"
+    )
     code.line("entry:")
     code.line(f"  switch i64 %size, label %none [ {cases} ]")
     for size in sizes:
         code.line(f"size{size}:")
-        own, done = list(arguments), 0
+        call_arguments, done = list(arguments), 0
         for share in shares(size, largest):
-            for place, distance in enumerate(apart if done else ()):
-                moved = code.emit(f"add i64 %o{place}, {number_of(done * distance, code.emit)}")
-                own[place] = f"ptr noalias %p{place}, i64 {moved}"
-            code.line(f"  tail call void @{kernels[share].name}({', '.join(own)})")
+            for number, distance in enumerate(apart if done else ()):
+                moved = code.emit(f"add i64 %o{number}, {number_of(done * distance, code.emit)}")
+                call_arguments[number] = f"ptr noalias %p{number}, i64 {moved}"
+            code.line(f"  tail call void @{kernels[share].name}({', '.join(call_arguments)})")
             done += share
         code.line("  ret void")
     return "\n".join([*code.lines, "none:", "  unreachable", "}"])
 
 
 def shares(size: int, most: int) -> list[int]:
-    """Return sizes up to `most`, as few and as equal as can be, that are `size` together."""
+    """Return sizes up to `most`, as few and as equal as possible, whose sum is `size`."""
     count = -(-size // most)
-    return [(size + place) // count for place in range(count)]
+    return [(size + number) // count for number in range(count)]
 
 
-def _started(code: LlvmCode, kernel: Microkernel, base: str, neutral: Tile) -> Tile:
-    """Return what the accumulators of the first call start from, and `neutral` in the others."""
+def _load_start(code: LlvmCode, kernel: Microkernel, base: str, neutral: Tile) -> Tile:
+    """Return the initial values of accumulators: those of `start` in the first call, `neutral` in later ones."""
     assert kernel.start is not None
     goes_on = ""
     if kernel.is_partial:
@@ -157,18 +163,18 @@ def _started(code: LlvmCode, kernel: Microkernel, base: str, neutral: Tile) -> T
     loaded: dict[int, str] = {}
     first: Tile = {}
     for (row, vector), zero in neutral.items():
-        place = kernel.start[row] + vector * kernel.lanes * DTYPE_BYTES["int32"]
-        if place not in loaded:
-            value = code.load_vector(code.address(base, "int8", place), "int32", 1, kernel.lanes)
+        offset = kernel.start[row] + vector * kernel.lanes * DTYPE_BYTES["int32"]
+        if offset not in loaded:
+            value = code.load_vector(code.address(base, "int8", offset), "int32", 1, kernel.lanes)
             if goes_on:
                 value = code.emit(f"select i1 {goes_on}, {code.vector} {zero}, {code.vector} {value}")
-            loaded[place] = value
-        first[row, vector] = loaded[place]
+            loaded[offset] = value
+        first[row, vector] = loaded[offset]
     return first
 
 
 def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile, spreads: Sequence[Spread]) -> Tile:
-    """Emit the reduction loops and return the accumulators behind them."""
+    """Emit the reduction loops and return the accumulators after them."""
     depth, tiles = len(kernel.trips), list(first) or kernel.tiles
     if depth == 0:
         return _steps(code, kernel, bases, first, "0")
@@ -199,10 +205,10 @@ def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile, s
             pointers = _advance(code, kernel, pointers, level + 1)
         if level < depth - 1:
             code.line(f"  br label %head{level + 1}")
-    place = "%i0"
+    number = "%i0"
     for level in range(1, depth):
-        place = code.emit(f"add i64 {code.emit(f'mul i64 {place}, {kernel.trips[level]}')}, %i{level}")
-    done = _steps(code, kernel, pointers, before, f"%i{depth - 1}", spreads, place)
+        number = code.emit(f"add i64 {code.emit(f'mul i64 {number}, {kernel.trips[level]}')}, %i{level}")
+    done = _steps(code, kernel, pointers, before, f"%i{depth - 1}", spreads, number)
     code.line(f"  br label %latch{depth - 1}")
     for level in range(depth - 1, -1, -1):
         came_from = f"head{level}" if level == depth - 1 else f"latch{level + 1}"
@@ -223,7 +229,7 @@ def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile, s
 
 
 def _advance(code: LlvmCode, kernel: Microkernel, pointers: list[str], level: int) -> list[str]:
-    """Return the operands' addresses at the first iteration of a moving loop."""
+    """Return the addresses of the operands at the first iteration of a moving loop."""
     moved = []
     for pointer, operand in zip(pointers, kernel.operands, strict=True):
         distance = code.emit(f"mul i64 %first{level}, {operand.loops[level]}")
@@ -238,31 +244,31 @@ def _steps(
     accumulators: Tile,
     iteration: str,
     spreads: Sequence[Spread] = (),
-    place: str = "0",
+    number: str = "0",
 ) -> Tile:
     """Emit the straight-line body: every unrolled step for every row and vector."""
-    body = None if kernel.dot in TILES else _Body(code, kernel, pointers, accumulators, iteration)
+    body = None if kernel.dot in TILES else _BodyWriter(code, kernel, pointers, accumulators, iteration)
     for step in range(kernel.num_steps):
         prefetch_ahead(code, kernel, pointers, iteration, step)
         for spread in spreads:
-            prefetch_some(code, spread, place, step, kernel.num_steps)
+            prefetch_some(code, spread, number, step, kernel.num_steps)
         for i, operand in enumerate(kernel.operands):
             if operand.stream is not None:
-                prefetch_stream(code, kernel, i, f"%later{i}", place, step)
+                prefetch_stream(code, kernel, i, f"%later{i}", number, step)
         if body is not None:
             body.step(step)
-    return tile_steps(code, kernel, pointers, accumulators) if body is None else body.joined()
+    return tile_steps(code, kernel, pointers, accumulators) if body is None else body.join_chains()
 
 
-class _Body:
-    """The products of the unrolled steps while they are written down.
+class _BodyWriter:
+    """The writer of the products of the unrolled steps.
 
     Attributes
     ----------
     pointers : list of str
         Addresses of the operands.
     sums : dict
-        (row, vector) -> what has been summed so far; nothing yet where there is no reduction.
+        (row, vector) -> name of the sum so far; missing if there is no reduction.
     """
 
     def __init__(
@@ -272,12 +278,12 @@ class _Body:
         self._mask = _tail_mask(code, kernel, iteration) if kernel.tail else None
         self._fenced_rows = self._rows_between_fences()
         self._recent: list[tuple[int, int]] = []
-        """Products since the last fence."""
+        """The products since the last fence."""
         self._others: list[dict[tuple[int, int], str]] = [{} for _ in range(kernel.chains - 1)]
-        """What further chains have summed in these steps."""
+        """The sums of further chains in these steps."""
 
     def _rows_between_fences(self) -> int:
-        """Return the rows of a step after which a fence stands, 0: none."""
+        """Return the number of rows of a step after which there is a fence; 0: no fences."""
         kernel = self.kernel
         if not kernel.registers or not kernel.reduces:
             return 0
@@ -304,29 +310,29 @@ class _Body:
                 kind = f"<{kernel.lanes} x i1> {self._mask}"
                 values[0] = code.emit(f"select {kind}, {code.vector} {values[0]}, {code.vector} {code.neutral()}")
             chain = step % kernel.chains
-            own = self._others[chain - 1] if chain else self.sums
-            sums = own.get((row, vector))
+            chain_sums = self._others[chain - 1] if chain else self.sums
+            sums = chain_sums.get((row, vector))
             if kernel.dot and sums is not None:
-                # the broadcast operand comes first, of whatever dtype: instructions take it as the unsigned one
+                # instructions take the broadcast operand first, as the unsigned one, whatever its dtype
                 places = sorted(range(len(values)), key=lambda i: kernel.operands[i].lane_stride)
-                own[row, vector] = code.dot(kernel.dot, sums, [values[i] for i in places])
+                chain_sums[row, vector] = code.dot(kernel.dot, sums, [values[i] for i in places])
             else:
-                own[row, vector] = code.combine(sums, values)
+                chain_sums[row, vector] = code.combine(sums, values)
 
-    def joined(self) -> Tile:
-        """Return the sums, those of further chains in them: these first, which wait for nothing."""
+    def join_chains(self) -> Tile:
+        """Add the sums of further chains and return the totals. These sums are added first: they wait for nothing."""
         for tile in self.sums:
             others = [chain[tile] for chain in self._others if tile in chain]
             if others:
-                more = functools.reduce(lambda one, other: self.code.binary("add", one, other), others)
+                more = functools.reduce(lambda left, right: self.code.binary("add", left, right), others)
                 self.sums[tile] = self.code.binary("add", self.sums[tile], more)
         return self.sums
 
     def _fence(self) -> None:
-        """Keep LLVM from loading anything that follows before what came so far.
+        """Keep LLVM from moving loads that follow before this point.
 
-        In long bodies and full registers that includes the products since the last fence: left alone, LLVM orders all
-        loads before the products they feed.
+        In long bodies and with full registers the fence includes the products since the last one. Otherwise LLVM orders
+        all loads before the products that use them.
         """
         kernel, tiles = self.kernel, []
         if kernel.registers and (kernel.num_steps > _SHORT_STEPS or self._fenced_rows > 0):
@@ -337,21 +343,21 @@ class _Body:
         self.sums.update(zip(tiles, values, strict=True))
 
     def _load(self, i: int, row: int, vector: int, step: int, loaded: dict[tuple[int, int, int], str]) -> str:
-        """Return operand `i` for one row and vector of a step; what the step has loaded already is in `loaded`."""
+        """Return operand `i` for one row and vector of a step; `loaded` caches the loads of the step."""
         code, kernel, operand = self.code, self.kernel, self.kernel.operands[i]
         offset = operand.rows[row] + operand.steps[step]
-        place = vector if operand.lane_stride else 0
-        key = (i, offset, place)
+        column = vector if operand.lane_stride else 0
+        key = (i, offset, column)
         if key in loaded:
             return loaded[key]
-        start = offset + place * kernel.lanes * operand.lane_stride
+        start = offset + column * kernel.lanes * operand.lane_stride
         address = code.address(self.pointers[i], operand.dtype, start)
         if operand.group > 1:
             used = operand.used[step] if operand.used else operand.group
             value = code.load_groups(address, operand.dtype, operand.group, used, is_vector=operand.lane_stride > 0)
             value = code.flip(value, code.highest) if operand.flips else value
         else:
-            partly = operand.masked and not kernel.simd_reduction  # a reduction's lanes are cut by the mask alone
+            partly = operand.masked and not kernel.simd_reduction  # lanes of a reduction are masked by `_mask`
             used = kernel.used_lanes(vector) if partly else kernel.lanes
             existing = self._mask if operand.lane_stride and self._mask else used
             value = code.load_vector(address, operand.dtype, operand.lane_stride, existing)
@@ -362,14 +368,14 @@ class _Body:
 
 
 def _tail_mask(code: LlvmCode, kernel: Microkernel, iteration: str) -> str:
-    """Return which lanes of a SIMD reduction lie before its end; each trip is one vector (see `Nest.tail`)."""
+    """Return the mask of the lanes of a SIMD reduction before its end; a trip is one vector (see `LoopNest.tail`)."""
     lanes = kernel.lanes
     start = code.emit(f"mul i64 {iteration}, {lanes}") if kernel.tail_loops else "0"
     first = code.splat(start, "i64")
     places = ", ".join(f"i64 {lane}" for lane in range(lanes))
-    place = code.emit(f"add <{lanes} x i64> {first}, <{places}>")
+    lane_numbers = code.emit(f"add <{lanes} x i64> {first}, <{places}>")
     end = ", ".join(f"i64 {kernel.tail}" for _ in range(lanes))
-    return code.emit(f"icmp ult <{lanes} x i64> {place}, <{end}>")
+    return code.emit(f"icmp ult <{lanes} x i64> {lane_numbers}, <{end}>")
 
 
 def module_ir(functions: Sequence[tuple[str, set[str]]], num_loops: int = 8) -> str:

@@ -3,8 +3,8 @@
 Notation
 --------
 loop : one level of one axis: `extent` iterations that each advance the axis by `step` elements.
-part : consecutive microkernel calls of one size along one axis; a pair of microkernels has two, and a last vector
-    that is not full has its own.
+part : consecutive microkernel calls of one size along one axis. A pair of microkernels has two parts, and a last vector
+that is not full has its own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from anatune.core.frozen import EMPTY
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Access
 from anatune.errors import SpaceError
-from anatune.templates.cpu.dot import DotGroup, copied_as, dot_group
+from anatune.templates.cpu.dot import DotGroup, copied_dtypes, dot_group
 from anatune.templates.cpu.rules import ORDER_LEVELS, cpu_of, lanes_of, levels_of, pair_of, words_of
 
-__all__ = ["Loop", "LoopNest", "Part", "nest_of", "program_key"]
+__all__ = ["LoopNest", "NestLoop", "Part", "nest_of", "program_key"]
 
 
-class Loop(NamedTuple):
-    """`extent` iterations, each `step` elements of `axis` further."""
+class NestLoop(NamedTuple):
+    """A loop of `extent` iterations, each of which advances `axis` by `step` elements."""
 
     axis: str
     level: str
@@ -35,7 +35,7 @@ class Loop(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """`count` calls of `size` elements from element `start` of a segment."""
+    """A group of `count` calls of `size` elements each, from element `start` of a segment."""
 
     start: int
     count: int
@@ -47,62 +47,62 @@ class LoopNest(NamedTuple):
 
     Attributes
     ----------
-    cache : tuple of Loop
+    cache : tuple of NestLoop
         Loops of the levels outer, l3 and l2, outer to inner, without those of one iteration.
     num_outer : int
-        How many of them are "outer" (distributed over the cores where the schedule says so).
+        How many of them are "outer" loops, which are distributed over the cores if the schedule is parallel.
     calls : tuple of str
         Spatial axes in the order of their loops of microkernel calls, outer to inner.
     parts : dict of str to tuple of Part
-        Spatial axis -> what the calls of one l2 tile cover.
-    inner : tuple of Loop
+        Spatial axis -> parts that the calls of one l2 tile cover.
+    inner : tuple of NestLoop
         Reduction loops inside the microkernel, outer to inner, without those of one iteration.
-    unroll : tuple of Loop
+    unroll : tuple of NestLoop
         Unrolled reduction loops of the microkernel (level "unroll"), outer to inner.
     simd_axis, lanes
         The vectorised axis and the elements of a vector.
     simd_reduction : bool
-        The SIMD axis is summed over: accumulators hold partial sums of its lanes.
+        True if the SIMD axis is summed over: accumulators hold partial sums of its lanes.
     tail : int
-        Reductions along the SIMD axis that vectors do not divide: its extent in the microkernel, else 0. Lanes past
-        it are masked.
+        The extent of the SIMD axis in the microkernel, if the axis is summed over and vectors do not divide it; else 0.
+        Lanes past it are masked.
     group : DotGroup, optional
-        How products are grouped; the unrolled loop of the group's axis then steps from group to group.
-    copied_as : mapping of str to str
-        Operands that are read from copies made in the run, and what these hold (`cpu.dot.copied_as`).
+        The groups of products; the unrolled loop of the axis of the groups then steps from group to group.
+    copied_dtypes : mapping of str to str
+        Operand that is read from a copy made in each run -> dtype of the copy (`cpu.dot.copied_dtypes`).
     """
 
-    cache: tuple[Loop, ...]
+    cache: tuple[NestLoop, ...]
     num_outer: int
     calls: tuple[str, ...]
     parts: dict[str, tuple[Part, ...]]
-    inner: tuple[Loop, ...]
-    unroll: tuple[Loop, ...]
+    inner: tuple[NestLoop, ...]
+    unroll: tuple[NestLoop, ...]
     simd_axis: str
     lanes: int
     simd_reduction: bool
     tail: int
     group: DotGroup | None = None
-    copied_as: Mapping[str, str] = EMPTY
+    copied_dtypes: Mapping[str, str] = EMPTY
 
     @property
     def is_partial(self) -> bool:
-        """Whether sums are completed in several calls: a reduction axis has a loop outside the microkernel."""
+        """True if sums are completed in several calls: a reduction axis has a loop outside the microkernel."""
         spatial = set(self.parts)
         return any(loop.axis not in spatial for loop in self.cache)
 
     def flips(self, access: Access) -> bool:
-        """Whether an operand is read with its highest bit flipped; copies hold it so."""
+        """Return whether an operand is read with its highest bit flipped; copies hold it flipped."""
         return self.group is not None and self.group.flips and access.tensor == self.group.broadcast
 
     def segment(self, axis: str) -> int:
-        """Elements of one register tile, or of what a pair covers."""
+        """Return the elements of one register tile, or of all calls of a pair."""
         parts = self.parts[axis]
         return parts[0].size if len(parts) == 1 else sum(part.count * part.size for part in parts)
 
 
-def _complete(order: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return `order` and, in front, the axes that it leaves out (their loops have one iteration)."""
+def _complete_order(order: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return `order` with the axes that it leaves out in front; their loops have one iteration."""
     return (*(axis for axis in axes if axis not in order), *(axis for axis in order if axis in axes))
 
 
@@ -140,28 +140,28 @@ def nest_of(schedule: Schedule) -> LoopNest:
         levels = list(factors[axis])
         return math.prod(factors[axis][inner] for inner in levels[levels.index(level) + 1 :])
 
-    cache: list[Loop] = []
+    cache: list[NestLoop] = []
     num_outer = 0
     for level in ORDER_LEVELS[:3]:
         axes = tuple(axis for axis in factors if level in factors[axis])
-        for axis in _complete(words_of(schedule, f"order.{level}"), axes):
+        for axis in _complete_order(words_of(schedule, f"order.{level}"), axes):
             if factors[axis][level] > 1:
-                cache.append(Loop(axis, level, factors[axis][level], step(axis, level)))
+                cache.append(NestLoop(axis, level, factors[axis][level], step(axis, level)))
         if level == "outer":
             num_outer = len(cache)
     parts = {
         axis: _parts(schedule, axis, lanes, axis == simd, factors[axis]["l1"], factors[axis]["register"])
         for axis in spatial
     }
-    order = _complete(words_of(schedule, "order.reduction"), reductions)
-    inner = [Loop(a, "l1", factors[a]["l1"], step(a, "l1")) for a in order]
+    order = _complete_order(words_of(schedule, "order.reduction"), reductions)
+    inner = [NestLoop(a, "l1", factors[a]["l1"], step(a, "l1")) for a in order]
     group = dot_group(workload, cpu_of(schedule), simd, extension=str(schedule.options.get("extension", "")))
     if group is not None:
         group = group._replace(unroll=factors[group.axis]["unroll"])
     unroll = [
-        Loop(a, "unroll", -(-factors[a]["unroll"] // group.size), group.size)
+        NestLoop(a, "unroll", -(-factors[a]["unroll"] // group.size), group.size)
         if group is not None and a == group.axis
-        else Loop(a, "unroll", factors[a]["unroll"], 1)
+        else NestLoop(a, "unroll", factors[a]["unroll"], 1)
         for a in order
         if a != simd
     ]
@@ -173,12 +173,12 @@ def nest_of(schedule: Schedule) -> LoopNest:
             tail = within if within % lanes else 0
             vectors = 1
         inner = [loop for loop in inner if loop.axis != simd]
-        inner.append(Loop(simd, "l1", -(-within // (vectors * lanes)), vectors * lanes))
-        unroll.append(Loop(simd, "unroll", vectors, lanes))
+        inner.append(NestLoop(simd, "l1", -(-within // (vectors * lanes)), vectors * lanes))
+        unroll.append(NestLoop(simd, "unroll", vectors, lanes))
     return LoopNest(
         cache=tuple(cache),
         num_outer=num_outer,
-        calls=_complete(words_of(schedule, "order.l1"), spatial),
+        calls=_complete_order(words_of(schedule, "order.l1"), spatial),
         parts=parts,
         inner=tuple(loop for loop in inner if loop.extent > 1),
         unroll=tuple(loop for loop in unroll if loop.extent > 1),
@@ -187,14 +187,15 @@ def nest_of(schedule: Schedule) -> LoopNest:
         simd_reduction=simd in reductions,
         tail=tail,
         group=group,
-        copied_as=copied_as(workload, simd, group, words_of(schedule, "packed_ahead")),
+        copied_dtypes=copied_dtypes(workload, simd, group, words_of(schedule, "packed_ahead")),
     )
 
 
 def program_key(schedule: Schedule) -> Hashable:
-    """Return all that the generated CPU program depends on beside the workload; the key of what has no program.
+    """Return a key of all that the generated program depends on, except the workload.
 
-    The program's text would do as well, but takes 10 ms to write.
+    It is the key of the schedule if the schedule has no program. The text of the program would also be a key, but takes
+    10 ms to write.
     """
     try:
         nest = nest_of(schedule.check())

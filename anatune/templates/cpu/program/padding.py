@@ -1,14 +1,14 @@
-"""Padding that is never computed: window taps outside the tensor are left out instead of multiplied by zeros.
+"""Padding that is never computed: window taps outside the tensor are skipped instead of multiplied by zeros.
 
-A padded dimension is indexed by ``axis * stride + window * dilation - padding``. Its taps can be left out
+A padded dimension is indexed by ``axis * stride + window * dilation - padding``. Its taps can be skipped in two ways:
 
-- statically, where the window is unrolled in the microkernel and the position of each call along `axis` is known when
-  the code is written: tiles at the border get microkernels of their own, without the rows that a tap misses;
-- dynamically, where the window is a loop of the microkernel and its tile is one element wide along `axis`: the loop
-  runs from the first to the last tap inside.
+- Statically, if the window is unrolled in the microkernel and the position of each call along `axis` is a constant.
+  Tiles at the border have microkernels of their own, without the rows that a tap misses.
+- Dynamically, if the window is a loop of the microkernel and its tile is one element wide along `axis`. The loop runs
+  from the first to the last tap inside.
 
-Either way the tensor needs no padded copy along that dimension. On small images the saving is large: 18 % of the
-multiply-adds of a padded 3x3 convolution of 7x7. oneDNN's kernels do the same.
+In both cases the tensor needs no padded copy along that dimension. On small images this saves much: 18 % of the
+multiply-adds of a padded 3x3 convolution of 7x7. The kernels of oneDNN do the same.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from anatune.templates.cpu.program.nest import LoopNest, Part
 __all__ = ["Skip", "border_parts", "first_tap", "last_tap", "skipped_products", "skips_of"]
 
 _MOST_BORDER_TILES = 6
-"""Border tiles of one axis that get microkernels of their own; with more, the tensor is padded instead."""
+"""Most border tiles of one axis that have microkernels of their own; with more, the tensor is padded instead."""
 
 
 class Skip(NamedTuple):
-    """One dimension whose outside taps are left out.
+    """A dimension whose taps outside the tensor are skipped.
 
     Attributes
     ----------
     dimension, size : int
-        Which dimension of the tensor, and its extent.
+        Number of the dimension of the tensor, and its extent.
     axis, window : str
         The spatial axis and the window axis of its index.
     stride, dilation, offset : int
@@ -49,7 +49,7 @@ class Skip(NamedTuple):
     is_static: bool
 
     def is_inside(self, position: int, tap: int) -> bool:
-        """Whether a tap at a position of the axis lies inside the tensor."""
+        """Return whether a tap at a position of the axis is inside the tensor."""
         return 0 <= position * self.stride + tap * self.dilation + self.offset < self.size
 
 
@@ -66,7 +66,7 @@ def last_tap(skip: Skip, position: int, taps: int) -> int:
 
 
 def skips_of(access: Access, nest: LoopNest, workload: Workload) -> tuple[Skip, ...]:
-    """Return the padded dimensions of an operand whose outside taps can be left out."""
+    """Return the padded dimensions of an operand whose outside taps can be skipped."""
     skips = []
     extents = workload.extents
     inner = {loop.axis: loop.extent for loop in nest.inner}
@@ -103,7 +103,7 @@ def skips_of(access: Access, nest: LoopNest, workload: Workload) -> tuple[Skip, 
 
 
 def border_parts(skip: Skip, parts: Sequence[Part], taps: int) -> tuple[Part, ...]:
-    """Split parts so that calls with outside taps stand alone."""
+    """Split parts so that calls with outside taps are separate."""
     split: list[Part] = []
     for part in parts:
         run = 0
@@ -130,12 +130,12 @@ def skipped_products(
     unroll: Sequence[str],
     steps: Sequence[tuple[int, ...]],
 ) -> frozenset[tuple[int, int]]:
-    """Return the (row, step) pairs of a microkernel whose tap lies outside, for static skips.
+    """Return the (row, step) pairs of a microkernel whose tap is outside, for static skips.
 
     Parameters
     ----------
     parts : mapping of str to Part
-        What the microkernel covers; its calls all lie inside unless there is only one.
+        The parts that the microkernel covers. If it has several calls, all of them are inside.
     axes, rows
         Axes of the rows, and the index of each row along them.
     unroll, steps
@@ -146,11 +146,11 @@ def skipped_products(
         if not skip.is_static:
             continue
         start = parts[skip.axis].start
-        place = axes.index(skip.axis)
-        tap_place = unroll.index(skip.window) if skip.window in unroll else -1
+        axis_number = axes.index(skip.axis)
+        window_number = unroll.index(skip.window) if skip.window in unroll else -1
         for r, row in enumerate(rows):
             for s, step in enumerate(steps):
-                tap = step[tap_place] if tap_place >= 0 else 0
-                if not skip.is_inside(start + row[place], tap):
+                tap = step[window_number] if window_number >= 0 else 0
+                if not skip.is_inside(start + row[axis_number], tap):
                     outside.add((r, s))
     return frozenset(outside)

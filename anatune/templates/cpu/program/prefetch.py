@@ -1,12 +1,11 @@
 """Prefetches of a microkernel, most of them spread over its reduction loops.
 
-A core has 10 to 24 buffers for lines that are on their way to its L1 cache. Whoever asks for more at once waits, as
-long as the farthest of them takes, and every load behind waits too. So tiles with many lines ask for a few in each
-iteration, by a table of their places: for those of the result that the call itself will store, and for those of the
-operands that the next call reads in many places at once, which the hardware does not follow.
-Source: Zen 4, lost cycles of 650 measured kernels over lines of their results: 20 to 250 cycles a call for each line
-past 24; a 3x3 convolution of 272x272x32 with tiles of 7 x 4 pixels, 28 lines: 7 % faster than with all asked for
-at the start, a 1x1 convolution of 136x136x128 6 %.
+A core has 10 to 24 buffers for lines that are on their way to its L1 cache. A core that requests more at once waits for
+the slowest of them, and all following loads wait too. So tiles with many lines prefetch a few in each iteration, from a
+table of offsets. They prefetch the lines of the result that this call will store, and the lines of operands that the
+next call reads in many places at once, which the hardware does not predict. Source: Zen 4, lost cycles of 650 measured
+kernels over lines of their results: 20 to 250 cycles a call for each line past 24; a 3x3 convolution of 272x272x32 with
+tiles of 7 x 4 pixels, 28 lines: 7 % faster than with all prefetches at the start, a 1x1 convolution of 136x136x128 6 %.
 """
 
 from __future__ import annotations
@@ -39,43 +38,45 @@ __all__ = [
 
 LINE_BYTES = 64
 LINES_AT_ONCE = 12
-"""Lines that may be asked for at once: the fill buffers of a Skylake (Zen 4: 24)."""
+"""Most lines that are prefetched at once: the fill buffers of a Skylake (Zen 4: 24)."""
 _LEAST_RUNS = 4
-"""Runs of neighbouring lines from which on the hardware does not see by itself what comes next."""
+"""Runs of neighbouring lines from which on the hardware does not predict the next lines."""
 LINES_FURTHER = 2
-"""Lines that long rows are asked for ahead of where they are read: 32 steps of float32, more cycles than L3 takes.
+"""Lines by which long rows are prefetched ahead of their use: 32 steps of float32, more cycles than a load from L3.
+
 Source: Zen 4, plans of matmuls whose rows fill 36 to 48 KB, against prefetches for the next call: M3 3.5 %, M4 4.8 %,
-M5 3.4 % faster; no prefetch at all 5.6, 2.9 and 2.5 %."""
+M5 3.4 % faster; against no prefetch 5.6, 2.9 and 2.5 %.
+"""
 MOST_LINES = 256
-"""Lines of the next tile up to which they stay in the L1 cache until it comes: half of 32 KiB."""
+"""Most lines of the next tile that stay in the L1 cache until it is used: half of 32 KiB."""
 _MOST_OFFSETS = 1 << 20
-"""Elements of a tile up to which its lines are counted."""
+"""Most elements of a tile whose lines are counted."""
 _LEAST_ACCUMULATORS = 8
-"""Tiles of fewer products have no room for a prefetch in each step."""
+"""Fewest products of a tile that hide a prefetch in each step."""
 _PRODUCTS_A_PREFETCH = 16
-"""Multiply-adds beside which a prefetch (and the load of its place) costs nothing that could be measured."""
+"""Multiply-adds that hide a prefetch (and the load of its offset) so that it costs nothing measurable."""
 _PRODUCTS_A_LINE = 6
-"""Multiply-adds beside which a line is asked for that lies at a computed distance: no table, no load."""
+"""Multiply-adds that hide the prefetch of a line at a computed distance, without a table and a load."""
 _MOST_PREFETCHES = 64
-"""Lines of the result that a call asks for: more do not fit the buffers for misses anyway."""
+"""Most lines of the result that a call prefetches; more do not fit the miss buffers anyway."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Lines to ask for, some in each iteration of the reduction loops.
+    """Lines to prefetch, some in each iteration of the reduction loops.
 
     Attributes
     ----------
     base : str
-        LLVM's name of the address that they are counted from.
+        LLVM name of the address from which they are counted.
     table : str
         Name of the table.
     dtype : str
-        Of the elements.
+        Dtype of the elements.
     lines : tuple of int
         Elements from the base to each line.
     each : int
-        Lines an iteration.
+        Lines prefetched in an iteration.
     to_write : bool
     """
 
@@ -87,12 +88,15 @@ class Spread:
     to_write: bool
 
 
-def prefetch_some(code: LlvmCode, spread: Spread, place: str, step: int, num_steps: int) -> None:
-    """Emit the prefetches of one unrolled step; `place` is the iteration's number, past the last line is the last."""
+def prefetch_some(code: LlvmCode, spread: Spread, iteration: str, step: int, num_steps: int) -> None:
+    """Emit the prefetches of one unrolled step; `iteration` is its number.
+
+    Past the last line, the last one is repeated.
+    """
     count = len(spread.lines)
-    mine = [k for k in range(spread.each) if k * num_steps // spread.each == step]
-    for k in mine:
-        number = code.emit(f"add i64 {code.emit(f'mul i64 {place}, {spread.each}')}, {k}")
+    numbers = [k for k in range(spread.each) if k * num_steps // spread.each == step]
+    for k in numbers:
+        number = code.emit(f"add i64 {code.emit(f'mul i64 {iteration}, {spread.each}')}, {k}")
         is_inside = code.emit(f"icmp ult i64 {number}, {count}")
         number = code.emit(f"select i1 {is_inside}, i64 {number}, i64 {count - 1}")
         offset = code.emit(f"load i64, ptr {code.emit(f'getelementptr i64, ptr @{spread.table}, i64 {number}')}")
@@ -102,8 +106,8 @@ def prefetch_some(code: LlvmCode, spread: Spread, place: str, step: int, num_ste
     code.declared.add(f"@{spread.table} = private unnamed_addr constant [{count} x i64] [{values}]")
 
 
-def prefetch_stream(code: LlvmCode, kernel: Microkernel, operand: int, base: str, place: str, step: int) -> None:
-    """Ask the L2 cache for some lines of a later block; `base` is the first of this call's, `place` the iteration."""
+def prefetch_stream(code: LlvmCode, kernel: Microkernel, operand: int, base: str, iteration: str, step: int) -> None:
+    """Prefetch some lines of a later block into L2; `base` is the first line of this call."""
     stream = kernel.operands[operand].stream
     iterations = math.prod(kernel.trips)
     products = len(kernel.result.rows) * kernel.num_vectors * kernel.num_steps
@@ -113,15 +117,16 @@ def prefetch_stream(code: LlvmCode, kernel: Microkernel, operand: int, base: str
         return
     for k in (k for k in range(each) if k * kernel.num_steps // each == step):
         apart = -(-stream.num_lines * LINE_BYTES // iterations) if each == 1 else each * LINE_BYTES
-        distance = code.emit(f"add i64 {code.emit(f'mul i64 {place}, {apart}')}, {k * LINE_BYTES}")
+        distance = code.emit(f"add i64 {code.emit(f'mul i64 {iteration}, {apart}')}, {k * LINE_BYTES}")
         code.prefetch(code.emit(f"getelementptr i8, ptr {base}, i64 {distance}"), to_write=False, level=2)
 
 
 def prefetch_ahead(code: LlvmCode, kernel: Microkernel, pointers: list[str], iteration: str, step: int) -> None:
-    """Ask for one line of the next call's rows in each step: row ``step % 16`` of the lines that begin at this step.
+    """Prefetch one line of the rows of the next call in each step.
 
-    Source: 1x1 convolution of 136x136x128 on a Zen 4 machine: tiles of 14 rows, 512 bytes apart and read side by side,
-    reached 63 % of the peak while the data came from the L3 cache, tiles of 2 + 2 rows 91 %.
+    It is a line of row ``step % 16`` among the lines that begin at this step. Source: 1x1 convolution of 136x136x128 on
+    a Zen 4 machine: tiles of 14 rows, 512 bytes apart and read side by side, reached 63 % of the peak while the data
+    came from the L3 cache; tiles of 2 + 2 rows reached 91 %.
     """
     if len(kernel.trips) != 1 or kernel.moving or kernel.num_vectors * len(kernel.result.rows) < _LEAST_ACCUMULATORS:
         return
@@ -136,14 +141,14 @@ def prefetch_ahead(code: LlvmCode, kernel: Microkernel, pointers: list[str], ite
             continue
         slots = 1 << (ahead.num_rows - 1).bit_length()
         first = code.emit(f"mul i64 {iteration}, {kernel.num_steps}")
-        place = code.emit(f"add i64 {first}, {step}")
-        row = code.emit(f"and i64 {place}, {slots - 1}")
+        number = code.emit(f"add i64 {first}, {step}")
+        row = code.emit(f"and i64 {number}, {slots - 1}")
         offset = code.emit(f"mul i64 {row}, {ahead.pitch}")
         if slots < per_line and ahead.group_pitch:
-            rest = code.emit(f"and i64 {place}, {per_line - slots}")
-            group = code.emit(f"lshr i64 {rest}, {slots.bit_length() - 1}")
+            group_bits = code.emit(f"and i64 {number}, {per_line - slots}")
+            group = code.emit(f"lshr i64 {group_bits}, {slots.bit_length() - 1}")
             offset = code.emit(f"add i64 {offset}, {code.emit(f'mul i64 {group}, {ahead.group_pitch}')}")
-        line = code.emit(f"and i64 {place}, {-per_line}")
+        line = code.emit(f"and i64 {number}, {-per_line}")
         moved = code.emit(f"sub i64 {line}, {first}")
         if operand.group > 1:
             moved = code.emit(f"mul i64 {moved}, {operand.group}")
@@ -154,9 +159,9 @@ def prefetch_ahead(code: LlvmCode, kernel: Microkernel, pointers: list[str], ite
 
 
 def result_lines(kernel: Microkernel, result: Result) -> tuple[int, ...]:
-    """Return the result's lines: asked for before its stores, these find them in the cache.
+    """Return the lines of the result, which are prefetched before its stores.
 
-    Rows that are known at run time are those of a buffer, which is in one.
+    If the addresses of rows are only known at run time, the result is a buffer that is in a cache already.
     """
     if at_run_time(result.rows):
         return ()
@@ -172,7 +177,7 @@ def result_lines(kernel: Microkernel, result: Result) -> tuple[int, ...]:
 
 
 def spreads_of(kernel: Microkernel, bases: Bases) -> list[Spread]:
-    """Return what to ask for in the course of the reduction, rather than at its start or not at all."""
+    """Return the lines to prefetch during the reduction, rather than at its start."""
     iterations = math.prod(kernel.trips)
     if not kernel.reduces or kernel.simd_reduction or iterations < 2:
         return []
@@ -186,7 +191,7 @@ def spreads_of(kernel: Microkernel, bases: Bases) -> list[Spread]:
     base, result = kernel.sums(bases)
     lines = result_lines(kernel, result)
     if len(lines) > LINES_AT_ONCE:
-        each = -(-len(lines) // iterations)  # no more: what is past the last line asks for that one again
+        each = -(-len(lines) // iterations)  # past the last line, the last one is repeated
         spreads.append(Spread(base, f"{kernel.name}_result", result.dtype, lines, each, to_write=True))
     return spreads
 
@@ -194,7 +199,7 @@ def spreads_of(kernel: Microkernel, bases: Bases) -> list[Spread]:
 def new_lines(
     rows: Sequence[int], loops: Sequence[tuple[int, int]], distance: int, element_bytes: int
 ) -> tuple[int, ...]:
-    """Return the lines of the next call's tile that this one does not read, in elements from this call's address.
+    """Return the lines of the tile of the next call that this call does not read, in elements from its address.
 
     Parameters
     ----------
@@ -203,13 +208,13 @@ def new_lines(
     loops : sequence of (int, int)
         Iterations and stride of each loop of the reduction, elements.
     distance : int
-        From this call's tile to the next one's.
+        Elements from the tile of this call to that of the next one.
     element_bytes : int
 
     Returns
     -------
     tuple of int
-        Empty where they lie in few runs, or are too many.
+        Empty if they are in few runs, or too many.
     """
     size = len(set(rows))
     for extent, _ in loops:
@@ -220,8 +225,8 @@ def new_lines(
     for extent, stride in loops:
         offsets = np.unique((offsets[:, None] + stride * np.arange(extent, dtype=np.int64)).ravel())
     per_line = LINE_BYTES // element_bytes
-    here, there = np.unique(offsets // per_line), np.unique((offsets + distance) // per_line)
-    fresh = np.setdiff1d(there, here, assume_unique=True)
+    present_lines, next_lines = np.unique(offsets // per_line), np.unique((offsets + distance) // per_line)
+    fresh = np.setdiff1d(next_lines, present_lines, assume_unique=True)
     if not 0 < len(fresh) <= MOST_LINES or 1 + np.count_nonzero(np.diff(fresh) > 1) < _LEAST_RUNS:
         return ()
     return tuple((fresh * per_line).tolist())

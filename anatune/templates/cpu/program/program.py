@@ -1,4 +1,4 @@
-"""A CPU schedule as TVMScript: the loop nest and its calls of microkernels."""
+"""Code generation of a CPU schedule as TVMScript: the loop nest and its calls of microkernels."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from anatune.emit.script import Script, affine, buffer_type, open_function, shap
 from anatune.templates.cpu.program.copies import copy_function, write_copy
 from anatune.templates.cpu.program.extents import EXTENT, FIXED, Extents
 from anatune.templates.cpu.program.kernels import Kernels
-from anatune.templates.cpu.program.layout import Layout, Slivers, Strided
+from anatune.templates.cpu.program.layout import Slivers, Strided, TensorLayout
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
-from anatune.templates.cpu.program.nest import Loop, Part
+from anatune.templates.cpu.program.nest import NestLoop, Part
 from anatune.templates.cpu.program.padding import Skip
 from anatune.templates.cpu.program.register_tile import Microkernel
 from anatune.templates.cpu.rules import words_of
@@ -27,7 +27,7 @@ __all__ = ["CpuProgram", "Tile", "main_function", "open_program", "packings_of",
 
 @dataclass(frozen=True)
 class CpuProgram:
-    """TVMScript functions and the LLVM IR that they call.
+    """The TVMScript functions of a schedule, and the LLVM IR that they call.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class CpuProgram:
         The microkernels.
     kernels : tuple of Microkernel
     packing_llvm : str
-        What the packing functions call.
+        LLVM IR that the packing functions call.
     largest : int
         Largest extent of an axis whose extent is an argument.
     """
@@ -62,13 +62,13 @@ class CpuProgram:
 
 
 Tile = tuple[Mapping[str, Part], Microkernel]
-"""The parts of each axis that a register tile is made of, and its microkernel."""
+"""The parts of each axis that a register tile covers, and its microkernel."""
 
 
 def open_program(
     text: Script, name: str, shapes: Mapping[str, tuple[int | str, ...]], dtypes: Mapping[str, str]
 ) -> None:
-    """Write the head of a function; arguments of unknown shape are handles that a buffer is matched to."""
+    """Write the head of a function. Arguments with a shape known at run time only are handles, matched to buffers."""
     unknown = [tensor for tensor, shape in shapes.items() if EXTENT in shape]
     parameters = [
         (f"{tensor}_argument", "T.handle") if tensor in unknown else (tensor, buffer_type(shape, dtypes[tensor]))
@@ -97,13 +97,13 @@ def main_function(
     kernels
         Loops and layouts.
     tiles
-        In the order of their calls.
+        Register tiles in the order of their calls.
     ahead : frozenset of str
-        Operands that are taken in packed form.
+        Operands that are passed in packed form.
     parallel : bool
-        Spread the outermost loops over threads.
+        Distribute the outermost loops over threads.
     extents : Extents
-        Says so where the shapes of the arguments tell an axis's extent.
+        A subclass of `Extents` if the extent of an axis follows from the shapes of the arguments.
     """
     text, workload, write = Script(), kernels.workload, kernels.workload.write
     shapes = {
@@ -165,19 +165,20 @@ def write_calls(
     Parameters
     ----------
     pointers : sequence of str
-        Buffers of the operands, the result, the operands of fused steps, what accumulators start from, partial sums.
+        Buffers of the operands, the result, the operands of fused steps, the initial values of accumulators, partial
+        sums.
     origins : sequence of str
-        For each buffer an index that its tensor begins at; none: 0.
+        For each buffer the index at which its tensor begins; none: 0.
     parallel : bool
-        Spread the outermost loops over threads.
+        Distribute the outermost loops over threads.
     extents : Extents
-        Says so where an axis's extent is a variable: its tiles have one part each, and microkernels of several sizes
-        take the elements of a call as their last argument.
+        A subclass of `Extents` if the extent of an axis is a variable. The tiles then have one part along the axis, and
+        microkernels of several sizes take the number of elements of a call as their last argument.
     """
     nest = kernels.nest
     outer, cache = nest.cache[: nest.num_outer], nest.cache[nest.num_outer :]
     depth = text.depth
-    variables: dict[Loop, str] = {}
+    variables: dict[NestLoop, str] = {}
     if parallel and math.prod(loop.extent for loop in outer) > 1:
         text.open(f"for chunk in T.parallel({extents.product(outer)}):")
         variables.update(_digits("chunk", outer, extents))
@@ -186,48 +187,48 @@ def write_calls(
         for number, loop in enumerate(loops):
             text.open(f"for {letter}{number} in range({extents.trips(loop)}):")
             variables[loop] = f"{letter}{number}"
-    layouts: list[Layout] = [*kernels.layouts, kernels.result]
+    layouts: list[TensorLayout] = [*kernels.layouts, kernels.result]
     layouts += [layout for _, layout in kernels.steps if layout is not None]
     if kernels.start is not None:
         layouts.append(kernels.start)
     if len(pointers) > len(layouts):
-        layouts.append(kernels.result)  # partial sums lie as the result does
+        layouts.append(kernels.result)  # partial sums have the layout of the result
     buffers = tuple(zip(layouts, pointers, origins or [""] * len(pointers), strict=True))
-    _Calls(text, kernels, buffers, variables, extents).write(tiles, nest.calls)
+    _CallWriter(text, kernels, buffers, variables, extents).write(tiles, nest.calls)
     text.close(text.depth - depth)
 
 
 @dataclass(frozen=True)
-class _Calls:
-    """The calls of microkernels inside the cache loops of a schedule, while they are written down.
+class _CallWriter:
+    """The writer of the microkernel calls inside the cache loops of a schedule.
 
     Attributes
     ----------
-    buffers : tuple of (Layout, str, str)
+    buffers : tuple of (TensorLayout, str, str)
         Layout, pointer and origin of each tensor that microkernels take.
-    variables : dict of Loop to str
-        Of the cache loops.
+    variables : dict of NestLoop to str
+        Variables of the cache loops.
     """
 
     text: Script
     kernels: Kernels
-    buffers: tuple[tuple[Layout, str, str], ...]
-    variables: dict[Loop, str]
+    buffers: tuple[tuple[TensorLayout, str, str], ...]
+    variables: dict[NestLoop, str]
     extents: Extents
 
     def write(self, tiles: Iterable[Tile], axes: Sequence[str]) -> None:
-        """Write the loops of calls: all parts of an inner axis before an outer one's next, to reuse operands.
+        """Write the loops of calls. All parts of an inner axis come before the next part of an outer one.
 
-        `tiles` are in the order of their calls, along `axes`.
+        That order reuses operands. `tiles` are in the order of their calls, along `axes`.
         """
         if not axes:
             for parts, kernel in tiles:
                 self._call(parts, kernel)
             return
-        for part, own in itertools.groupby(tiles, key=lambda tile: tile[0][axes[0]]):
+        for part, tiles_of_part in itertools.groupby(tiles, key=lambda tile: tile[0][axes[0]]):
             count = self.extents.calls(axes[0], part)
             with self.text.scope(f"for c_{axes[0]} in range({count}):" if count else ""):
-                self.write(list(own), axes[1:])
+                self.write(list(tiles_of_part), axes[1:])
 
     def _call(self, parts: Mapping[str, Part], kernel: Microkernel) -> None:
         """Write the call of one microkernel."""
@@ -241,8 +242,8 @@ class _Calls:
         arguments.append(self._flags())
         for _, skip in self.kernels.moving:
             arguments += self._taps(skip, parts[skip.axis], calls)
-        own = [(axis, extents.share(axis, call)) for axis, call in calls.items()]
-        names: dict[Hashable, str] = dict([*variables.items(), *own])
+        call_shares = [(axis, extents.share(axis, call)) for axis, call in calls.items()]
+        names: dict[Hashable, str] = dict([*variables.items(), *call_shares])
         for operand, (terms, constant) in zip(kernel.operands, addresses, strict=False):
             if operand.stream is not None:
                 shares = [(names[loop], share) for loop, share in operand.stream.shares.items() if loop in names]
@@ -251,19 +252,19 @@ class _Calls:
         self.text.line(f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}))')
 
     def _address(
-        self, layout: Layout, origin: str, parts: Mapping[str, Part], calls: Mapping[str, str]
+        self, layout: TensorLayout, origin: str, parts: Mapping[str, Part], calls: Mapping[str, str]
     ) -> tuple[list[tuple[str, int]], int]:
-        """Return what moves a tensor's address, and its constant part."""
+        """Return the terms of the address of a tensor, and its constant part."""
         sizes = {axis: part.size for axis, part in parts.items()}
         terms = [(origin, 1)] if origin else []
-        terms += [self.extents.moved(name, calls, layout, loop, sizes) for loop, name in self.variables.items()]
+        terms += [self.extents.loop_term(name, calls, layout, loop, sizes) for loop, name in self.variables.items()]
         for axis, variable in calls.items():
             first, elements = self.extents.start(axis, variable, sizes[axis])
             terms.append((first, layout.call_stride(axis, elements, sizes)))
         return terms, layout.base + sum(layout.call_stride(axis, part.start, sizes) for axis, part in parts.items())
 
     def _flags(self) -> str:
-        """Return which call of a sum it is: bit 0, not the first; bit 1, not the last."""
+        """Return the flags of a call of a sum: bit 0, not the first one; bit 1, not the last one."""
         nest = self.kernels.nest
         sums = [(name, loop) for loop, name in self.variables.items() if loop.axis not in nest.parts]
         if not sums:
@@ -283,11 +284,11 @@ class _Calls:
         return wide(first), wide(f"T.min({taps}, ({skip.size + step - 1} - ({low})) // {step})")
 
 
-def _digits(variable: str, loops: Sequence[Loop], extents: Extents) -> dict[Loop, str]:
+def _digits(variable: str, loops: Sequence[NestLoop], extents: Extents) -> dict[NestLoop, str]:
     """Return the mixed-radix digits of one fused variable, outer loop first."""
-    digits: dict[Loop, str] = {}
-    for place, loop in enumerate(loops):
-        below = extents.product(loops[place + 1 :])
+    digits: dict[NestLoop, str] = {}
+    for number, loop in enumerate(loops):
+        below = extents.product(loops[number + 1 :])
         quotient = (
             variable if below == "1" else f"{variable} // ({below})" if "*" in below else f"{variable} // {below}"
         )
@@ -296,7 +297,7 @@ def _digits(variable: str, loops: Sequence[Loop], extents: Extents) -> dict[Loop
 
 
 def packings_of(kernels: Kernels, ahead: frozenset[str], *, parallel: bool) -> tuple[dict[str, str], dict[str, int]]:
-    """Return the functions that pack the operands `ahead` of the run, and the elements of what they make, by tensor."""
+    """Return the functions that pack operands `ahead` of the run, and the sizes of the packed forms, by tensor."""
     packed = [layout for layout in kernels.layouts if layout.access.tensor in ahead]
     functions = {layout.access.tensor: copy_function(kernels, layout, parallel=parallel) for layout in packed}
     return functions, {layout.access.tensor: layout.size for layout in packed}
@@ -317,16 +318,16 @@ def program_of(
     threads : int
         1 makes the parallel loop serial.
     prepacked : bool
-        Operands that are packed ahead are taken in packed form; otherwise the kernel packs them in every run.
+        Operands that are packed ahead are passed in packed form; otherwise the kernel packs them in every run.
     prefix : str
-        Of the microkernels' names: they are global in a library.
+        Prefix of the names of the microkernels, which are global in a library.
     extents : Extents
-        `OneByOne` where an axis of extent 1 has more elements at run time.
+        `OneByOne` if an axis of extent 1 has more elements at run time.
 
     Raises
     ------
     SpaceError
-        Another template, or options that contradict the tiles.
+        The template is another one, or options contradict the tiles.
     BuildError
         A tensor is too large for 32-bit indices.
     """

@@ -1,7 +1,8 @@
 """CPU programs that take the extent of an axis at run time.
 
-The loops are those of `cpu.range_space.schedule_at` for every extent, with the number of calls as a variable.
-Each call computes one of few numbers of elements: there is a microkernel for each of them, and a function that chooses.
+The loops are those of `cpu.range_space.schedule_at` for every extent, with the number of calls as a variable. Each call
+computes one of few numbers of elements. There is a microkernel for each of these numbers, and a function that chooses
+among them.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ def ranged_program(
     piece: int | None = None,
     usual: int | None = None,
 ) -> CpuProgram:
-    """Write a schedule as a program for extents of `axis` from `least` to the schedule's own.
+    """Write a schedule as a program for extents of `axis` from `least` to the extent of the schedule.
 
     Parameters
     ----------
     schedule : Schedule
-        Of the largest extent.
+        The schedule of the largest extent.
     threads : int
         1 makes the parallel loop serial.
     name : str
-        Of the function. It takes tensors of any extent of the range, all of the same one, constants packed ahead.
+        Name of the function. Its tensors have one extent of the range; constants are packed ahead.
     prefix : str
-        Of the microkernels' names: they are global in a library.
+        Prefix of the names of the microkernels, which are global in a library.
     piece : int, optional
-        Most elements along the axis that the nest is run for at once, where calls share the axis out; None: all.
+        Most elements along the axis for one run of the nest, if calls share the axis; None: all.
     usual : int, optional
-        Extent that prefetches are made for; None: the middle of the range.
+        Extent for which prefetches are made; None: the middle of the range.
 
     Raises
     ------
@@ -67,29 +68,31 @@ def ranged_program(
     kernels = Kernels(schedule)
     in_calls = all(loop.axis != axis for loop in kernels.nest.cache)
     repeats = max(2, -(-middle // most)) if in_calls else 0
-    whole = piece is None or not in_calls or largest <= piece or _packs(schedule, axis)
-    extents = RunTimeExtent(axis, most, repeats, largest, None if whole else piece)
-    fewest = least if extents.piece is None else min(least, extents.piece // 2)  # of a little more than one, two halves
+    is_whole = piece is None or not in_calls or largest <= piece or _is_packed_along(schedule, axis)
+    extents = RunTimeExtent(axis, most, repeats, largest, None if is_whole else piece)
+    # an extent slightly above a piece becomes two halves
+    fewest = least if extents.piece is None else min(least, extents.piece // 2)
     sizes = sorted({size for extent in range(fewest, largest + 1) for size in sizes_of_calls(extent, most)})
 
     tiles: list[Tile] = []
     functions: list[tuple[str, set[str]]] = []
-    made: list[Microkernel] = []
+    microkernels: list[Microkernel] = []
     others = [other for other in kernels.nest.calls if other != axis]
     for number, combination in enumerate(itertools.product(*(kernels.parts[other] for other in others))):
         parts = dict(zip(others, combination, strict=True))
-        own: dict[int, Microkernel] = {}
+        by_size: dict[int, Microkernel] = {}
         for size in sizes:
             part = Part(0, max(repeats, 1), size)
             kernels.parts[axis] = (part,)
-            own[size] = kernels.microkernel(f"{prefix}_{number}_of_{size}", {**parts, axis: part})
-        own = {size: _in_chains(_as_asked(kernel, own[sizes[-1]]), schedule) for size, kernel in own.items()}
-        functions += [microkernel_ir(kernel) for kernel in own.values()]
-        chosen = own[sizes[-1]]
-        made += own.values()
+            by_size[size] = kernels.microkernel(f"{prefix}_{number}_of_{size}", {**parts, axis: part})
+        last = by_size[sizes[-1]]
+        by_size = {size: _add_chains(_match_streams(kernel, last), schedule) for size, kernel in by_size.items()}
+        functions += [microkernel_ir(kernel) for kernel in by_size.values()]
+        chosen = by_size[sizes[-1]]
+        microkernels += by_size.values()
         if most > 1:
             chosen = replace(chosen, name=f"{prefix}_{number}")
-            functions.append((choice_ir(chosen.name, own), set()))
+            functions.append((choice_ir(chosen.name, by_size), set()))
         tiles.append(({axis: Part(0, max(repeats, 1), sizes[-1]), **parts}, chosen))
     ahead = frozenset(words_of(schedule, "packed_ahead"))
     parallel = bool(schedule.options.get("parallel", False)) and threads > 1
@@ -99,27 +102,27 @@ def ranged_program(
         packing=packing,
         packed_sizes=packed_sizes,
         llvm=module_ir(functions),
-        kernels=tuple(made),
+        kernels=tuple(microkernels),
         largest=largest,
     )
 
 
-def _in_chains(kernel: Microkernel, schedule: Schedule) -> Microkernel:
-    """Return a microkernel with as many accumulators as additions are under way at once, where it has fewer."""
+def _add_chains(kernel: Microkernel, schedule: Schedule) -> Microkernel:
+    """Return a microkernel with enough accumulator chains to hide the latency of additions."""
     compute = cpu_of(schedule).compute
     if kernel.dot or kernel.simd_reduction or not kernel.reduces or kernel.body != "multiply_add":
         return kernel
-    wanted = math.ceil(compute.fma_latency_cycles * compute.fma_per_cycle / max(1, len(kernel.tiles)))
-    return replace(kernel, chains=max(1, min(wanted, kernel.num_steps)))
+    num_chains = math.ceil(compute.fma_latency_cycles * compute.fma_per_cycle / max(1, len(kernel.tiles)))
+    return replace(kernel, chains=max(1, min(num_chains, kernel.num_steps)))
 
 
-def _packs(schedule: Schedule, axis: str) -> bool:
-    """Whether a packed form depends on the axis: it is made of the whole extent."""
+def _is_packed_along(schedule: Schedule, axis: str) -> bool:
+    """Return whether a packed form depends on the axis; it then covers the whole extent."""
     return any(schedule.workload.tensor(tensor).uses(axis) for tensor in words_of(schedule, "packed"))
 
 
-def _as_asked(kernel: Microkernel, largest: Microkernel) -> Microkernel:
-    """Return a microkernel that asks for as much ahead as the largest: all take the same arguments."""
+def _match_streams(kernel: Microkernel, largest: Microkernel) -> Microkernel:
+    """Return a microkernel with the streams of the largest one, so that all take the same arguments."""
     streams = [operand.stream for operand in largest.operands]
-    operands = [replace(operand, stream=own) for operand, own in zip(kernel.operands, streams, strict=True)]
+    operands = [replace(operand, stream=stream) for operand, stream in zip(kernel.operands, streams, strict=True)]
     return replace(kernel, operands=tuple(operands))

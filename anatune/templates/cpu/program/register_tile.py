@@ -1,9 +1,9 @@
-"""Register tiles: what a microkernel reads, sums, fuses and writes, as numbers.
+"""Register tiles: the data that a microkernel reads, sums, fuses and writes, as numbers.
 
 Notation
 --------
 row : one combination of the register factors of the spatial axes that are not vectorised.
-vector : `lanes` neighbours along the SIMD axis; the last one of a tile may be partly used.
+vector : `lanes` neighbours along the SIMD axis; the last one of a tile can be partly used.
 step : one unrolled iteration of the reduction.
 group : neighbours along the reduction whose products one instruction sums in a step (see `cpu.dot`).
 """
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 __all__ = [
-    "Ahead",
     "Bases",
     "EpilogueOperand",
     "Microkernel",
     "Operand",
     "Result",
+    "RowsAhead",
     "Stream",
     "Tile",
 ]
@@ -30,15 +30,15 @@ Tile = dict[tuple[int, int], str]
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """Where the next call's rows lie: the hardware follows a row, but not many rows that are read side by side.
+class RowsAhead:
+    """Positions of the rows of the next call, for prefetches: the hardware follows one row, but not many side by side.
 
     Attributes
     ----------
     distance : int
         From the address of this call to that of the next one.
     pitch, num_rows : int
-        Rows that are equally far apart; 0 rows: neighbours in memory, one line a step holds them.
+        Distance and number of equally spaced rows; 0 rows: neighbours in memory, one line for each step holds them.
     group_pitch : int
         From one such group of rows to the next.
     """
@@ -51,17 +51,17 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Stream:
-    """A share of the block that later calls will read, asked for by each call that reads the present one.
+    """A share of the next block, which each call that reads the present block prefetches.
 
     Attributes
     ----------
     num_lines : int
-        Lines that one call asks for.
+        Lines that one call prefetches.
     distance : int
-        From this call's address to the lines of the first call that reads the same block, elements.
+        Elements from the address of this call to the lines of the first call that reads the same block.
     shares : dict
-        Cache loop, or axis of a loop of calls, whose iterations read the same block -> elements from one iteration's
-        lines to the next one's.
+        Cache loop, or axis of a loop of calls, whose iterations read the same block -> elements from the lines of one
+        iteration to those of the next.
     """
 
     num_lines: int
@@ -71,7 +71,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Operand:
-    """How one operand is read.
+    """The accesses of a microkernel to one operand.
 
     Attributes
     ----------
@@ -85,20 +85,20 @@ class Operand:
     steps : tuple of int
         Address of each unrolled step.
     masked : bool
-        Lanes that are not used may lie outside the buffer.
+        True if lanes that are not used can be outside the buffer.
     group : int
-        Elements of a step that are read together: a vector has so many for each lane (then `lane_stride` is `group`), a
-        broadcast so many for all lanes.
+        Number of elements of a step that are read together: for each lane of a vector (`lane_stride` is then `group`),
+        or in a broadcast to all lanes.
     flips : bool
-        The highest bit of each 8-bit element is flipped.
+        True if the highest bit of each 8-bit element is flipped.
     used : tuple of int
-        How many of each step's group exist, where that differs; zeros take the place of the others.
+        Number of existing elements in the group of each step, if that differs; zeros replace the others.
     zero_point : int
         Stored number that means zero.
-    ahead : Ahead, optional
-        Rows of the next call to ask for while this one computes.
+    ahead : RowsAhead, optional
+        Rows of the next call to prefetch.
     fresh : tuple of int
-        Lines of the next call that this one does not read, from this call's address (see `prefetch.new_lines`).
+        Lines of the next call that this one does not read, from the address of this call (see `prefetch.new_lines`).
     stream : Stream, optional
         Packed elements that come from beyond the L2 cache.
     """
@@ -113,14 +113,14 @@ class Operand:
     flips: bool = False
     used: tuple[int, ...] = ()
     zero_point: int = 0
-    ahead: Ahead | None = None
+    ahead: RowsAhead | None = None
     fresh: tuple[int, ...] = ()
     stream: Stream | None = None
 
 
 @dataclass(frozen=True)
 class Result:
-    """How the result is written (see `epilogue`).
+    """The stores of a microkernel to the result (see `epilogue`).
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class Result:
 
 @dataclass(frozen=True)
 class EpilogueOperand:
-    """Operand of a fused step: lane stride (0: one element for all lanes) and the address of each row."""
+    """The operand of a fused step: lane stride (0: one element for all lanes) and the address of each row."""
 
     dtype: str
     lane_stride: int
@@ -152,17 +152,17 @@ class EpilogueOperand:
 
 
 class Bases(NamedTuple):
-    """LLVM's names of the addresses where a microkernel's tensors begin in a call.
+    """LLVM names of the addresses at which the tensors of a microkernel begin in a call.
 
     Attributes
     ----------
     operands, epilogue : list of str
-        Of the operands, and of those of fused steps.
+        Addresses of the operands, and of those of fused steps.
     result : str
     start : str
-        Of the numbers that accumulators start from, if any.
+        Address of the initial values of accumulators, if any.
     sums : str
-        Of partial sums, where they have a buffer of their own.
+        Address of partial sums, if they have a buffer of their own.
     """
 
     operands: list[str]
@@ -174,7 +174,7 @@ class Bases(NamedTuple):
 
 @dataclass(frozen=True)
 class Microkernel:
-    """Everything that the code of one microkernel depends on.
+    """All data on which the code of one microkernel depends.
 
     Attributes
     ----------
@@ -182,9 +182,9 @@ class Microkernel:
     lanes : int
         Elements of a vector.
     size : int
-        Elements along the SIMD axis, of which the last vector may be partly used (1 or more).
+        Elements along the SIMD axis, 1 or more; the last vector can be partly used.
     body : str
-        The workload's statement, see `Workload.body`.
+        The statement of the workload, see `Workload.body`.
     accumulator : str
         Dtype of the sums.
     operands : tuple of Operand
@@ -192,44 +192,44 @@ class Microkernel:
     trips : tuple of int
         Iterations of each inner loop, outer to inner.
     moving : tuple of int
-        Inner loops whose first and last iteration are arguments (padding is left out).
+        Inner loops whose first and last iteration are arguments (padding is skipped).
     skipped : frozenset of (int, int)
-        (row, step) pairs that are left out: they meet nothing but padding.
+        (row, step) pairs that are skipped because they meet padding only.
     num_steps : int
         Unrolled steps.
     is_partial : bool
-        Sums go on from what the result holds, unless the call is the first one (flag bit 0).
+        True if sums are added to those in the result, unless the call is the first one (flag bit 0).
     reduces : bool
-        Whether there is a reduction.
+        True if there is a reduction.
     simd_reduction : bool
-        Whether the SIMD axis is summed over.
+        True if the SIMD axis is summed over.
     tail : int
-        SIMD reductions: lanes at and past this position of the SIMD loop are left out; 0: none.
+        In SIMD reductions, lanes from this position of the SIMD loop on are masked; 0: none.
     tail_loops : bool
-        Whether the innermost loop runs along the SIMD axis (else that loop has one iteration).
+        True if the innermost loop runs along the SIMD axis (else that loop has one iteration).
     count : int
         Divisor of the sums ("average").
     epilogue : tuple of (str, EpilogueOperand or None)
         Fused steps.
     start : tuple of int, optional
-        Address of each row's int32 numbers that accumulators start from, bytes; None: they start from zero.
+        Address of the int32 initial values of accumulators of each row, in bytes; None: they start from zero.
     dot : str
         Instruction that sums the products of a group; empty: groups have one element.
     tile_rows : (int, int)
-        On AMX's tiles: rows of the largest microkernel beside it, whose tiles have the same shape (see `program.amx`),
+        On AMX tiles: rows of the largest microkernel of the pair, whose tiles have the same shape (see `program.amx`),
         and elements from one row of the broadcast operand to the next.
     registers : str
-        Letter of the vector registers in inline assembly ("v", "x", "w"): keeps accumulators in registers between
+        Letter of the vector registers in inline assembly ("v", "x", "w"), which keeps accumulators in registers between
         unrolled steps. Empty: they may not fit.
     num_registers : int
         Vector registers of the processor.
     chains : int
-        Accumulators of each element in turn, where a tile has too few for the latency of an addition; they are added
-        up behind the unrolled steps.
+        Accumulators of each element that take turns, if a tile has too few for the latency of an addition. They are
+        added after the unrolled steps.
     numbers : tuple of str
-        Symbols of addresses, strides and trips that are known at run time (`Size`).
+        Symbols of addresses, strides and trips that are known at run time only (`Size`).
     attributes : str
-        Of its function, see `emit.kernels.vector_attributes`.
+        Attributes of its function, see `emit.kernels.vector_attributes`.
     """
 
     name: str
@@ -261,7 +261,7 @@ class Microkernel:
 
     @property
     def keeps_sums(self) -> bool:
-        """Whether partial sums are kept in a buffer of the accumulator's dtype instead of the narrower result."""
+        """True if partial sums are in a buffer of the dtype of the accumulators instead of the narrower result."""
         return self.is_partial and self.result.dtype != self.accumulator
 
     @property
@@ -271,15 +271,15 @@ class Microkernel:
 
     @property
     def tiles(self) -> list[tuple[int, int]]:
-        """Every row and vector."""
+        """Every pair of row and vector."""
         return [(row, vector) for row in range(len(self.result.rows)) for vector in range(self.num_vectors)]
 
     def used_lanes(self, vector: int) -> int:
-        """Return how many lanes of a vector hold elements of the tile."""
+        """Return the number of lanes of a vector that hold elements of the tile."""
         return min(self.lanes, self.size - vector * self.lanes)
 
     def sums(self, bases: Bases) -> tuple[str, Result]:
-        """Return where partial sums are kept: the result, or a buffer of the accumulator's dtype with its addresses."""
+        """Return (address, layout) of partial sums: the result, or a buffer in the dtype of the accumulators."""
         if self.keeps_sums:
             return bases.sums, replace(self.result, dtype=self.accumulator)
         return bases.result, self.result

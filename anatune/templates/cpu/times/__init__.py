@@ -1,1 +1,1 @@
-"""Times of nests on CPUs, compiled."""
+"""Compiled functions that compute the predicted times of CPU nests."""

@@ -1,9 +1,9 @@
-"""What the exact search of the CPU space knows of a class of points: those of one packing and distribution over cores.
+"""Data of the exact search of the CPU space: one class is the points of one packing and distribution over the cores.
 
 Notation
 --------
-lattice : all tiles whose extents divide the nest's; a row of `tiles` (N, A) int64.
-worth : seconds of the cheapest completion outside a tile, inf where there is none.
+lattice : all tiles whose extents divide those of the nest; rows of `tiles` (N, A) int64.
+worth : transfer seconds of the cheapest completion outside a tile, inf if there is none.
 node : an L1 tile, a microkernel on it, and the order of the loops between them, of one class; a row of the heap.
 """
 
@@ -29,154 +29,157 @@ __all__ = [
     "Caches",
     "Floors",
     "L1Tiles",
-    "Microkernel",
-    "Options",
+    "LatticeTiles",
+    "MicrokernelOptions",
+    "MicrokernelShape",
     "SearchClass",
     "Terms",
-    "Tiles",
     "Transfers",
-    "seconds_one",
+    "point_seconds",
     "transfers_of",
     "unrolling",
 ]
 
 UNROLLED = 8.0
-"""Steps of a straight-line body that ties prefer: fewer pay for the loop and for addresses, more for code."""
+"""Number of unrolled steps that ties prefer. Fewer steps cost more loop instructions, more steps more code."""
 KEY_TIE, KEY_PACKED, KEY_PARALLEL, KEY_ACCUMULATORS, KEY_UNROLL, KEY_VOLUME, KEY_TILES = 0, 1, 2, 3, 4, 5, 6
-"""Columns of a node: tie step of the time, `CpuNest.pack_ties`, parallel, -accumulators, `unrolling`, -volume of the L1
-tile; then tile (A), calls (A), kernel (A), l1 order, number of the class."""
+"""Columns of a node.
+
+They are the tie step of the time, `CpuNest.pack_ties`, parallel, -accumulators, `unrolling`, and -volume of the L1
+tile. Then follow tile (A), calls (A), kernel (A), the l1 order and the number of the class.
+"""
 
 
 class Caches(NamedTuple):
-    """Which tensors are packed, and what one thread has of each cache."""
+    """The packed tensors, and the share of each cache that one thread has."""
 
     packed: Bools
-    """(X,)"""
+    """(X,) True if packed."""
     line: float
     """Bytes of a cache line."""
     size: Floats
     """(C,) bytes."""
     fill_s: Floats
-    """(C,) seconds to bring a byte into it."""
+    """(C,) seconds to fetch a byte into the cache."""
 
 
-class Tiles(NamedTuple):
-    """What all tiles of the lattice hold and move, for one choice of packing and of cores."""
+class LatticeTiles(NamedTuple):
+    """The capacity and traffic of all tiles of the lattice, for one packing and number of threads."""
 
     caches: Caches
     lattice: Ints
     """(N, A), lexicographically ascending."""
     divisor_of: Ints
-    """(N, A) index of each tile's extent among the axis's divisors."""
+    """(N, A) index of the extent of each tile among the divisors of the axis."""
     stride: Ints
-    """(A,) rows from a tile to the one with the axis's next divisor."""
+    """(A,) rows from a tile to the one with the next divisor of the axis."""
     capacity: Floats
     """(N, C) bytes that each tile occupies of each cache."""
     moved: Floats
-    """(N, C) bytes that all such tiles of the nest move into each cache that does not hold them."""
+    """(N, C) bytes that all such tiles of the nest move into each cache that does not hold one."""
 
 
 class Transfers(NamedTuple):
-    """What the transfers of tiles depend on, see `CpuNest` and `Caches`."""
+    """The data on which the transfers of tiles depend, see `CpuNest` and `Caches`."""
 
     extents: Ints
     boxes: Ints
     tensors: Floats
     caches: Caches
     tile: Ints
-    """(A,) scratch, as the next."""
+    """(A,) work space."""
     after: Floats
-    """(C,)"""
+    """(C,) work space."""
 
 
-class Microkernel(NamedTuple):
-    """A microkernel on an L1 tile."""
+class MicrokernelShape(NamedTuple):
+    """The shape of a microkernel on an L1 tile."""
 
     inner: Ints
-    """(A,) tile of the l1 loops."""
+    """(A,) extents of the L1 tile."""
     calls: Ints
-    """(A,) l1 iterations."""
+    """(A,) iterations of the l1 loops."""
     kernel: Ints
-    """(A,) register factor in elements (0 where calls split the tile unevenly)."""
+    """(A,) register factor in elements; 0 if a pair of microkernels covers the axis."""
 
 
-class Options(NamedTuple):
+class MicrokernelOptions(NamedTuple):
     """The microkernels that fit each divisor of each axis."""
 
     sequence: Ints
-    """(A,) axes: spatial and SIMD first, then the reductions that are only unrolled."""
+    """(A,) axes: spatial axes and the SIMD axis first, then the reduction axes that are only unrolled."""
     start: Ints
-    """(A, num_divisors + 1) first row of `values` of each axis and divisor."""
+    """(A, num_divisors + 1) first row in `values` of each axis and divisor."""
     values: Ints
-    """(options, 3) calls, kernel (0: pair), larger kernel in rows or vectors; ascending in the latter."""
+    """(options, 3) calls, kernel (0: pair), larger kernel in rows or vectors; ascending in the larger kernel."""
     num_blocked: int
-    """Axes of the sequence before those reductions."""
+    """Number of axes in the sequence before the reduction axes that are only unrolled."""
 
 
 class Floors(NamedTuple):
-    """Core cycles that no microkernel on a tile undercuts, of one choice of packing."""
+    """Lower bounds on the core cycles of any microkernel on a tile, for one packing."""
 
     cycles: Floats
-    """(N,)"""
+    """(N,) bound of each tile."""
     whole: Floats
-    """(N,) of tiles of whole reductions, exact but for the unrolling; NaN where it is not known yet."""
+    """(N,) bounds of tiles of whole reductions, exact except for the unrolling; NaN if not computed yet."""
 
 
 class L1Tiles(NamedTuple):
     """L1 tiles in ascending order of a lower bound of their time."""
 
     rows: Ints
-    """(n,) of the lattice."""
+    """(n,) rows of the lattice."""
     bound: Floats
-    """(n,) seconds."""
+    """(n,) lower bounds in seconds."""
     worth: Floats
-    """(n,)"""
+    """(n,) worth of each tile."""
 
 
 class Terms(NamedTuple):
-    """Numbers that make a point's time of its core seconds and its transfers, in one class."""
+    """Numbers from which the time of a point follows, given its core seconds and transfer seconds, in one class."""
 
     share: float
-    """Of all work, what the busiest core does."""
+    """Share of all work that the busiest core does."""
     exposed: float
-    """Share of the shorter one of core work and transfers that is not hidden."""
+    """Share of the shorter of core work and transfers that is not hidden."""
     fixed_s: float
     """Seconds of copies and of the parallel start."""
     tie: float
-    """Size of a tie (logarithm of time)."""
+    """Width of a tie step, as a logarithm of time."""
 
 
 class SearchClass(NamedTuple):
-    """One choice of packing and of the distribution over the cores, with what is known about its tiles."""
+    """A packing and a distribution over the cores, with the data of its tiles."""
 
     number: int
     parallel: int
     pack_tie: int
     """Sum of `CpuNest.pack_ties` of the packed tensors."""
-    tiles: Tiles
+    tiles: LatticeTiles
     terms: Terms
     chunks: Ints
-    """Rows of the lattice that may be chunks."""
+    """Rows of the lattice that can be chunks."""
     chunk_worth: Floats
     middle: Ints
-    """Rows that may be L2 tiles."""
+    """Rows of the lattice that can be L2 tiles."""
     middle_worth: Floats
 
 
 @jit_inline
 def unrolling(steps: float) -> float:
-    """Return how many times as many or as few steps as `UNROLLED` a body has, 1 or more."""
+    """Return the ratio >= 1 between the steps of a body and `UNROLLED`."""
     return max(steps, UNROLLED) / min(steps, UNROLLED)
 
 
 @jit_sequence
 def transfers_of(nest: CpuNest, caches: Caches) -> Transfers:
-    """Return what transfers depend on, with scratch of its own."""
+    """Return the transfers of a nest, with new work space."""
     tile, after = np.empty(nest.extents.shape[0], np.int64), np.empty(caches.size.shape[0])
     return Transfers(nest.extents, nest.boxes, nest.tensors, caches, tile, after)
 
 
 @jit_inline
-def seconds_one(terms: Terms, core_s: float, memory_s: float) -> float:
-    """Return the time of a point from its core seconds on the busiest core and all transfer seconds of the nest."""
+def point_seconds(terms: Terms, core_s: float, memory_s: float) -> float:
+    """Return the time of a point from the core seconds of the busiest core and all transfer seconds of the nest."""
     return combine(core_s, terms.share * memory_s, terms.exposed) + terms.fixed_s

@@ -1,7 +1,7 @@
-"""Columns of CPU points that are evaluated together.
+"""The columns of quantities of CPU points that are evaluated together, in chunks.
 
-Loops over a chunk have a constant trip count and no aliasing columns, which the compiler vectorises best. The last
-chunk of a batch computes some leftovers that nobody reads.
+Loops over a chunk have a constant trip count, and their columns do not alias: that is what compilers vectorise best.
+The last chunk of a batch is filled with copies of its last point, whose results are ignored.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ __all__ = ["NUM_RESULTS", "CpuChunk", "CpuCol", "new_chunk"]
 
 
 class CpuCol(IntEnum):
-    """Where the columns of a chunk begin in `CpuChunk.values`; up to RULE they are results, see `cpu.model.scoring`.
+    """Offset of each column in `CpuChunk.values`; those before RULE are results, see `cpu.model.scoring`.
 
-    Compiled code reads entry `i` of a column as ``values[CpuCol.X + i]``: a constant offset from one address, so that
-    the compiler knows that columns do not overlap.
+    Compiled code reads entry `i` of a column as ``values[CpuCol.X + i]``. A constant offset from one address tells the
+    compiler that columns do not overlap.
 
-    Results. L2_S, L3_S, DRAM_S: transfers into L1, L2, L3, by where they come from. L1_BYTES, L2_BYTES, L3_BYTES: bytes
-    that enter these. SHARE: share of all work that the busiest thread does.
+    Results. L2_S, L3_S, DRAM_S: transfers into L1, L2, L3, named by their source. L1_BYTES, L2_BYTES, L3_BYTES: bytes
+    that enter these caches. SHARE: share of all work that the busiest thread does.
 
-    The microkernel. PAIRS: axes other than the SIMD axis that a pair of microkernels covers; PAIR_AXIS: the last of
-    them, or -1. TILES: calls of each kind of microkernel in the pair. SMALL_VECTORS: vectors of the smaller
+    The microkernel. PAIRS: number of axes other than the SIMD axis that a pair of microkernels covers. PAIR_AXIS: the
+    last of them, or -1. TILES: calls of each microkernel of the pair. SMALL_VECTORS: vectors of the smaller
     microkernel; the larger one has one more. VECTOR_LOADS: loads for each vector of the microkernel. VECTORS_HELD: held
-    registers for each vector; HELD: besides. VECTOR_CONVERSIONS: conversions for each vector; CONVERSIONS: besides.
-    RELOADED: loads for a result vector. INSIDE: share of the steps that is left when padding is left out. PADDING:
-    cycles of padded copies, and work space of their tensor.
+    registers for each vector. HELD: held registers that do not depend on the vectors. VECTOR_CONVERSIONS: conversions
+    for each vector. CONVERSIONS: conversions that do not depend on the vectors. RELOADED: loads for a result vector.
+    INSIDE: share of the steps that remains if padding is skipped. PADDING: cycles of padded copies. OWN_COPY: work
+    space, the last padded tensor.
 
-    Footprints. RUN: contiguous elements; the last dimension, and those before it while the later ones are whole.
-    IS_SHORT: 1 where the last dimension is cut, so that rows are its size apart. SPREAD: rows that may collide in few
-    sets of a cache. WRITTEN: those MOVED that are written back.
+    Footprints. RUN: contiguous elements (the last dimension, and further ones while all later ones are whole).
+    IS_SHORT: 1 if a tile covers the last dimension in part, so that its rows are apart. SPREAD: rows that can collide
+    in few sets of a cache. WRITTEN: bytes of MOVED that are written back.
 
-    Copies. COPY_S: seconds to bring a byte in from the first cache that holds the copy. IS_BEYOND: 1 while no cache so
+    Copies. COPY_S: seconds to fetch a byte from the nearest cache that holds the copy. IS_BEYOND: 1 while no cache so
     far holds it.
     """
 
     @property
     def row(self) -> int:
-        """Row of a result in what `point.run_points` fills."""
+        """Row of a result in the output of `point.run_points`."""
         return self.value // CHUNK_SIZE
 
     (
@@ -58,24 +59,24 @@ class CpuCol(IntEnum):
 
 
 NUM_RESULTS = CpuCol.RULE.row + 1
-"""Columns that are results."""
+"""Number of columns that are results."""
 
 
 class CpuChunk(NamedTuple):
-    """Columns of one chunk; a thread needs its own."""
+    """The columns of one chunk. Each thread needs its own."""
 
     raw: Floats
     """(columns of a point, points)."""
     calls: Floats
     """(A, points): iterations of l1, or calls of a pair."""
     inner: Floats
-    """(A, points): tile of the l1 loops."""
+    """(A, points): extents of the L1 tile."""
     is_pair: Floats
-    """(A, points): 1 where a pair of microkernels covers the axis."""
+    """(A, points): 1 if a pair of microkernels covers the axis."""
     small: Floats
     """(A, points): rows of the (smaller) microkernel; 1 on the SIMD axis and reductions."""
     tile: Floats
-    """(A, points): the tile whose footprint is wanted."""
+    """(A, points): the tile whose footprint is computed."""
     grown: Floats
     """(A, points): the tile after the loops of a level."""
     trips: Floats
@@ -83,20 +84,23 @@ class CpuChunk(NamedTuple):
     packed: Floats
     """(X, points): 0 or 1."""
     choice: Ints
-    """(points,): order of a level."""
+    """(points,): number of the order of a level."""
     capacity: Floats
     """(C, points): bytes that a tile occupies of each cache."""
     colliding: Floats
-    """(C, points): the same of one tensor, if iterations of one dimension collide in few sets."""
+    """(C, points): capacity bytes of one tensor, if iterations of one dimension collide in few sets."""
     size: Floats
     """(C, points): bytes that one thread has of each cache."""
     fill_s: Floats
-    """(C, points): seconds to bring a byte into it."""
+    """(C, points): seconds to fetch a byte into each cache."""
     traffic: Floats
-    """(C, points): bytes brought in and written back; -1 while open."""
+    """(C, points): bytes fetched and written back; -1 if not decided yet."""
     timed: Floats
-    """(C, points): those whose transfer takes time: none where the cache holds the whole nest, and keeps it from one
-    call to the next; what is written back travels beside what comes, but for memory's bus."""
+    """(C, points): the bytes of `traffic` whose transfer takes time.
+
+    They are 0 if the cache holds the whole nest, which it keeps from one call to the next. Bytes written back take no
+    time beside those that come, except on the memory bus.
+    """
     held: Floats
     """(3, points): bytes that the tiles of l1, l2, l3 occupy of L1, L2, L3."""
     values: Floats

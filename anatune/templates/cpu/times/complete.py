@@ -1,4 +1,4 @@
-"""Writes out the best outer tiles and orders of a microkernel on an L1 tile: see `cpu.times.search`."""
+"""Enumeration of the best outer tiles and orders of a microkernel on an L1 tile: see `cpu.times.search`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from anatune.numerics._jit import jit, jit_helper, jit_inline
 from anatune.numerics.columns import Floats, Ints
 from anatune.templates.cpu.times.classes import (
     KEY_TILES,
-    Microkernel,
+    LatticeTiles,
+    MicrokernelShape,
     SearchClass,
     Terms,
-    Tiles,
-    seconds_one,
+    point_seconds,
     transfers_of,
 )
-from anatune.templates.cpu.times.lattice import divides, inner_seconds, segment_seconds
+from anatune.templates.cpu.times.lattice import inner_seconds, is_divisor, segment_seconds
 from anatune.templates.cpu.times.microkernel import NUM_PARTS, core_cycles
 from anatune.templates.cpu.times.nest import CpuMachine, CpuNest
 
@@ -23,8 +23,8 @@ __all__ = ["complete"]
 
 
 @jit_helper
-def repeats(orders: Ints, choice: int, small: Ints, large: Ints) -> bool:
-    """Whether an earlier order has the same loops between two tiles: those of one iteration are none."""
+def is_repeated(orders: Ints, choice: int, small: Ints, large: Ints) -> bool:
+    """Return whether an earlier order has the same loops between two tiles. Loops of one iteration do not count."""
     most = orders.shape[1]
     for other in range(choice):
         i, j = 0, 0
@@ -44,12 +44,12 @@ def repeats(orders: Ints, choice: int, small: Ints, large: Ints) -> bool:
 
 
 @jit_helper
-def _order_seconds(orders: Ints, small: int, large: int, tiles: Tiles, seconds: Floats) -> float:
-    """Fill the transfer seconds of each order, inf for those that repeat an earlier one; return the least."""
+def _order_seconds(orders: Ints, small: int, large: int, tiles: LatticeTiles, seconds: Floats) -> float:
+    """Fill the transfer seconds of each order, inf for those that repeat an earlier one; return the smallest."""
     lowest = np.inf
     for o in range(orders.shape[0]):
         seconds[o] = np.inf
-        if orders[o, 0] != -2 and not repeats(orders, o, tiles.lattice[small], tiles.lattice[large]):
+        if orders[o, 0] != -2 and not is_repeated(orders, o, tiles.lattice[small], tiles.lattice[large]):
             seconds[o] = segment_seconds(orders[o], small, large, tiles, np.inf)
             lowest = min(lowest, seconds[o])
     return lowest
@@ -66,59 +66,60 @@ def _write(
     tie_step: float,
     middle: int,
     chunk: int,
-    found: Ints,
+    completions: Ints,
     count: int,
     later: float,
 ) -> tuple[int, float]:
-    """Write the orders of an L2 tile and a chunk that fall into the tie step; see `complete`'s results."""
+    """Write the orders of an L2 tile and a chunk whose time is in the tie step; returns as `complete`."""
     for o in range(l2_s.shape[0]):
         for p in range(l3_s.shape[0]):
             for q in range(outer_s.shape[0]):
                 memory_s = inside_s + l2_s[o] + l3_s[p] + outer_s[q]
-                if memory_s == np.inf or count == found.shape[0]:
+                if memory_s == np.inf or count == completions.shape[0]:
                     continue
-                time_s = seconds_one(terms, core_s, memory_s)
-                place = np.log(time_s) / terms.tie  # 1e-9: rounding; the caller judges by run_points
-                if np.floor(place + 1e-9) > tie_step:
+                time_s = point_seconds(terms, core_s, memory_s)
+                step = np.log(time_s) / terms.tie  # 1e-9 allows for rounding; the caller computes the exact time
+                if np.floor(step + 1e-9) > tie_step:
                     later = min(later, time_s)
-                if np.floor(place - 1e-9) > tie_step or np.floor(place + 1e-9) < tie_step:
+                if np.floor(step - 1e-9) > tie_step or np.floor(step + 1e-9) < tie_step:
                     continue
-                found[count, 0] = middle
-                found[count, 1] = chunk
-                found[count, 2] = o
-                found[count, 3] = p
-                found[count, 4] = q
+                completions[count, 0] = middle
+                completions[count, 1] = chunk
+                completions[count, 2] = o
+                completions[count, 3] = p
+                completions[count, 4] = q
                 count += 1
     return count, later
 
 
 @jit
 def complete(
-    nest: CpuNest, machine: CpuMachine, own: SearchClass, node: Floats, tie_step: float, found: Ints
+    nest: CpuNest, machine: CpuMachine, search_class: SearchClass, node: Floats, tie_step: float, completions: Ints
 ) -> tuple[int, float]:
-    """Enumerate the completions of a node of a class whose time falls into a tie step, in the order of ties.
+    """Enumerate the completions of a node whose time is in a tie step, in the order of ties.
 
-    Orders that have the loops of an earlier one are left out: they are the same program.
+    Orders with the same loops as an earlier one are left out: they are the same program.
 
     Parameters
     ----------
-    own
-        Its L2 tiles and chunks stand from the largest volume down, then lexicographic.
+    search_class
+        The class of the node. Its L2 tiles and chunks are in descending order of volume, then lexicographic.
     node : (KEY_TILES + 3 * A + 2,) float64
-        A row of `best_kernels`' heap.
-    found : (limit, 5) int64
+        A row of the heap of `best_kernels`.
+    completions : (limit, 5) int64
         Overwritten: L2 tile, chunk, orders of l2, l3 and outer.
 
     Returns
     -------
     tuple of (int, float)
-        Rows found; seconds below which no completion of a later step lies (inf: there is none) if not all rows are
-        filled.
+        Number of rows filled. If not all rows are filled: a lower bound on the seconds of completions in later steps
+        (inf: there is none).
     """
-    core, terms, packed = machine.core, own.terms, own.tiles.caches.packed
-    middle, middle_worth, chunks, chunk_worth = own.middle, own.middle_worth, own.chunks, own.chunk_worth
-    tiles, lattice = own.tiles, own.tiles.lattice
-    whole = lattice.shape[0] - 1
+    core, terms, packed = machine.core, search_class.terms, search_class.tiles.caches.packed
+    middle, middle_worth = search_class.middle, search_class.middle_worth
+    chunks, chunk_worth = search_class.chunks, search_class.chunk_worth
+    tiles, lattice = search_class.tiles, search_class.tiles.lattice
+    nest_row = lattice.shape[0] - 1
     num_axes = nest.extents.shape[0]
     transfers = transfers_of(nest, tiles.caches)
     inner, calls, kernel = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
@@ -126,15 +127,15 @@ def complete(
         inner[a] = int(node[KEY_TILES + a])
         calls[a] = int(node[KEY_TILES + num_axes + a])
         kernel[a] = int(node[KEY_TILES + 2 * num_axes + a])
-    on = Microkernel(inner, calls, kernel)
-    inside = 0  # its row
+    shape = MicrokernelShape(inner, calls, kernel)
+    inner_row = 0  # row of the L1 tile
     for a in range(num_axes):
-        while lattice[inside, a] < inner[a]:
-            inside += tiles.stride[a]
+        while lattice[inner_row, a] < inner[a]:
+            inner_row += tiles.stride[a]
     rows, parts = np.empty(num_axes, np.int64), np.zeros(NUM_PARTS)
-    core_s = terms.share * core_cycles(nest, core, on, packed, rows, parts, False) / core.clock_hz
+    core_s = terms.share * core_cycles(nest, core, shape, packed, rows, parts, False) / core.clock_hz
     order = nest.orders[3, int(node[KEY_TILES + 3 * num_axes])]
-    inside_s = inner_seconds(nest, order, on, transfers)
+    inside_s = inner_seconds(nest, order, shape, transfers)
     outer_orders, l3_orders, l2_orders = nest.orders[0], nest.orders[1], nest.orders[2]
     num_orders = l2_orders.shape[0]
     l2_s, l3_s, outer_s = np.empty(num_orders), np.empty(num_orders), np.empty(num_orders)
@@ -142,33 +143,33 @@ def complete(
     count = 0
     later = np.inf
     for m in range(middle.shape[0]):
-        at = middle[m]
-        l2_tile = lattice[at]
-        if not divides(inner, l2_tile):
+        middle_row = middle[m]
+        l2_tile = lattice[middle_row]
+        if not is_divisor(inner, l2_tile):
             continue
-        lowest_s = seconds_one(terms, core_s, inside_s + middle_worth[m])
+        lowest_s = point_seconds(terms, core_s, inside_s + middle_worth[m])
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
-        lowest = _order_seconds(l2_orders, inside, at, tiles, l2_s)
-        lowest_s = seconds_one(terms, core_s, inside_s + lowest + middle_worth[m])
+        lowest = _order_seconds(l2_orders, inner_row, middle_row, tiles, l2_s)
+        lowest_s = point_seconds(terms, core_s, inside_s + lowest + middle_worth[m])
         if lowest_s > limit:
             later = min(later, lowest_s)
             continue
         for n in range(chunks.shape[0]):
-            around = chunks[n]
-            chunk = lattice[around]
-            if not divides(l2_tile, chunk):
+            chunk_row = chunks[n]
+            chunk = lattice[chunk_row]
+            if not is_divisor(l2_tile, chunk):
                 continue
-            lowest_s = seconds_one(terms, core_s, inside_s + lowest + chunk_worth[n])
+            lowest_s = point_seconds(terms, core_s, inside_s + lowest + chunk_worth[n])
             if lowest_s > limit:
                 later = min(later, lowest_s)
                 continue
-            _order_seconds(l3_orders, at, around, tiles, l3_s)
-            _order_seconds(outer_orders, around, whole, tiles, outer_s)
+            _order_seconds(l3_orders, middle_row, chunk_row, tiles, l3_s)
+            _order_seconds(outer_orders, chunk_row, nest_row, tiles, outer_s)
             count, later = _write(
-                terms, core_s, inside_s, l2_s, l3_s, outer_s, tie_step, at, around, found, count, later
+                terms, core_s, inside_s, l2_s, l3_s, outer_s, tie_step, middle_row, chunk_row, completions, count, later
             )
-            if count == found.shape[0]:
+            if count == completions.shape[0]:
                 return count, later
     return count, later

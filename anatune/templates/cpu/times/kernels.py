@@ -1,4 +1,4 @@
-"""Core cycles of chunks of points: which microkernels cover the L1 tile, what each of them costs."""
+"""Core cycles of chunks of points: the microkernels that cover the L1 tile, and the cost of each."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from anatune.numerics._jit import jit_helper, jit_sequence
 from anatune.numerics.columns import CHUNK_SIZE, Ints
 from anatune.templates.cpu.times.columns import CpuChunk, CpuCol
-from anatune.templates.cpu.times.microkernel import call_one, result_stores, rule_one, step_one
-from anatune.templates.cpu.times.nest import CpuCore, CpuNest, leaves_out_padding, steps_of
+from anatune.templates.cpu.times.microkernel import broken_rule, call_one, result_stores, step_one
+from anatune.templates.cpu.times.nest import CpuCore, CpuNest, skips_padding, steps_of
 
 __all__ = ["core_columns", "load_points"]
 
@@ -17,7 +17,7 @@ _N = CHUNK_SIZE
 
 @jit_helper
 def load_points(points: Ints, start: int, n: int, nest: CpuNest, c: CpuChunk) -> None:
-    """Read points[start : start + n] (rows in the order of CpuSpace.columns) into the chunk; the last one fills it."""
+    """Read points[start : start + n], in the order of CpuSpace.columns, into the chunk; the last point fills it."""
     v = c.values
     for column in range(points.shape[1]):
         for i in range(_N):
@@ -53,7 +53,7 @@ def load_points(points: Ints, start: int, n: int, nest: CpuNest, c: CpuChunk) ->
 
 @jit_helper
 def _calls(nest: CpuNest, c: CpuChunk) -> None:
-    """Fill the number of steps, tiles and calls of each kind of microkernel, and clear the sums over them."""
+    """Fill the number of steps, tiles and calls of each kind of microkernel, and clear the sums over the kinds."""
     v = c.values
     for i in range(_N):
         v[CpuCol.STEPS + i] = 1.0
@@ -88,7 +88,7 @@ def _calls(nest: CpuNest, c: CpuChunk) -> None:
     for i in range(_N):
         calls, small = c.calls[axis, i], c.small[axis, i]
         larger = (math.ceil(c.inner[axis, i] / lanes) - small * calls) * c.is_pair[axis, i]
-        # calls along a summed SIMD axis are steps of one kernel
+        # if the SIMD axis is summed over, calls along it are steps of one kernel
         v[CpuCol.SMALL_VECTORS + i] = small + (1.0 if larger > 0.0 and is_reduction else 0.0)
         v[CpuCol.SMALL_VECTORS_CALLS + i] = 1.0 if is_reduction else calls - larger
         v[CpuCol.LARGE_VECTORS_CALLS + i] = 0.0 if is_reduction else larger
@@ -106,7 +106,7 @@ def _calls(nest: CpuNest, c: CpuChunk) -> None:
 
 @jit_helper
 def _padding(nest: CpuNest, c: CpuChunk) -> None:
-    """Fill INSIDE and PADDING: the same as `cpu.times.microkernel` computes for single tiles."""
+    """Fill INSIDE and PADDING, as `cpu.times.microkernel` computes them for single tiles."""
     v = c.values
     for i in range(_N):
         v[CpuCol.INSIDE + i] = 1.0
@@ -119,7 +119,7 @@ def _padding(nest: CpuNest, c: CpuChunk) -> None:
         axis_extent, window_extent = float(nest.extents[axis]), float(nest.extents[window])
         share, copy = nest.inside_share[p], nest.pad_cycles[x]
         for i in range(_N):
-            leaves_out = a >= 0 and leaves_out_padding(
+            leaves_out = a >= 0 and skips_padding(
                 c.inner[axis, i], axis_extent, c.raw[axis_kernel, i], c.inner[window, i], window_extent,
                 c.raw[window_kernel, i],
             )  # fmt: skip
@@ -130,8 +130,8 @@ def _padding(nest: CpuNest, c: CpuChunk) -> None:
 
 
 @jit_helper
-def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
-    """Fill what the operands need in the microkernels with fewer (`large` 0) or more rows (1) of a pair."""
+def _operand_columns(large: float, nest: CpuNest, c: CpuChunk) -> None:
+    """Fill the columns of the operands, for the microkernels of a pair with fewer (`large` 0) or more rows (1)."""
     v = c.values
     axis = nest.simd[0]
     for i in range(_N):
@@ -143,7 +143,7 @@ def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
         v[CpuCol.CONVERSIONS + i] = 0.0
     result = nest.vector_loads.shape[0] - 1
     block = float(nest.group[2])
-    shares = 1.0 if nest.group[2] > 1 else 0.0  # rows of a tile share its vectors, be it one
+    shares = 1.0 if nest.group[2] > 1 else 0.0  # the rows of an AMX tile share its vectors
     for x in range(-1, result):  # first the product of all rows
         for i in range(_N):
             v[CpuCol.OWN + i] = 1.0
@@ -158,18 +158,18 @@ def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
         elif nest.uses[x, axis]:
             each, converts = nest.vector_loads[x], nest.conversions[x]
             for i in range(_N):
-                own = v[CpuCol.OWN + i]
-                v[CpuCol.VECTOR_LOADS + i] += own if c.packed[x, i] > 0.0 else own * each
-                is_shared = own < v[CpuCol.ROWS + i] or shares > 0.0
-                v[CpuCol.VECTORS_HELD + i] += own if is_shared else 0.0
+                own_rows = v[CpuCol.OWN + i]
+                v[CpuCol.VECTOR_LOADS + i] += own_rows if c.packed[x, i] > 0.0 else own_rows * each
+                is_shared = own_rows < v[CpuCol.ROWS + i] or shares > 0.0
+                v[CpuCol.VECTORS_HELD + i] += own_rows if is_shared else 0.0
                 v[CpuCol.HELD + i] += 0.0 if is_shared else 1.0
-                v[CpuCol.VECTOR_CONVERSIONS + i] += own * converts
+                v[CpuCol.VECTOR_CONVERSIONS + i] += own_rows * converts
         else:
             converts = nest.conversions[x]
             for i in range(_N):
-                own = math.ceil(v[CpuCol.OWN + i] / block)
-                v[CpuCol.BROADCAST + i] += own
-                v[CpuCol.CONVERSIONS + i] += own * converts
+                own_rows = math.ceil(v[CpuCol.OWN + i] / block)
+                v[CpuCol.BROADCAST + i] += own_rows
+                v[CpuCol.CONVERSIONS + i] += own_rows * converts
     for i in range(_N):
         v[CpuCol.ROWS + i] = math.ceil(v[CpuCol.ROWS + i] / block)
     each, lanes, row = nest.vector_loads[result], float(nest.simd[1]), nest.result_row
@@ -177,13 +177,16 @@ def _rows(large: float, nest: CpuNest, c: CpuChunk) -> None:
         v[CpuCol.RELOADED + i] = each
     if row >= 0:
         for i in range(_N):
-            own = c.small[row, i] + (large if v[CpuCol.PAIR_AXIS + i] == float(row) else 0.0)
-            v[CpuCol.RELOADED + i] = result_stores(each, lanes, own)
+            own_rows = c.small[row, i] + (large if v[CpuCol.PAIR_AXIS + i] == float(row) else 0.0)
+            v[CpuCol.RELOADED + i] = result_stores(each, lanes, own_rows)
 
 
 @jit_helper
-def _kinds(large: float, nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
-    """Add the cycles of the microkernels with fewer (`large` 0) or more vectors (1) of a pair, after `_rows`."""
+def _add_cycles(large: float, nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
+    """Add the cycles of the microkernels with fewer (`large` 0) or more vectors (1) of a pair.
+
+    `_operand_columns` has to run before.
+    """
     v = c.values
     reduces = float(nest.simd[3])
     stores_vectors = nest.uses[nest.uses.shape[0] - 1, nest.simd[0]] == 1
@@ -219,7 +222,7 @@ def _kinds(large: float, nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
 
 @jit_sequence
 def core_columns(nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
-    """Fill CYCLES, the cycles of its parts, registers and the rule, after `load_points`."""
+    """Fill CYCLES, the cycles of its parts, the registers and the rule, after `load_points`."""
     v = c.values
     _calls(nest, c)
     _padding(nest, c)
@@ -227,14 +230,14 @@ def core_columns(nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
         if row_kind == 1:
             for i in range(_N):
                 v[CpuCol.SMALL_ROWS_CALLS + i] = v[CpuCol.LARGE_ROWS_CALLS + i]
-        _rows(float(row_kind), nest, c)
+        _operand_columns(float(row_kind), nest, c)
         for vector_kind in range(2):
-            _kinds(float(vector_kind), nest, cpu, c)
+            _add_cycles(float(vector_kind), nest, cpu, c)
     for i in range(_N):
         v[CpuCol.CYCLES + i] += v[CpuCol.PADDING + i]
         v[CpuCol.OVERHEAD_S + i] += v[CpuCol.PADDING + i]
     for i in range(_N):
-        v[CpuCol.RULE + i] = rule_one(
+        v[CpuCol.RULE + i] = broken_rule(
             cpu, v[CpuCol.REGISTERS + i], v[CpuCol.PAIRS + i], v[CpuCol.UNROLLED_FMA + i], v[CpuCol.PARALLEL + i],
             v[CpuCol.CHUNKS + i],
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Costs of cache tiles by dynamic programming: see `cpu.times.search`."""
+"""Transfer seconds of cache tiles, and their worth by dynamic programming: see `cpu.times.search`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import numpy as np
 
 from anatune.numerics._jit import jit, jit_helper, jit_inline
 from anatune.numerics.columns import Bools, Floats, Ints
-from anatune.templates.cpu.times.classes import Microkernel, Tiles, Transfers
+from anatune.templates.cpu.times.classes import LatticeTiles, MicrokernelShape, Transfers
 from anatune.templates.cpu.times.nest import CpuMachine, CpuNest, first_tile, footprint
 
-__all__ = ["capacities", "cover", "divides", "inner_seconds", "segment_seconds"]
+__all__ = ["capacities", "cover", "inner_seconds", "is_divisor", "segment_seconds"]
 
 _BLOCK = 64
-"""Large tiles that are looked at together."""
+"""Number of large tiles that are tested together."""
 
 
 @jit
 def capacities(nest: CpuNest, machine: CpuMachine, tiles: Ints, packed: Bools) -> tuple[Floats, Floats]:
-    """Return the capacity bytes of each tile per cache level, (N, C), and the bytes that all such tiles move, (N, C).
+    """Return the capacity bytes of each tile in each cache, (N, C), and the bytes that all such tiles move, (N, C).
 
-    The latter, less a rounding, bounds the traffic of every cache that holds a part of the tile but not more than the
-    tile: what several iterations bring in is at least what their union holds.
+    The latter, reduced by a rounding error, are a lower bound on the traffic of every cache that holds a part of the
+    tile but not more than the tile: several iterations fetch at least the union of what they touch.
     """
     num_levels = machine.size_bytes.shape[0]
     result, moved = np.empty((tiles.shape[0], num_levels)), np.empty((tiles.shape[0], num_levels))
@@ -30,17 +30,17 @@ def capacities(nest: CpuNest, machine: CpuMachine, tiles: Ints, packed: Bools) -
         number = 1.0
         for a in range(extents.shape[0]):
             number *= extents[a] / tiles[n, a]
-        for c in range(num_levels):  # memory takes back what is written
+        for c in range(num_levels):  # results are written back to memory
             moved[n, c] = (total + written if c == num_levels - 1 else total) * number
     return result, moved
 
 
 @jit_inline
-def divides(small: Ints, large: Ints) -> bool:
-    """Whether a tile consists of whole tiles `small`."""
+def is_divisor(small: Ints, large: Ints) -> bool:
+    """Return whether a tile `large` consists of whole tiles `small`."""
     fits = True
     for a in range(small.shape[0]):
-        if large[a] < small[a] or large[a] % small[a] != 0:  # a comparison costs less than a division
+        if large[a] < small[a] or large[a] % small[a] != 0:  # the comparison avoids a slower division
             fits = False
             break
     return fits
@@ -50,10 +50,12 @@ def divides(small: Ints, large: Ints) -> bool:
 def _close(
     moved: float, written: float, after: Floats, size: Floats, fill_s: Floats, seconds: float, done: int
 ) -> tuple[float, int]:
-    """Add the seconds of ``moved`` bytes for each cache that does not hold a tile but what is inside; say which do not.
+    """Add the seconds of ``moved`` bytes for each undecided cache that does not hold the tile.
 
-    ``written`` : those that memory takes back, too.
-    ``after`` : bytes that the tile occupies of each cache; ``done`` : caches that are decided already, a bit each.
+    Return the seconds, and the decided caches as bits.
+
+    ``written`` : those bytes that are written back to memory, too.
+    ``after`` : bytes that the tile occupies of each cache. ``done`` : the caches decided before.
     """
     for c in range(size.shape[0]):
         if not done & (1 << c) and after[c] > size[c]:
@@ -63,18 +65,18 @@ def _close(
 
 
 @jit_helper
-def segment_seconds(order: Ints, small: int, large: int, tiles: Tiles, most: float) -> float:
+def segment_seconds(order: Ints, small: int, large: int, tiles: LatticeTiles, most: float) -> float:
     """Return the transfer seconds decided by the loops that grow one tile to another in `order` (inner first).
 
-    Only caches that hold the small tile but not the large one count. What lies between both are tiles of the lattice,
-    too: all is read from its tables.
+    Only caches that hold the small tile but not the large one count. All tiles in between are in the lattice, too, so
+    all numbers are in its tables.
 
     Parameters
     ----------
     small, large : int
         Rows of the lattice.
     most : float
-        Seconds from which on the rest need not be added.
+        The sum can stop at this many seconds.
     """
     size, fill_s, capacity = tiles.caches.size, tiles.caches.fill_s, tiles.capacity
     open_caches = 0
@@ -82,7 +84,7 @@ def segment_seconds(order: Ints, small: int, large: int, tiles: Tiles, most: flo
         if capacity[small, c] <= size[c]:
             open_caches |= 1 << c
     seconds = 0.0
-    at = small
+    row = small
     for i in range(order.shape[0]):
         a = order[i]
         if a < 0 or open_caches == 0 or seconds >= most:
@@ -90,18 +92,18 @@ def segment_seconds(order: Ints, small: int, large: int, tiles: Tiles, most: flo
         steps = tiles.divisor_of[large, a] - tiles.divisor_of[small, a]
         if steps == 0:
             continue
-        at += steps * tiles.stride[a]
+        row += steps * tiles.stride[a]
         for c in range(size.shape[0]):
-            if open_caches & (1 << c) and capacity[at, c] > size[c]:
-                seconds += tiles.moved[at, c] * fill_s[c]
+            if open_caches & (1 << c) and capacity[row, c] > size[c]:
+                seconds += tiles.moved[row, c] * fill_s[c]
                 open_caches ^= 1 << c
     return seconds
 
 
 @jit_helper
-def inner_seconds(nest: CpuNest, order: Ints, on: Microkernel, t: Transfers) -> float:
+def inner_seconds(nest: CpuNest, order: Ints, shape: MicrokernelShape, t: Transfers) -> float:
     """Return the transfer seconds decided inside the L1 tile: by a microkernel call and the l1 loops."""
-    inner, calls, kernel = on.inner, on.calls, on.kernel
+    inner, calls, kernel = shape.inner, shape.calls, shape.kernel
     tile, after, boxes, tensors = t.tile, t.after, t.boxes, t.tensors
     packed, size, fill_s = t.caches.packed, t.caches.size, t.caches.fill_s
     outside = 1.0
@@ -113,7 +115,7 @@ def inner_seconds(nest: CpuNest, order: Ints, on: Microkernel, t: Transfers) -> 
             tile[a] = 1
     seconds = 0.0
     done = 0
-    for i in range(-2, order.shape[0]):  # a step, a call of the unrolled body, the l1 loops
+    for i in range(-2, order.shape[0]):  # -2: one step, -1: a call of the unrolled body, then the l1 loops
         if i == -1:
             for a in range(inner.shape[0]):
                 if nest.is_reduction[a] and a != nest.simd[0]:
@@ -134,23 +136,23 @@ def inner_seconds(nest: CpuNest, order: Ints, on: Microkernel, t: Transfers) -> 
 
 @jit
 def cover(
-    nest: CpuNest, level: int, tiles: Tiles, small: Ints, large: Ints, large_worth: Floats, fits: Bools
+    nest: CpuNest, level: int, tiles: LatticeTiles, small: Ints, large: Ints, large_worth: Floats, fits: Bools
 ) -> Floats:
-    """Return the worth of the tiles `small`: cheapest way out through one of the tiles `large`.
+    """Return the worth of the tiles `small`: the cheapest completion through one of the tiles `large`.
 
     Parameters
     ----------
     level : int
-        Index of the loops between both (0 outer, 1 l3, 2 l2); the only tile outside of outer is the whole nest.
+        Index of the loops between both (0 outer, 1 l3, 2 l2). The only tile outside of outer is the whole nest.
     small, large : (n,) and (m,) int64
         Rows of the lattice; `large` in ascending order of `large_worth` (m,).
     fits : (A, divisors, m) bool
-        Whether each large tile's extent is a multiple of an axis's divisor.
+        True if the extent of a large tile is a multiple of a divisor of an axis.
     """
     size, fill_s, capacity, moved = tiles.caches.size, tiles.caches.fill_s, tiles.capacity, tiles.moved
     orders = nest.orders[level]
     worth = np.empty(small.shape[0])
-    holds = np.empty(_BLOCK, np.bool_)  # large tiles that consist of whole small ones, some at once
+    is_multiple = np.empty(_BLOCK, np.bool_)  # large tiles of the block that consist of whole small ones
     for n in range(small.shape[0]):
         inner = small[n]
         best = np.inf
@@ -159,21 +161,21 @@ def cover(
                 break
             stop = min(start + _BLOCK, large.shape[0])
             for i in range(stop - start):
-                holds[i] = True
+                is_multiple[i] = True
             for a in range(fits.shape[0]):
                 divisor = tiles.divisor_of[inner, a]
-                if divisor > 0:  # all are multiples of 1
+                if divisor > 0:  # divisor number 0 is 1
                     row = fits[a, divisor, start:stop]
                     for i in range(stop - start):
-                        holds[i] &= row[i]
+                        is_multiple[i] &= row[i]
             for m in range(start, stop):
-                if not holds[m - start] or large_worth[m] >= best:
+                if not is_multiple[m - start] or large_worth[m] >= best:
                     continue
-                at = large[m]
+                large_row = large[m]
                 crossed_s = 0.0
                 for c in range(size.shape[0]):
-                    if capacity[inner, c] <= size[c] < capacity[at, c]:
-                        crossed_s += moved[at, c] * (1.0 - 1e-12) * fill_s[c]
+                    if capacity[inner, c] <= size[c] < capacity[large_row, c]:
+                        crossed_s += moved[large_row, c] * (1.0 - 1e-12) * fill_s[c]
                 if large_worth[m] + crossed_s >= best:
                     continue
                 if crossed_s == 0.0:
@@ -182,7 +184,7 @@ def cover(
                 for o in range(orders.shape[0]):
                     if orders[o, 0] == -2:
                         break
-                    seconds = segment_seconds(orders[o], inner, at, tiles, best - large_worth[m])
+                    seconds = segment_seconds(orders[o], inner, large_row, tiles, best - large_worth[m])
                     best = min(best, large_worth[m] + seconds)
         worth[n] = best
     return worth

@@ -1,4 +1,4 @@
-"""The loops that points of the CPU space describe, whatever their levels are called."""
+"""The loop nests of points of the CPU space, whatever their levels are called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["list_loops"]
 
 @jit
 def list_loops(points: Ints, columns: Ints, order_columns: Ints, orders: Ints, flags: Ints, rows: Ints) -> None:
-    """Write a row for each point; rows are equal where the loop nests are.
+    """Write a row for each point; rows are equal if the loop nests are.
 
     Parameters
     ----------
@@ -18,7 +18,7 @@ def list_loops(points: Ints, columns: Ints, order_columns: Ints, orders: Ints, f
     columns, order_columns, orders, flags
         See `cpu.loops.LoopTables`; A axes, F flags.
     rows : (num_points, 5 * A + 1 + F) int64, zeros
-        Overwritten: the loops from the outermost in (trips times A + 1, plus the axis; negative for a pair of
+        Overwritten: the loops from the outermost one (trips times A + 1, plus the axis; negative for a pair of
         microkernels; -1 between the parallel loops and the others), zeros, the register factors, the flags.
     """
     num_axes = columns.shape[0]
@@ -27,7 +27,7 @@ def list_loops(points: Ints, columns: Ints, order_columns: Ints, orders: Ints, f
         point = points[p]
         row = rows[p]
         count = 0
-        last_axis = -1  # of a loop that may grow: neighbouring loops of one axis are one loop
+        last_axis = -1  # neighbouring loops of one axis count as one loop
         for level in range(4):
             order = orders[level, point[order_columns[level]]]
             depth = 0

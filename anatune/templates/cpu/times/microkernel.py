@@ -14,8 +14,8 @@ from enum import IntEnum
 
 from anatune.numerics._jit import jit, jit_helper, jit_inline, jit_scalar
 from anatune.numerics.columns import Bools, Floats, Ints
-from anatune.templates.cpu.times.classes import Microkernel
-from anatune.templates.cpu.times.nest import CpuCore, CpuNest, ceil_div, leaves_out_padding, steps_of
+from anatune.templates.cpu.times.classes import MicrokernelShape
+from anatune.templates.cpu.times.nest import CpuCore, CpuNest, ceil_div, skips_padding, steps_of
 
 __all__ = [
     "ACCUMULATORS",
@@ -23,28 +23,30 @@ __all__ = [
     "NUM_PARTS",
     "REGISTERS",
     "CpuRule",
+    "broken_rule",
     "call_one",
     "core_cycles",
     "kernel_rules",
     "result_stores",
-    "rule_one",
     "step_one",
 ]
 
 ACCUMULATORS, REGISTERS, MULTIPLY_ADDS, NUM_PARTS = 0, 1, 2, 3
-"""Entries of what `core_cycles` says of the microkernels: the largest accumulators, registers, and multiply-adds of the
-unrolled body; their number."""
+"""Indices into the array `parts` of `core_cycles`, and its length.
+
+They are the accumulators and registers of the largest microkernel, and the multiply-adds of its unrolled body.
+"""
 CpuRule = IntEnum("CpuRule", "microkernel_pairs microkernel_registers microkernel_code parallel_cores")
-"""Ids of rules -> what `rule_one` says of points that break them."""
+"""Id of a rule -> its code, which `broken_rule` returns for points that break it."""
 
 
 @jit_inline
-def _together(left: float, right: float) -> float:
+def _overlap(left: float, right: float) -> float:
     """Return the cycles of two kinds of work that overlap almost perfectly: ``(left^8 + right^8)^(1/8)``.
 
-    Work that needs as many load slots as multiply-add slots never packs both. Source: anatune tune on a Zen 4 virtual
-    machine, 512x1024x4096 in float32: 28 rows x 1 vector (29 loads for 28 multiply-adds) 10 % slower than 6 x 4 (10 for
-    24); 14 x 2 (16 for 28) less than 1 % slower.
+    Work that needs as many load slots as multiply-add slots never fills both. Source: anatune tune on a Zen 4 virtual
+    machine, 512x1024x4096 in float32: 28 rows x 1 vector (29 loads for 28 multiply-adds) are 10 % slower than 6 x 4 (10
+    for 24); 14 x 2 (16 for 28) less than 1 % slower.
     """
     left *= left
     left *= left
@@ -56,8 +58,8 @@ def _together(left: float, right: float) -> float:
 
 
 @jit_inline
-def _in_memory(cpu: CpuCore, accumulators: float, broadcast: float) -> bool:
-    """Whether broadcast elements come with the multiply-adds, from memory: one reads each (AVX-512)."""
+def _folds(cpu: CpuCore, accumulators: float, broadcast: float) -> bool:
+    """Return whether multiply-adds read broadcast elements directly from memory, one each (AVX-512)."""
     return cpu.folds_broadcasts > 0.0 and broadcast >= accumulators
 
 
@@ -65,11 +67,11 @@ def _in_memory(cpu: CpuCore, accumulators: float, broadcast: float) -> bool:
 def _registers(cpu: CpuCore, accumulators: float, held: float, broadcast: float) -> float:
     """Return the vector registers of a step: accumulators, operands that several rows share, one broadcast.
 
-    Elements that one multiply-add each reads come with it from memory (AVX-512: 31 rows of one vector reach 98 % of a
-    Zen 4's peak, 32 rows spill).
+    A multiply-add can read a broadcast element that it alone uses directly from memory (AVX-512: 31 rows of one vector
+    reach 98 % of the peak of a Zen 4, 32 rows spill).
     """
-    own = accumulators + cpu.product_registers
-    return own + held + (0.0 if _in_memory(cpu, accumulators, broadcast) else min(broadcast, cpu.broadcasts_held))
+    products = accumulators + cpu.product_registers
+    return products + held + (0.0 if _folds(cpu, accumulators, broadcast) else min(broadcast, cpu.broadcasts_held))
 
 
 @jit_scalar
@@ -85,38 +87,39 @@ def step_one(
 ) -> tuple[float, float, float, float, float, float]:
     """Return the cycles of one reduction step and its parts.
 
-    ``step = max(acc / fma, loads / load_ports and instructions / issue_width together, fma_latency)``; rows + vectors
-    loads stand against rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
-    Units that multiply are some of those that all vector instructions share, conversions of what is loaded included.
+    ``step = max(acc / fma, loads / load_ports and instructions / issue_width together, fma_latency)``: rows + vectors
+    loads compete with rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
+    The units that multiply are some of those that all vector instructions share, including conversions of loaded
+    vectors.
 
-    One register too many and compilers keep all accumulators in memory: a load and a store for each multiply-add.
+    With one register too many, compilers keep all accumulators in memory: each multiply-add has a load and a store.
     Source: Xeon 6230R table of TTile (5x6 52.7 %, 7x4 45.5 %, 8x4 42.7 % of peak: one store a cycle against two
     multiply-adds).
 
     Parameters
     ----------
     accumulators, loads, held, broadcast
-        Vectors: of results; loaded in a step; of operands that several rows share; broadcast elements.
+        Numbers of vectors: results; loads of a step; operands that several rows share; broadcast elements.
     conversions
-        Vector instructions that make of what is loaded what is multiplied.
+        Vector instructions that convert loaded vectors before they are multiplied.
     unroll
         Steps of the straight-line body.
     reduces
-        1 where there is a reduction, else 0.
+        1 if there is a reduction, else 0.
 
     Returns
     -------
     tuple of float
-        Cycles, vector registers needed, and cycles of multiply-adds, loads, latency and issue without spills.
+        Cycles, vector registers needed, and the cycles of multiply-adds, loads, latency and issue without spills.
     """
     registers = _registers(cpu, accumulators, held, broadcast)
     operations = accumulators * cpu.product_ops + conversions
     fma = max(accumulators * (1.0 / cpu.fma_per_cycle), operations * (1.0 / cpu.vector_ops)) * (1.0 / cpu.reachable)
     load = (loads - broadcast) * (1.0 / cpu.loads) + broadcast * (1.0 / cpu.broadcasts)
     latency = cpu.fma_latency * reduces
-    separate = loads - (broadcast if _in_memory(cpu, accumulators, broadcast) else 0.0)
+    separate = loads - (broadcast if _folds(cpu, accumulators, broadcast) else 0.0)
     issue = (operations + separate + cpu.loop_instructions / unroll) * (1.0 / cpu.issue_width)
-    step = max(_together(_together(fma, load), issue), latency)
+    step = max(_overlap(_overlap(fma, load), issue), latency)
     # spilled: every accumulator is loaded and stored in each step
     reloaded = loads + accumulators if held > cpu.held_share * cpu.registers else loads
     spilled = max(accumulators * (1.0 / cpu.stores), (reloaded + accumulators) * (1.0 / cpu.loads))
@@ -127,16 +130,16 @@ def step_one(
 
 @jit_scalar
 def call_one(cpu: CpuCore, stores: float, reloads: float, reduces: float, partial: float) -> float:
-    """Return the cycles a call adds to its steps: entry, pipeline drain, stores, and reloads of partial sums."""
+    """Return the cycles that a call adds to its steps: entry, pipeline drain, stores, reloads of partial sums."""
     entry = cpu.call_cycles + cpu.fma_latency if reduces > 0.0 else cpu.loop_instructions / cpu.issue_width
     return stores * (1.0 / cpu.stores) + entry + partial * reloads * (1.0 / cpu.loads)
 
 
 @jit_inline
-def rule_one(
+def broken_rule(
     cpu: CpuCore, registers: float, pairs: float, multiply_adds: float, parallel: float, chunks: float
 ) -> float:
-    """Return 0, or the `CpuRule` that is broken first."""
+    """Return 0, or the code of the first broken `CpuRule`."""
     rule = 1.0 * CpuRule.parallel_cores.value if parallel > 0.0 and (chunks < 2.0 or cpu.num_cores < 2.0) else 0.0
     rule = 1.0 * CpuRule.microkernel_code.value if multiply_adds > cpu.multiply_add_limit else rule
     rule = 1.0 * CpuRule.microkernel_registers.value if registers > cpu.register_limit * cpu.registers else rule
@@ -154,7 +157,7 @@ def kernel_rules(nest: CpuNest, cpu: CpuCore, kernels: Ints, own_rows: Ints, rul
     own_rows : (num_kernels, X - 1) int64
         Rows of each operand.
     rules : (num_kernels,) int64
-        Overwritten, as `rule_one`.
+        Overwritten, as `broken_rule`.
     """
     for k in range(kernels.shape[0]):
         rows, vectors = float(kernels[k, 0]), float(kernels[k, 1])
@@ -169,13 +172,13 @@ def kernel_rules(nest: CpuNest, cpu: CpuCore, kernels: Ints, own_rows: Ints, rul
         rows = math.ceil(rows / block)
         registers = _registers(cpu, rows * vectors, held, broadcast)
         multiply_adds = rows * vectors * kernels[k, 2]
-        rules[k] = rule_one(cpu, registers, float(kernels[k, 3]), multiply_adds, 1.0, float(kernels[k, 4]))
+        rules[k] = broken_rule(cpu, registers, float(kernels[k, 3]), multiply_adds, 1.0, float(kernels[k, 4]))
 
 
 @jit_inline
-def held_vectors(own: float, rows: float, vectors: float, block: int) -> float:
-    """Return the vectors of an operand that several of the rows share; one where each row has its own."""
-    return own * vectors if own < rows or block > 1 else 1.0
+def held_vectors(own_rows: float, rows: float, vectors: float, block: int) -> float:
+    """Return the vectors of an operand that several of the rows share; 1 if each row has its own."""
+    return own_rows * vectors if own_rows < rows or block > 1 else 1.0
 
 
 @jit_inline
@@ -191,19 +194,19 @@ def _operands(nest: CpuNest, rows: Ints, packed: Bools, vectors: float) -> tuple
     broadcast = 0.0
     conversions = 0.0
     for x in range(nest.vector_loads.shape[0] - 1):
-        own = 1.0
+        own_rows = 1.0
         for a in range(rows.shape[0]):
             if nest.uses[x, a]:
-                own *= rows[a]
+                own_rows *= rows[a]
         if nest.uses[x, axis]:
-            loads += own * vectors * (1.0 if packed[x] else nest.vector_loads[x])
-            held += held_vectors(own, all_rows, vectors, block)
-            conversions += own * vectors * nest.conversions[x]
+            loads += own_rows * vectors * (1.0 if packed[x] else nest.vector_loads[x])
+            held += held_vectors(own_rows, all_rows, vectors, block)
+            conversions += own_rows * vectors * nest.conversions[x]
         else:
-            own = math.ceil(own / block)
-            loads += own
-            broadcast += own
-            conversions += own * nest.conversions[x]
+            own_rows = math.ceil(own_rows / block)
+            loads += own_rows
+            broadcast += own_rows
+            conversions += own_rows * nest.conversions[x]
     return math.ceil(all_rows / block) * vectors, loads, held, broadcast, conversions
 
 
@@ -211,8 +214,8 @@ def _operands(nest: CpuNest, rows: Ints, packed: Bools, vectors: float) -> tuple
 def result_stores(each: float, lanes: float, rows: float) -> float:
     """Return the stores (and shuffles) for one vector of results that is not contiguous along the SIMD axis.
 
-    With several rows contiguous in memory the microkernel transposes in registers: log2(lanes) shuffles a vector, and
-    one store for each lane and group of rows; otherwise every lane is stored alone.
+    If several rows are contiguous in memory, the microkernel transposes in registers: log2(lanes) shuffles a vector,
+    and one store for each lane and group of rows. Otherwise every lane is stored alone.
     """
     if each == lanes and rows > 1.0:
         return max(lanes / rows, 1.0) + math.log2(lanes)
@@ -220,30 +223,30 @@ def result_stores(each: float, lanes: float, rows: float) -> float:
 
 
 @jit_helper
-def _padding(nest: CpuNest, on: Microkernel, packed: Bools, is_bound: bool) -> tuple[float, float]:
-    """Return the share of steps that is left when padding is left out, and the cycles of padded copies."""
-    inner, kernel = on.inner, on.kernel
-    inside = 1.0
+def _padding(nest: CpuNest, shape: MicrokernelShape, packed: Bools, is_bound: bool) -> tuple[float, float]:
+    """Return the share of steps that remains if padding is skipped, and the cycles of padded copies."""
+    inner, kernel = shape.inner, shape.kernel
+    inside_share = 1.0
     cycles = 0.0
     copied = -1
     for p in range(nest.padding.shape[0]):
         x, a, r = nest.padding[p]
         leaves_out = False
         if a >= 0:
-            leaves_out = is_bound or leaves_out_padding(
+            leaves_out = is_bound or skips_padding(
                 inner[a], nest.extents[a], kernel[a], inner[r], nest.extents[r], kernel[r]
             )
         if leaves_out:
-            inside *= nest.inside_share[p]
+            inside_share *= nest.inside_share[p]
         elif copied != x and not packed[x] and not is_bound:
-            cycles += nest.pad_cycles[x]  # dimensions of a tensor are neighbours
+            cycles += nest.pad_cycles[x]  # entries of one tensor are neighbours: its copy counts once
             copied = x
-    return inside, cycles
+    return inside_share, cycles
 
 
 @jit_inline
 def _vectors(inner: int, calls: int, kernel: int, lanes: int, is_summed: bool) -> tuple[int, int, int]:
-    """Return the vectors of the smaller microkernel along the SIMD axis, its calls, and those with one vector more."""
+    """Return the vectors of the smaller microkernel along the SIMD axis, its calls, and the calls of the larger one."""
     if kernel > 0:
         vectors = ceil_div(kernel, lanes)
         num_large = 0
@@ -252,7 +255,7 @@ def _vectors(inner: int, calls: int, kernel: int, lanes: int, is_summed: bool) -
         vectors = int(units / calls)
         num_large = units - vectors * calls
     num_small = calls - num_large
-    if is_summed:  # calls along a summed SIMD axis are steps of one kernel
+    if is_summed:  # calls along a SIMD axis that is summed over are steps of one kernel
         vectors += 1 if num_large > 0 else 0
         num_large = 0
         num_small = 1
@@ -261,23 +264,23 @@ def _vectors(inner: int, calls: int, kernel: int, lanes: int, is_summed: bool) -
 
 @jit_helper
 def core_cycles(
-    nest: CpuNest, cpu: CpuCore, on: Microkernel, packed: Bools, rows: Ints, parts: Floats, is_bound: bool
+    nest: CpuNest, cpu: CpuCore, shape: MicrokernelShape, packed: Bools, rows: Ints, parts: Floats, is_bound: bool
 ) -> float:
     """Return the core cycles of all microkernel calls of one nest, on one core, padded copies included.
 
-    The same as `cpu.times.point` computes for columns of points, for the search's single tiles.
+    `cpu.times.kernels` computes the same for columns of points; the search uses this one for single tiles.
 
     Parameters
     ----------
     packed : (X,) bool
     rows : (A,) int64
-        Scratch.
+        Work space.
     parts : (NUM_PARTS,) float64
         Overwritten.
     is_bound : bool
-        Return cycles that no unrolling undercuts, given that of ``on.kernel`` as the most.
+        Return a lower bound for all unrollings up to that of ``shape.kernel``.
     """
-    inner, calls, kernel = on.inner, on.calls, on.kernel
+    inner, calls, kernel = shape.inner, shape.calls, shape.kernel
     axis = nest.simd[0]
     lanes = nest.simd[1]
     reduces = float(nest.simd[3])
@@ -308,7 +311,7 @@ def core_cycles(
     vectors, num_small, num_large = _vectors(
         inner[axis], calls[axis], kernel[axis], lanes, nest.is_reduction[axis] == 1
     )
-    inside, total = _padding(nest, on, packed, is_bound)
+    inside_share, total = _padding(nest, shape, packed, is_bound)
     for i in range(NUM_PARTS):
         parts[i] = 0.0
     for row_kind in range(2):
@@ -331,15 +334,15 @@ def core_cycles(
                 cpu, accumulators, loads, held, broadcast, conversions, unroll, reduces
             )
             if nest.uses[result, axis]:
-                own = kernel[nest.result_row] if nest.result_row >= 0 else 1
+                contiguous_rows = kernel[nest.result_row] if nest.result_row >= 0 else 1
                 if nest.result_row == pair_axis and pair_axis >= 0:
-                    own = rows[pair_axis]
-                stores = accumulators * result_stores(nest.vector_loads[result], float(lanes), float(own))
+                    contiguous_rows = rows[pair_axis]
+                stores = accumulators * result_stores(nest.vector_loads[result], float(lanes), float(contiguous_rows))
                 reloads = stores
-            else:  # the SIMD axis is summed over: a horizontal sum of log2(lanes) shuffles and adds for each call
+            else:  # each call sums over the SIMD axis: log2(lanes) shuffles and adds
                 stores = accumulators + 2.0 * math.log2(lanes)
                 reloads = 1.0
-            total += count * (inside * steps * step + call_one(cpu, stores, reloads, reduces, partial))
+            total += count * (inside_share * steps * step + call_one(cpu, stores, reloads, reduces, partial))
             parts[ACCUMULATORS] = max(parts[ACCUMULATORS], accumulators)
             parts[REGISTERS] = max(parts[REGISTERS], registers)
             parts[MULTIPLY_ADDS] = max(parts[MULTIPLY_ADDS], accumulators * unroll)

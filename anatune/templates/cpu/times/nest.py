@@ -1,11 +1,11 @@
-"""Arrays that describe a loop nest and a CPU to compiled code, and what the model and the ranking both compute.
+"""Arrays that describe a loop nest and a CPU to compiled code, and formulas that model and ranking share.
 
 Notation
 --------
 A, X, C : axes, tensors (operands in order, the result last), cache levels.
 tile : (A,) int64, consecutive iterations of each axis.
-capacity bytes : what a tile occupies of a cache; rows of an unpacked tensor that collide in few sets occupy more than
-    they hold.
+capacity bytes : the bytes of a cache that a tile occupies. Rows of an unpacked tensor that collide in few sets occupy
+more than they hold.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ __all__ = [
     "combine",
     "first_tile",
     "footprint",
-    "leaves_out_padding",
+    "skips_padding",
     "slowdown",
     "steps_of",
 ]
 
 
 class CpuNest(NamedTuple):
-    """A loop nest as a tuple of arrays; -1 fills what does not exist."""
+    """A loop nest as a tuple of arrays; -1 fills missing entries."""
 
     extents: Ints
     """(A,) iterations."""
     is_reduction: Ints
     """(A,) 0 or 1."""
     columns: Ints
-    """(A, 6) columns of a point: outer, l3, l2, l1, register, the pair's calls; -1 where the axis lacks them."""
+    """(A, 6) columns of a point: outer, l3, l2, l1, register, calls of the pair; -1 if the axis lacks them."""
     order_columns: Ints
     """(4,) columns of the orders: outer, l3, l2, l1."""
     orders: Ints
@@ -48,49 +48,56 @@ class CpuNest(NamedTuple):
     pack_columns: Ints
     """(X,) column of the pack flag, or -1."""
     pack_ties: Ints
-    """(X,) what ties count packing as: 1, a copy that is better left out; -1 before the run, where a tile of it is
-    contiguous for nothing."""
+    """(X,) how ties count packing: 1 for a copy in each run, which is better avoided; -1 for a copy before the run,
+    which makes tiles contiguous at no cost.
+    """
     boxes: Ints
-    """(terms, 6 + C) all index terms, tensor by tensor, last dimension first: tensor, axis, coefficient,
-    0 inside a dimension, 1 at its end, 2 at the end of the tensor, and the dimension's size; at the end of a dimension
-    above the last: its axis of the largest coefficient, and how far apart that axis's iterations lie in the sets of
-    each cache, bytes: gcd(their distance, bytes of a way)."""
+    """(terms, 6 + C) all index terms, tensor by tensor, last dimension first.
+
+    A row is tensor, axis, coefficient, position (0 inside a dimension, 1 at its end, 2 at the end of the tensor) and
+    the size of the dimension. At the end of each dimension but the last follow its axis with the largest coefficient
+    and, for each cache, the distance of iterations of this axis in the sets of the cache in bytes: gcd(their distance,
+    bytes of a way).
+    """
     uses: Ints
-    """(X, A) 1 where the tensor is indexed by the axis."""
+    """(X, A) 1 if the axis indexes the tensor."""
     tensors: Floats
-    """(X, 3 + C) bytes of an element; 1 for the result, else 0; 1 where rows begin anywhere in a line; gcd(row pitch,
-    bytes of a way) for each cache: the least distance between rows in its sets."""
+    """(X, 3 + C) bytes of an element; 1 for the result, else 0; 1 if rows can begin inside a line; and for each cache
+    gcd(row pitch, bytes of a way), the least distance between rows in its sets.
+    """
     vector_loads: Floats
-    """(X,) loads for one vector of the unpacked tensor; 0: not indexed by the SIMD axis (a broadcast)."""
+    """(X,) loads for one vector of the unpacked tensor; 0 if the SIMD axis does not index it (a broadcast)."""
     conversions: Floats
-    """(X,) vector instructions that a loaded vector, or an element for all lanes, takes before it is multiplied."""
+    """(X,) vector instructions on a loaded vector, or a broadcast element, before it is multiplied."""
     copy_bytes: Floats
-    """(X,) bytes moved before the nest when packed."""
+    """(X,) bytes that packing moves before the nest runs."""
     copy_rate: Floats
-    """(X,) most of them that a cycle moves."""
+    """(X,) most bytes of the copy in a cycle."""
     simd: Ints
-    """SIMD axis, lanes, parallel column, whether there is a reduction."""
+    """SIMD axis, lanes, column of parallel, 1 if there is a reduction."""
     padding: Ints
-    """(P, 3) padded dimensions: tensor, spatial axis, window axis; axis -1 where taps outside cannot be left out."""
+    """(P, 3) padded dimensions: tensor, spatial axis, window axis; axis -1 if taps outside cannot be skipped."""
     inside_share: Floats
-    """(P,) share of a padded dimension's taps that lie inside the tensor."""
+    """(P,) share of the taps of a padded dimension that are inside the tensor."""
     pad_cycles: Floats
     """(X,) core cycles of the padded copy that an unpacked tensor needs, 0 without padding."""
     group: Ints
-    """(3,) reduction axis whose neighbours one instruction sums, how many of them, and of how many rows; -1, 1, 1:
-    none. On AMX's tiles a step is a product of two tiles, and what else is counted in vectors is tiles, too."""
+    """(3,) for a dot instruction: the reduction axis, the elements of a group, the rows; else -1, 1, 1.
+
+    On AMX tiles one step is a product of two tiles, and all that else counts vectors counts tiles.
+    """
     result_row: int
-    """Axis along which the result is contiguous if that is not the SIMD axis, else -1: stores are transposed."""
+    """Axis along which the result is contiguous if that is not the SIMD axis, else -1. Stores are then transposed."""
 
 
 class CpuCore(NamedTuple):
-    """Numbers of a CPU and the named constants of `cpu.model.pack`."""
+    """Numbers of a CPU, and the constants of `cpu.model.pack`."""
 
     fma_per_cycle: float
     product_ops: float
-    """Vector instructions that a multiply-add is made of."""
+    """Vector instructions of one multiply-add."""
     product_registers: float
-    """Vector registers between them."""
+    """Vector registers between the instructions of one multiply-add."""
     vector_ops: float
     """Vector instructions of any kind in a cycle."""
     fma_latency: float
@@ -106,23 +113,23 @@ class CpuCore(NamedTuple):
     clock_hz: float
     num_cores: float
     usable_cores: float
-    """Cores' worth of work that all do at once."""
+    """Number of cores whose work all cores together do, because cores share units."""
     reachable: float
     """Share of the peak that is reachable."""
     line_bytes: float
     dram_core_bytes_s: float
     dram_socket_bytes_s: float
     broadcasts_held: float
-    """Most broadcast elements that are in registers at once."""
+    """Most broadcast elements that are in registers at the same time."""
     folds_broadcasts: float
-    """1 where a multiply-add takes an element from memory for all lanes, else 0."""
+    """1 if a multiply-add can read an element from memory for all lanes, else 0."""
     call_cycles: float
     loop_instructions: float
     held_share: float
     exposed_share: float
     start_s: float
     register_limit: float
-    """Times the registers."""
+    """Most registers of a microkernel, relative to the registers of the CPU."""
     multiply_add_limit: float
 
 
@@ -140,19 +147,19 @@ class CpuMachine(NamedTuple):
 
 @jit_inline
 def ceil_div(count: int, unit: int) -> int:
-    """Return ceil(count / unit) of integers below 2^50: a 64-bit integer division takes seven times as long."""
+    """Return ceil(count / unit) of integers below 2^50 by floats: integer division takes seven times as long."""
     return int(np.ceil(count / unit))
 
 
 @jit_inline
 def steps_of(inner: float, kernel: float, group: float) -> float:
-    """Return the steps of `inner` elements of a reduction unrolled by `kernel`: the last group may be part used."""
+    """Return the steps of `inner` elements of a reduction unrolled by `kernel`; the last group can be partly used."""
     return inner / kernel * math.ceil(kernel / group)
 
 
 @jit_inline
 def first_tile(inner: int, calls: int, kernel: int, lanes: int, is_simd: bool) -> int:
-    """Return the elements of the larger microkernel along an axis: `kernel`, or what a pair's calls need."""
+    """Return the elements of the larger microkernel along an axis: `kernel`, or those of the larger one of a pair."""
     if kernel > 0:
         return kernel
     if is_simd:
@@ -161,7 +168,7 @@ def first_tile(inner: int, calls: int, kernel: int, lanes: int, is_simd: bool) -
 
 
 @jit_inline
-def leaves_out_padding(
+def skips_padding(
     axis_inner: float,
     axis_extent: float,
     axis_kernel: float,
@@ -169,10 +176,10 @@ def leaves_out_padding(
     window_extent: float,
     window_kernel: float,
 ) -> bool:
-    """Whether a microkernel leaves out a dimension's taps outside the tensor (see `cpu.program.padding`).
+    """Return whether a microkernel skips the taps of a dimension outside the tensor (see `cpu.program.padding`).
 
-    Either the window is unrolled and its axis lies whole inside the l1 loops, so that border tiles have code of their
-    own; or the window is a loop of the microkernel and its tile is one element wide along the axis.
+    Either the window is unrolled and its axis is whole inside the l1 loops, so that border tiles have code of their
+    own. Or the window is a loop of the microkernel, and its tile is one element wide along the axis.
     """  # fmt: skip
     is_static = window_kernel == window_extent and axis_inner == axis_extent
     moves = window_inner == window_extent and window_kernel == 1.0 and axis_kernel == 1.0 and window_extent > 1.0
@@ -183,7 +190,7 @@ def leaves_out_padding(
 def footprint(
     boxes: Ints, tensors: Floats, tile: Ints, packed: Bools, line: float, capacity: Floats
 ) -> tuple[float, float]:
-    """Return the bytes a tile brings in and those it writes back; write its capacity bytes of each cache to `capacity`.
+    """Return the bytes that a tile fetches and those it writes back; write its capacity bytes to `capacity`.
 
     Parameters
     ----------
@@ -193,7 +200,8 @@ def footprint(
     packed : (X,) bool
     line : float
         Bytes of a cache line: rows of an unpacked tensor are whole lines.
-    capacity : (C,) float64, overwritten
+    capacity : (C,) float64
+        Overwritten.
     """
     total = 0.0
     written = 0.0
@@ -207,12 +215,12 @@ def footprint(
     stride = 1
     strided = 0
     dims = 0
-    # bytes that iterations of one dimension occupy of each cache, as far apart as they lie in its sets
+    # bytes that iterations of one dimension occupy of each cache, given their distance in its sets
     colliding_0 = 0.0
     colliding_1 = 0.0
     colliding_2 = 0.0
     is_open = True
-    is_short = False  # the last dimension is cut: rows are its size apart
+    is_short = False  # the tile covers the last dimension in part, so rows are apart
     for t in range(boxes.shape[0]):
         trips = tile[boxes[t, 1]]
         scale = boxes[t, 2]
@@ -224,7 +232,7 @@ def footprint(
             strided = scale * (trips - 1)
         end = boxes[t, 3]
         if end > 0:
-            if dims == 0:  # with the gap behind a strided element, so that tiles add up to no less than their union
+            if dims == 0:  # includes the gap after a strided element, so that tiles sum to at least their union
                 run = float(span + max(0, stride - (span - strided)))
                 is_open = span >= boxes[t, 4]
             elif is_open:
@@ -254,7 +262,7 @@ def footprint(
                 for c in range(num_levels):
                     capacity[c] += held
             else:
-                over = (segment - tensors[x, 0]) / line + 1.0  # lines of a run that begins anywhere, on average
+                over = (segment - tensors[x, 0]) / line + 1.0  # average lines of a run that can begin inside a line
                 segment = (over if tensors[x, 2] > 0.0 else np.ceil(segment / line)) * line
                 total += rows * segment
                 written += rows * segment * tensors[x, 1]
@@ -274,11 +282,11 @@ def footprint(
 
 @jit_inline
 def slowdown(cpu: CpuCore, threads: float) -> float:
-    """Return how much longer a thread's work takes beside the others: 1 while every one has a core's worth of units."""
+    """Return the factor by which threads slow each other down: 1 while each has the units of a whole core."""
     return max(1.0, threads / cpu.usable_cores)
 
 
 @jit_inline
 def combine(core_s: float, memory_s: float, exposed: float) -> float:
-    """Return the time of core work and transfers that overlap, but for a share of the shorter one."""
+    """Return the time of core work and transfers that overlap, except for a share of the shorter one."""
     return max(core_s, memory_s) + exposed * min(core_s, memory_s)

@@ -1,8 +1,8 @@
-"""Predicted time of CPU points, chunk by chunk. One compiled entry, so that it compiles once.
+"""Predicted times of CPU points, chunk by chunk. There is one compiled entry, so that it is compiled once.
 
-Time: ``max(core, memory) + exposed * min(core, memory) + copies + parallel start`` on the busiest core, where memory is
-the sum over the levels (transfers through the hierarchy are serialised: [ECM] Sec. 2.2). It is the time of a call that
-others like it precede: a cache that holds the whole nest brings nothing in.
+The time is ``max(core, memory) + exposed * min(core, memory) + copies + parallel start`` on the busiest core. Memory is
+the sum over the levels, because transfers through the hierarchy are serialised ([ECM] Sec. 2.2). The time is that of a
+call after other calls like it: a cache that holds the whole nest needs no transfers.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from anatune.templates.cpu.times.traffic import traffic
 __all__ = ["CHECK", "PREDICT", "run_points"]
 
 CHECK, PREDICT = 0, 1
-"""What `run_points` does: rules only; predict."""
+"""Tasks of `run_points`: check rules only; predict times as well."""
 
 _N = CHUNK_SIZE
 
 
 @jit_helper
 def _threads(machine: CpuMachine, c: CpuChunk) -> None:
-    """Fill THREADS, SHARE (longer where threads slow each other down), and what one thread has of each cache."""
+    """Fill THREADS, SHARE (longer if threads slow each other down), and each cache's size and rate for a thread."""
     v = c.values
     cpu = machine.core
     for i in range(_N):
@@ -45,13 +45,13 @@ def _threads(machine: CpuMachine, c: CpuChunk) -> None:
             fill_s[i] = seconds
     fill_s = c.fill_s[last]
     for i in range(_N):
-        threads = v[CpuCol.THREADS + i]  # DRAM's share does not become smaller with the core's
+        threads = v[CpuCol.THREADS + i]  # the share of DRAM bandwidth does not shrink with the share of a core
         fill_s[i] = 1.0 / (min(cpu.dram_core_bytes_s, cpu.dram_socket_bytes_s / threads) * slowdown(cpu, threads))
 
 
 @jit_helper
 def _copies(nest: CpuNest, machine: CpuMachine, c: CpuChunk) -> None:
-    """Fill PACKING_S: copies of packed tensors, made once before the nest by all threads."""
+    """Fill PACKING_S: all threads copy the packed tensors once before the nest."""
     v = c.values
     last = c.size.shape[0] - 1
     for i in range(_N):
@@ -65,7 +65,7 @@ def _copies(nest: CpuNest, machine: CpuMachine, c: CpuChunk) -> None:
             v[CpuCol.COPY_S + i] = c.fill_s[0, i]
             v[CpuCol.COPY_BYTES + i] = copied if c.packed[x, i] > 0.0 else 0.0
             v[CpuCol.IS_BEYOND + i] = 1.0
-        for level in range(1, last + 1):  # from the first cache that holds it
+        for level in range(1, last + 1):  # from the nearest cache that holds the copy
             for i in range(_N):
                 holds = v[CpuCol.COPY_BYTES + i] <= c.size[level, i] * v[CpuCol.THREADS + i]
                 is_beyond = v[CpuCol.IS_BEYOND + i] > 0.0 and not holds
@@ -79,7 +79,7 @@ def _copies(nest: CpuNest, machine: CpuMachine, c: CpuChunk) -> None:
 
 @jit_helper
 def _times(machine: CpuMachine, c: CpuChunk) -> None:
-    """Fill TIME_S and its parts, after all others; cycles of the microkernel's parts become seconds."""
+    """Fill TIME_S and its parts, after all others; convert the cycles of the microkernel to seconds."""
     v = c.values
     cpu = machine.core
     for i in range(_N):
@@ -136,14 +136,14 @@ def run_points(
 ) -> None:
     """Check or predict `points` (num_points, columns of the space) int64.
 
-    Points that break a rule are timed as if the limit were not there.
+    Points that break a rule are timed as if there were no limit.
 
     Parameters
     ----------
     task : int
         CHECK or PREDICT.
     rules : (num_points,) int64
-        Filled with the code of the first broken rule, 0 where legal.
+        Filled with the code of the first broken rule, 0 if legal.
     times : (num_points,) float64
         Filled with seconds, unless `task` is CHECK.
     columns : (NUM_RESULTS, num_points) float64, or (0, 0)

@@ -1,12 +1,12 @@
-"""Cache traffic of chunks of points: one pass over the loops.
+"""Cache traffic of chunks of points, in one pass over the loops.
 
-Loops are visited from the innermost outwards with the tile they complete. For a cache of size S let p be the first loop
-whose tile no longer fits while its body does. Everything inside p is brought in once (consecutive iterations of p share
-what they have in common), and again in each iteration of the loops outside p:
-``traffic = footprint(tile of p) * iterations outside p`` (an LRU reuse-distance argument; Source: [IOOpt] Sec. 4,
-[TACO22] Sec. 5). A nest that fits whole costs its footprint, once. What is written crosses the bus of memory twice,
-allocated and written back; between caches, lines travel back beside those that come.
-Source: 3x3 layer of 544x544x32 on an Emerald Rapids, whose 38 MB go to L3: 3.2 ms, 2.9 of them multiply-adds.
+Loops are visited from the innermost one outwards, each with the tile that it completes. For a cache of size S, let p be
+the first loop whose tile no longer fits while its body does. Everything inside p is fetched once (consecutive
+iterations of p share what they have in common), and again in each iteration of the loops outside p: ``traffic =
+footprint(tile of p) * iterations outside p``. This is an LRU reuse-distance argument (Source: [IOOpt] Sec. 4, [TACO22]
+Sec. 5). A nest that fits completely costs its footprint, once. Results cross the memory bus twice: allocated and
+written back. Between caches, lines travel back at the same time as others come. Source: 3x3 layer of 544x544x32 on an
+Emerald Rapids, whose 38 MB go to L3: 3.2 ms, 2.9 of them multiply-adds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _N = CHUNK_SIZE
 
 @jit_helper
 def _footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
-    """Fill MOVED and WRITTEN, the bytes that `c.tile` brings in and writes back, and `c.capacity`: `nest.footprint`."""
+    """Fill MOVED and WRITTEN, the bytes that `c.tile` fetches and writes back, and `c.capacity`: `nest.footprint`."""
     v = c.values
     boxes = nest.boxes
     num_levels = c.capacity.shape[0]
@@ -61,16 +61,16 @@ def _footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
         if end == 0:
             continue
         size = float(boxes[t, 4])
-        if is_first_dim:  # with the gap behind a strided element, so that tiles add up to no less than their union
+        if is_first_dim:  # includes the gap after a strided element, so that tiles sum to at least their union
             strided = c.tile[strided_axis]
             for i in range(_N):
                 span = v[CpuCol.SPAN + i]
                 gap = max(0.0, stride - (span - stride * (strided[i] - 1.0))) if stride > 1.0 else 0.0
-                whole = 1.0 if span >= size else 0.0
+                is_whole = 1.0 if span >= size else 0.0
                 v[CpuCol.RUN + i] = span + gap
                 v[CpuCol.ROW_COUNT + i] = 1.0
-                v[CpuCol.IS_OPEN + i] = whole
-                v[CpuCol.IS_SHORT + i] = 1.0 - whole
+                v[CpuCol.IS_OPEN + i] = is_whole
+                v[CpuCol.IS_SHORT + i] = 1.0 - is_whole
         else:
             for i in range(_N):
                 used = min(v[CpuCol.SPAN + i], v[CpuCol.TOUCHED + i])
@@ -111,7 +111,7 @@ def _footprints(nest: CpuNest, line: float, c: CpuChunk) -> None:
 
 @jit_helper
 def _close(c: CpuChunk) -> None:
-    """Set the traffic of open caches that no longer hold the tile, and what of it takes time."""
+    """Set the traffic of undecided caches that no longer hold the tile, and the part of it that takes time."""
     v = c.values
     last = c.traffic.shape[0] - 1
     for level in range(last + 1):
@@ -151,7 +151,7 @@ def _first_tiles(nest: CpuNest, c: CpuChunk) -> None:
 
 @jit_helper
 def _unroll(nest: CpuNest, c: CpuChunk) -> None:
-    """Complete the unrolled steps of the microkernel's body."""
+    """Grow the tile by the unrolled steps of the microkernel."""
     v = c.values
     for a in range(nest.extents.shape[0]):
         if nest.is_reduction[a] and a != nest.simd[0]:
@@ -163,7 +163,7 @@ def _unroll(nest: CpuNest, c: CpuChunk) -> None:
 
 @jit_helper
 def _grow(level: int, nest: CpuNest, c: CpuChunk) -> None:
-    """Fill `c.grown`, `c.trips` and `c.choice` of the loops of `level` (0 outer, 1 l3, 2 l2, 3 l1)."""
+    """Fill `c.grown`, `c.trips` and `c.choice` for the loops of `level` (0 outer, 1 l3, 2 l2, 3 l1)."""
     for a in range(nest.extents.shape[0]):
         column = nest.columns[a, level]
         for i in range(_N):
@@ -176,10 +176,10 @@ def _grow(level: int, nest: CpuNest, c: CpuChunk) -> None:
 
 
 @jit_helper
-def _step(level: int, place: int, nest: CpuNest, c: CpuChunk) -> None:
-    """Complete the loop at `place` of each point's order."""
+def _grow_by_loop(level: int, depth: int, nest: CpuNest, c: CpuChunk) -> None:
+    """Grow the tile by the loop number `depth` in the order of each point."""
     v = c.values
-    axes = nest.orders[level, :, place]
+    axes = nest.orders[level, :, depth]
     for i in range(_N):
         a = axes[c.choice[i]]
         c.tile[a, i] = c.grown[a, i]
@@ -188,9 +188,9 @@ def _step(level: int, place: int, nest: CpuNest, c: CpuChunk) -> None:
 
 @jit_sequence
 def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
-    """Fill `c.traffic`, bytes that cross into and out of each cache in a first call, `c.timed`, `c.held`.
+    """Fill `c.traffic`, the bytes into and out of each cache in a first call, `c.timed` and `c.held`.
 
-    After `load_points`.
+    `load_points` has to run before.
     """
     v = c.values
     num_levels = c.traffic.shape[0]
@@ -202,15 +202,15 @@ def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
     for level in range(5, -1, -1):  # 5: a step of the microkernel, 4: its unrolled body
         if level == 4:
             _unroll(nest, c)
-        places = 1
+        num_loops = 1
         if level < 4:
             _grow(level, nest, c)
-            places = 0
-            while nest.orders[level, 0, places] >= 0:
-                places += 1
-        for place in range(places):
+            num_loops = 0
+            while nest.orders[level, 0, num_loops] >= 0:
+                num_loops += 1
+        for depth in range(num_loops):
             if level < 4:
-                _step(level, place, nest, c)
+                _grow_by_loop(level, depth, nest, c)
             _footprints(nest, line, c)
             _close(c)
         if 1 <= level <= 3:
@@ -235,7 +235,7 @@ def tile_traffic(
     c: CpuChunk,
     moved: Floats,
 ) -> None:
-    """Fill `moved`, bytes that enter each cache, of plain tiled nests.
+    """Fill `moved`, the bytes that enter each cache, for nests with one tile for each level and no pairs.
 
     Parameters
     ----------
@@ -244,9 +244,9 @@ def tile_traffic(
     inner, calls : (A, num_points) float64
         Tile of the innermost loops, and their iterations (reductions; 1 on spatial axes).
     packed : (X, num_points) float64
-        1 where a tensor lies in a buffer of its own, without gaps between rows.
+        1 if a tensor is in a buffer of its own, without gaps between rows.
     size : (C,) float64
-        Bytes that one thread has of each cache.
+        Bytes of each cache that one thread has.
     line : float
         Bytes of a cache line.
     moved : (C, num_points) float64
@@ -255,15 +255,15 @@ def tile_traffic(
     for start in range(0, count, _N):
         n = min(_N, count - start)
         for i in range(_N):
-            at = start + min(i, n - 1)
+            number = start + min(i, n - 1)
             for column in range(raw.shape[0]):
-                c.raw[column, i] = raw[column, at]
+                c.raw[column, i] = raw[column, number]
             for a in range(inner.shape[0]):
-                c.inner[a, i] = inner[a, at]
-                c.calls[a, i] = calls[a, at]
+                c.inner[a, i] = inner[a, number]
+                c.calls[a, i] = calls[a, number]
                 c.is_pair[a, i] = 1.0
             for x in range(packed.shape[0]):
-                c.packed[x, i] = packed[x, at]
+                c.packed[x, i] = packed[x, number]
             for level in range(size.shape[0]):
                 c.size[level, i] = size[level]
         traffic(nest, line, c)

@@ -1,1 +1,1 @@
-"""Thin schedules to TVMScript."""
+"""Code generation: thin schedules to TVMScript."""

@@ -1,4 +1,4 @@
-"""The sizes of a thin schedule: who reads what, and where sums meet."""
+"""Sizes of a thin kernel: threads, loads, shared memory and results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORD_BYTES = 4
 
 
 class ThinLayout(KernelLayout):
-    """All sizes of one schedule; parameters and errors as `KernelLayout`.
+    """All sizes of the kernel of one schedule; parameters and errors as `KernelLayout`.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class ThinLayout(KernelLayout):
     grid : dict of str to int
         Blocks along the fused index "n", steps along "k".
     thread, each, vector : dict of str to int
-        The other factors of these two: threads of a block, loads of a thread, elements of a load.
+        The other factors of the two indices: threads of a block, loads of a thread, elements of a load.
     warp : int
         Threads that shuffle with each other.
     """
@@ -34,7 +34,7 @@ class ThinLayout(KernelLayout):
         super().__init__(schedule, ranged)
         self.nest = thin_nest(self.workload)
         self.grid, self.thread, self.each, self.vector = (
-            {index: factors[at] for index, factors in schedule.tiles.items()} for at in range(4)
+            {index: factors[level] for index, factors in schedule.tiles.items()} for level in range(4)
         )
         self.warp = self.hardware.compute.warp_size
 
@@ -48,7 +48,7 @@ class ThinLayout(KernelLayout):
         return self.thread[index] * self.each[index] * self.vector[index]
 
     def is_loose(self, index: str) -> bool:
-        """Whether the last tile reaches beyond the extent."""
+        """Return whether the last tile exceeds the extent."""
         return self.grid[index] * self.tile(index) > self.nest.extents[index]
 
     @property
@@ -58,7 +58,7 @@ class ThinLayout(KernelLayout):
 
     @property
     def num_tiles(self) -> int:
-        """Blocks of the grid, where no sum is split."""
+        """Blocks of the grid if no sum is split."""
         return self.nest.extents["batch"] * self.grid["n"]
 
     @property
@@ -68,27 +68,27 @@ class ThinLayout(KernelLayout):
 
     @property
     def load(self) -> int:
-        """Elements of the big operand that are loaded at once."""
+        """Elements of the big operand in one load."""
         return self.vector["n"] * self.vector["k"]
 
     @property
     def load_words(self) -> int:
-        """Registers that they fill."""
+        """Registers of one load of the big operand."""
         return words(self.load * self.element_bytes)
 
     @property
-    def few(self) -> int:
-        """Elements of the small operand along k that a thread needs together."""
+    def small_depth(self) -> int:
+        """Elements of the small operand along k that a thread needs at the same time."""
         return self.vector["k"] if self.nest.along_k else self.each["k"]
 
     @property
-    def few_load(self) -> int:
-        """Those of them that are loaded at once."""
-        return math.gcd(self.nest.small_width, self.few)
+    def small_load(self) -> int:
+        """Elements of the small operand in one load."""
+        return math.gcd(self.nest.small_width, self.small_depth)
 
     @property
     def num_sums(self) -> int:
-        """Sums of a thread, which others share."""
+        """Sums of a thread, which other threads share."""
         return self.rows * self.each["n"] * self.vector["n"]
 
     @property
@@ -98,20 +98,20 @@ class ThinLayout(KernelLayout):
 
     @property
     def is_apart(self) -> bool:
-        """Whether each thread stores what it has summed itself, so that none waits for another."""
-        own = self.results == self.thread["n"] or (self.thread["k"] == 1 and self.num_keepers == self.thread["n"])
+        """True if each thread stores only what it has summed itself, so that no thread waits for another."""
+        keeps_own = self.results == self.thread["n"] or (self.thread["k"] == 1 and self.num_keepers == self.thread["n"])
         in_order = self.rows == 1 or not self.nest.rows_inside
         first = self.stride > 1 or self.thread["k"] == 1 or self.thread["n"] == 1
-        return own and in_order and first and self.slots == self.vector["n"] == 1
+        return keeps_own and in_order and first and self.slots == self.vector["n"] == 1
 
     @property
     def num_keepers(self) -> int:
-        """Threads of a block that store results: whole warps."""
+        """Threads of a block that store results, in whole warps."""
         return min(self.num_threads, -(-self.results // self.warp) * self.warp)
 
     @property
     def num_accumulators(self) -> int:
-        """Results that each of them stores."""
+        """Results that each of these threads stores."""
         return -(-self.results // self.num_keepers)
 
     @property
@@ -121,12 +121,12 @@ class ThinLayout(KernelLayout):
 
     @property
     def lanes(self) -> int:
-        """Threads of a warp along k, which add up by shuffles."""
+        """Threads of a warp along k, which add their sums by shuffles."""
         return max(1, min(self.thread["k"], self.warp // self.stride))
 
     @property
     def slots(self) -> int:
-        """Sums of each result that meet in shared memory."""
+        """Sums of each result in shared memory."""
         return self.thread["k"] // self.lanes
 
     @property
@@ -136,5 +136,5 @@ class ThinLayout(KernelLayout):
 
 
 def words(num_bytes: int) -> int:
-    """Return the registers that so many bytes fill."""
+    """Return the number of registers for `num_bytes`."""
     return -(-num_bytes // _WORD_BYTES)

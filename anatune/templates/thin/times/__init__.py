@@ -1,1 +1,1 @@
-"""Times of streams, compiled."""
+"""Compiled functions that compute the predicted times of thin schedules."""

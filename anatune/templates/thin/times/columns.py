@@ -1,15 +1,15 @@
-"""Named records and columns of the thin model, as `gpu.times.columns` for the CUDA-core one."""
+"""Records and result rows of the thin model, like `gpu.times.columns` for the CUDA-core model."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["Stream", "ThinCol"]
+__all__ = ["ThinCol", "ThinStream"]
 
 
-class Stream(NamedTuple):
-    """A workload of the template thin: one large operand that passes by, few results for each of its elements."""
+class ThinStream(NamedTuple):
+    """The numbers of a thin workload: one large operand that is read once, few results for each of its elements."""
 
     batch: int
     m: int
@@ -17,39 +17,39 @@ class Stream(NamedTuple):
     k: int
     element_bytes: int
     products: int
-    """1 where a small operand is multiplied, 0 in reductions of one tensor."""
+    """1 if a small operand is multiplied, 0 in reductions of one tensor."""
     along_k: int
-    """1 where neighbours of the large operand follow k."""
+    """1 if neighbouring elements of the large operand follow k."""
     run: int
     """Elements along that index that are evenly spaced in memory."""
     step: int
-    """Their distance, elements."""
+    """Distance of these elements in memory, in elements."""
     misaligned: int
-    """1 where rows may start inside a sector."""
-    few_width: int
-    """Most elements of the small operand along k that are loaded at once."""
+    """1 if rows can start inside a sector."""
+    small_width: int
+    """Most elements of the small operand along k in one load."""
     convert: float
-    """Instructions that an element costs before it is multiplied."""
+    """Instructions to convert an element before it is multiplied."""
     dots: int
-    """1 where four products of neighbours along k are one instruction, if both operands are loaded in words."""
+    """1 if one instruction sums four products of neighbours along k, given that both operands are loaded in words."""
     address: float
-    """Instructions that a load of the large operand costs beside itself; then one of the small operand."""
-    few_address: float
+    """Address instructions of a load of the large operand; the next field is that of the small one."""
+    small_address: float
     large_bytes: float
-    """Bytes of the elements that are touched at all; then of the small operand."""
+    """Bytes of the elements of the large operand that are touched; the next field is that of the small one."""
     small_bytes: float
     result_bytes: float
     epilogue_bytes: float
-    """Bytes that the epilogue reads, whole tensors."""
+    """Bytes of the tensors that the epilogue reads."""
 
 
 class ThinCol(IntEnum):
-    """Rows of what `time.run_streams` fills.
+    """Rows of the results of `time.run_streams`.
 
-    MEET_S: shuffles, shared memory and stores at the end of blocks. SECOND_S: second kernel of split sums. RESIDENT:
-    blocks an SM holds at once; HELD: really, where the grid may be too small for more. DRAM_BYTES, L2_BYTES,
-    SHARED_TRAFFIC: of the whole kernel. LOADS: of the large operand, of a thread, in flight at once. FLIGHT_BYTES: of
-    all loads of an SM in flight.
+    MEET_S: shuffles, shared memory and stores at the end of blocks. SECOND_S: the second kernel of split sums.
+    RESIDENT: blocks that an SM can hold at the same time. HELD: blocks that it holds, which are fewer if the grid is
+    too small. DRAM_BYTES, L2_BYTES, SHARED_TRAFFIC: bytes of the whole kernel. LOADS: loads of the large operand of a
+    thread that are in flight. FLIGHT_BYTES: bytes of all loads of an SM in flight.
     """
 
     (

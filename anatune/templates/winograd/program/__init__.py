@@ -1,1 +1,1 @@
-"""Winograd schedules to TVMScript and LLVM IR."""
+"""Code generation: Winograd schedules to TVMScript and LLVM IR."""

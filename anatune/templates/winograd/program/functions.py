@@ -1,4 +1,4 @@
-"""The functions in LLVM IR that a Winograd program calls: transforms, and the product of tiles and weights."""
+"""The LLVM IR functions that a Winograd program calls: transforms, and the product of tiles and weights."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from anatune.emit.kernels import Function, vector_attributes
 from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, register_letter
 from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
 from anatune.templates.cpu.program.register_tile import (
-    Ahead,
     Microkernel,
     Operand,
     Result,
+    RowsAhead,
     Stream,
 )
 from anatune.templates.winograd.program.bands import band_ir
 from anatune.templates.winograd.program.layout import WinogradLayout
-from anatune.templates.winograd.program.outputs import Outputs, output_ir
+from anatune.templates.winograd.program.outputs import OutputTransform, output_ir
 from anatune.templates.winograd.program.transforms import input_ir, weight_ir
 from anatune.templates.winograd.rules import INSTRUCTION
 
 __all__ = ["input_functions", "output_functions", "product_kernel", "weight_functions"]
 
 _PAGE_BYTES = 4096
-"""How far ahead streamed weights are asked for: the hardware follows a stream to the end of a page, and waits for
-memory at the start of the next. Source: Zen 4, 512 to 512 channels on 7x7, 16 tiles x 1 vector: 2.0 ms without, 1.35
-with; 256 to 256 on 14x14, which come from L3: 1.07 and 1.05."""
+"""Distance by which streamed weights are prefetched. The hardware follows a stream to the end of a page, and waits for
+memory at the start of the next one. Source: Zen 4, 512 to 512 channels on 7x7, 16 tiles x 1 vector: 2.0 ms without,
+1.35 with; 256 to 256 on 14x14, which come from L3: 1.07 and 1.05.
+"""
 
 
 def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Microkernel:
-    """Return the product of `rows` tiles and a sliver of output channels, at one frequency."""
+    """Return the microkernel of the product of `rows` tiles and a sliver of output channels, for one frequency."""
     convolution = layout.convolution
     dtype, group = convolution.transformed, convolution.group
     steps, size = range(0, layout.unroll, group), DTYPE_BYTES[dtype]
     line = LINE_BYTES // size
-    # rows of V that do not stay in L1 from one sliver to the next are asked for ahead
+    # rows of V that do not stay in L1 from one sliver to the next are prefetched
     rows_stay = layout.rows * layout.depth <= MOST_LINES * line
     tiles = Operand(
         dtype=dtype,
@@ -47,9 +48,9 @@ def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Micr
         steps=tuple(steps),
         masked=False,
         group=group,
-        ahead=None if rows_stay else Ahead(LINES_FURTHER * line, layout.data_row, layout.rows),
+        ahead=None if rows_stay else RowsAhead(LINES_FURTHER * line, layout.data_row, layout.rows),
     )
-    # transformed weights that do not stay in L2 come from behind it each time that they are read
+    # transformed weights that do not fit L2 come from beyond it each time they are read
     are_streamed = layout.weight_size * size > hardware.l2.size_bytes
     stream = _stream(layout, line) if are_streamed else None
     weights = Operand(
@@ -60,7 +61,7 @@ def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Micr
         steps=tuple(step * layout.width for step in steps),
         masked=False,
         group=group,
-        ahead=Ahead(_PAGE_BYTES // size) if are_streamed and stream is None else None,
+        ahead=RowsAhead(_PAGE_BYTES // size) if are_streamed and stream is None else None,
         stream=stream,
     )
     return Microkernel(
@@ -81,9 +82,9 @@ def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Micr
 
 
 def _stream(layout: WinogradLayout, line: int) -> Stream | None:
-    """Return what each call asks for of the next sliver of weights; None unless several calls in a row read one.
+    """Return the part of the next sliver of weights that each call prefetches; None if one call reads a sliver alone.
 
-    `line`: elements of a line.
+    `line` is the number of elements of a cache line.
     """
     if layout.calls < FEWEST_REPEATS:
         return None
@@ -92,18 +93,18 @@ def _stream(layout: WinogradLayout, line: int) -> Stream | None:
 
 
 def _vectors(name: str, channels: int, lanes: int) -> Iterator[tuple[str, int]]:
-    """Yield the function of whole vectors of channels and that of the last one, and the lanes that each uses."""
+    """Yield (name, lanes used) of the function for whole vectors of channels and of the one for the last vector."""
     yield name, lanes
     if channels % lanes:
         yield f"{name}_rest", channels % lanes
 
 
 def input_functions(prefix: str, layout: WinogradLayout, dtype: str) -> list[Function]:
-    """Return the input transforms of data of a dtype, and what gathers their inputs."""
+    """Return the input transforms for data of a dtype, and the functions that gather their inputs."""
     convolution, transform, lanes = layout.convolution, layout.transform, layout.data_lanes
     if convolution.channels_last:
-        whole, data = layout.channel_vectors * lanes, convolution.data
-        pitches = {"gathered": (transform.inputs * whole, whole), "input": (data["y"], data["x"])}
+        padded_channels, data = layout.channel_vectors * lanes, convolution.data
+        pitches = {"gathered": (transform.inputs * padded_channels, padded_channels), "input": (data["y"], data["x"])}
         names = [("gathered", lanes), *_vectors("input", convolution.channels, lanes)]
         return [
             input_ir(
@@ -116,7 +117,7 @@ def input_functions(prefix: str, layout: WinogradLayout, dtype: str) -> list[Fun
         f"{prefix}_gathered", layout, dtype, pitches=(layout.band_width * lanes, lanes),
         strides=(transform.outputs * lanes, layout.data_row), used=lanes,
     )  # fmt: skip
-    used = [one for one in _vectors("band", convolution.channels, lanes) if one[1] <= convolution.channels]
+    used = [pair for pair in _vectors("band", convolution.channels, lanes) if pair[1] <= convolution.channels]
     return [gathered, *(band_ir(f"{prefix}_{name}", layout, lanes) for name, lanes in used)]
 
 
@@ -126,13 +127,13 @@ def output_functions(prefix: str, layout: WinogradLayout, workload: Workload) ->
     steps = tuple((step, next(reading).dtype if STEP_OPERANDS[step] else "") for step in workload.epilogue)
     result = Result(workload.write.dtype, 1, (), zero_point=workload.write.zero_point)
     return [
-        output_ir(f"{prefix}_{name}", Outputs(layout, steps, used, result))
+        output_ir(f"{prefix}_{name}", OutputTransform(layout, steps, used, result))
         for name, used in _vectors("output", layout.convolution.filters, layout.lanes)
     ]
 
 
 def weight_functions(prefix: str, layout: WinogradLayout, dtype: str) -> list[Function]:
-    """Return the weight transforms of weights of a dtype."""
+    """Return the weight transforms for weights of a dtype."""
     return [
         weight_ir(f"{prefix}_{name}", layout, dtype, used)
         for name, used in _vectors("weights", layout.convolution.filters, layout.lanes)

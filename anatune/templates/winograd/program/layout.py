@@ -1,8 +1,8 @@
-"""Sizes and distances in the buffers of a Winograd kernel, in elements.
+"""Sizes and strides of the buffers of a Winograd kernel, in elements.
 
-V[t][tile][c], the transformed inputs of a block; U[chunk][t][sliver][c][f], the transformed weights, in the order in
-which they are read; M[t][tile][f], the products of a block with a chunk of the output channels. Rows of V are whole
-vectors, and so is what a sliver has of f.
+V[t][tile][c] are the transformed inputs of a block. U[chunk][t][sliver][c][f] are the transformed weights, in the order
+in which they are read. M[t][tile][f] are the products of a block with a chunk of the output channels. Rows of V are
+whole vectors, and so are the channels f of a sliver.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["WinogradLayout"]
 
 
 class WinogradLayout:
-    """What the loops and buffers of a (checked) schedule of the template "winograd" are, as numbers.
+    """The loops and buffers of a (checked) schedule of the template "winograd", as numbers.
 
     Attributes
     ----------
     convolution : Convolution3x3
     transform : Filtering
     lanes, blocks, calls, rows, chunks, slivers, vectors, unroll : int
-        The schedule's factors; the last chunk may have fewer slivers.
+        Factors of the schedule; the last chunk can have fewer slivers.
     data_lanes : int
         Input channels of a vector.
     tile_rows, tile_columns, num_tiles : int
@@ -36,20 +36,21 @@ class WinogradLayout:
     width, all_slivers : int
         Output channels of a sliver; slivers of all output channels.
     depth : int
-        Input channels, rounded up to what the microkernel unrolls.
+        Input channels, rounded up to a multiple of the unroll factor.
     channel_vectors : int
         Vectors of input channels.
     data_row, data_pitch, data_size : int
-        From one tile of V and one frequency of V to the next (what a tile writes must not share sets of the cache);
-        elements of V.
+        Strides of V from one tile and from one frequency to the next, chosen so that the elements of a tile are in
+        different sets of the cache; elements of V.
     product_row, product_pitch, product_size : int
-        The same of M.
+        The same for M.
     weight_sliver, weight_pitch, weight_chunk, weight_size : int
-        From one sliver, one frequency and one chunk of U to the next; elements of U.
+        Strides of U from one sliver, one frequency and one chunk to the next; elements of U.
     band_width : int
-        Columns of the band that a row of tiles is gathered in, whole vectors of them.
+        Columns of the band in which a row of tiles is gathered, in whole vectors.
     gathered_size : int
-        Elements of the buffer that inputs are gathered in: a band of one vector of channels, or a tile of all.
+        Elements of the buffer in which inputs are gathered: a band of one vector of channels, or one tile of all
+        channels.
     """
 
     def __init__(self, schedule: Schedule) -> None:

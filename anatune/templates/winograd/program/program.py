@@ -1,8 +1,8 @@
-"""A Winograd schedule as TVMScript and LLVM IR: the loops around transforms and microkernels.
+"""Code generation of a Winograd schedule as TVMScript and LLVM IR: the loops around transforms and microkernels.
 
-`winograd.space` draws the loops, `layout` says what the buffers are. Where channels of the inputs are neighbours
-in memory, each tile is transformed from where it lies, or, at the edge of the image, from a copy with zeros; where
-columns are, a row of tiles is turned first, one vector of channels at a time (`bands`).
+`winograd.space` shows the loops, and `layout` describes the buffers. If channels of the inputs are neighbours in
+memory, each tile is transformed in place or, at the edge of the image, from a copy with zeros. If columns are
+neighbours, a row of tiles is transposed first, one vector of channels at a time (`bands`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from anatune.templates.winograd.program.layout import WinogradLayout
 __all__ = ["program_of"]
 
 
-class _Writer:
-    """Shared state while one schedule is written down."""
+class _WinogradWriter:
+    """The writer of the program of one schedule."""
 
     def __init__(self, schedule: Schedule, threads: int, prepacked: bool, prefix: str, extents: Extents) -> None:
         self.workload: Workload = schedule.workload
@@ -50,7 +50,7 @@ class _Writer:
         convolution = layout.convolution
         self.dtypes = {"v": convolution.transformed, "m": convolution.summed, "gathered": self.data.dtype}
         self.sizes = {"v": layout.data_size, "m": layout.product_size, "gathered": layout.gathered_size}
-        # transformed weights lie in memory of the weights' dtype
+        # transformed weights are stored in a buffer of the dtype of the weights
         self.packed_size = layout.weight_size * DTYPE_BYTES[convolution.transformed] // DTYPE_BYTES[self.weight.dtype]
         many = self.workers if self.split else 1
         self.copies = {"v": many if self.split == "tiles" else 1, "m": many, "gathered": many}
@@ -94,17 +94,17 @@ class _Writer:
                 if self.extents is not FIXED or layout.num_tiles < layout.blocks * layout.block:
                     count = f"T.min({count}, {tiles} - {first})"
                 self._inputs(text, first, count, worker)
-                with self._spread(text, "chunk", str(layout.chunks), "channels", worker) as (chunk, own):
-                    self._products(text, chunk, count, weights, (worker, own))
-                    self._outputs(text, chunk, first, count, own)
+                with self._spread(text, "chunk", str(layout.chunks), "channels", worker) as (chunk, own_worker):
+                    self._products(text, chunk, count, weights, (worker, own_worker))
+                    self._outputs(text, chunk, first, count, own_worker)
         text.close()
         return str(text)
 
     @contextmanager
     def _spread(self, text: Script, name: str, count: str, split: str, worker: str) -> Iterator[tuple[str, str]]:
-        """Open a loop, distributed over the workers if that is the split; yield its index and the worker's.
+        """Open a loop, distributed over the workers if that is the split; yield its index and the number of the worker.
 
-        `worker` is that of the loops around.
+        `worker` is the number for the loops around.
         """
         if self.split != split or self.workers < 2:
             with text.scope(f"for {name} in range({count}):"):
@@ -117,91 +117,91 @@ class _Writer:
         ):
             yield f"({name}_turn * {number} + {name}_worker)", f"{name}_worker"
 
-    def _call(self, text: Script, function: str, places: list[tuple[str, str]], *numbers: str) -> None:
-        """Write a call with buffers and offsets, then plain numbers."""
-        call(text, f"{self.prefix}_{function}", places, *numbers)
+    def _call(self, text: Script, function: str, buffers: list[tuple[str, str]], *numbers: str) -> None:
+        """Write a call with buffers and offsets, then numbers."""
+        call(text, f"{self.prefix}_{function}", buffers, *numbers)
 
-    def _own(self, name: str, worker: str, *terms: tuple[str, int]) -> tuple[str, str]:
-        """Return a work buffer and an offset in a worker's part of it."""
-        own = [(worker, self.sizes[name])] if worker != "0" else []
-        return f"{name}_copy", affine([*own, *terms])
+    def _buffer(self, name: str, worker: str, *terms: tuple[str, int]) -> tuple[str, str]:
+        """Return a work buffer, and an offset in the part of it that belongs to a worker."""
+        first = [(worker, self.sizes[name])] if worker != "0" else []
+        return f"{name}_copy", affine([*first, *terms])
 
     def _inputs(self, text: Script, first: str, count: str, worker: str) -> None:
         """Write the input transforms of a block."""
         if self.layout.convolution.channels_last:
-            with self._spread(text, "tile", count, "channels", worker) as (tile, own):
-                self._tile(text, tile, first, (worker, own))
+            with self._spread(text, "tile", count, "channels", worker) as (tile, own_worker):
+                self._tile(text, tile, first, (worker, own_worker))
             return
-        with self._spread(text, "vector", str(self.layout.channel_vectors), "channels", worker) as (vector, own):
-            self._bands(text, vector, first, count, (worker, own))
+        with self._spread(text, "vector", str(self.layout.channel_vectors), "channels", worker) as (vector, own_worker):
+            self._bands(text, vector, first, count, (worker, own_worker))
 
     def _tile(self, text: Script, tile: str, first: str, workers: tuple[str, str]) -> None:
-        """Write the transform of a tile whose channels are neighbours."""
+        """Write the transform of a tile whose channels are neighbours in memory."""
         layout, convolution = self.layout, self.layout.convolution
         size, inputs = layout.transform.outputs, layout.transform.inputs
-        whole, zero = layout.channel_vectors * layout.data_lanes, f"T.{self.data.dtype}({convolution.zero_point})"
-        image, row, column = self._place(f"({first} + {tile})")
+        padded, zero = layout.channel_vectors * layout.data_lanes, f"T.{self.data.dtype}({convolution.zero_point})"
+        image, row, column = self._tile_position(f"({first} + {tile})")
         y, x = affine([(row, size)], -convolution.top), affine([(column, size)], -convolution.left)
         pitch = convolution.data
-        target = self._own("v", workers[0], (tile, layout.data_row))
-        inside = [f"0 <= {y}", f"{y} <= {convolution.height - inputs}"]
-        inside += [f"0 <= {x}", f"{x} <= {convolution.width - inputs}"]
-        at = [(image, pitch["n"]), (f"({y})", pitch["y"]), (f"({x})", pitch["x"])]
-        vectors, rest = divmod(convolution.channels, layout.data_lanes)
-        with text.scope(f"if {' and '.join(f'({condition})' for condition in inside)}:"):
-            self._call(text, "input", [(self.data.tensor, affine(at)), target], str(vectors))
-            if rest:
+        target = self._buffer("v", workers[0], (tile, layout.data_row))
+        conditions = [f"0 <= {y}", f"{y} <= {convolution.height - inputs}"]
+        conditions += [f"0 <= {x}", f"{x} <= {convolution.width - inputs}"]
+        terms = [(image, pitch["n"]), (f"({y})", pitch["y"]), (f"({x})", pitch["x"])]
+        vectors, num_rest = divmod(convolution.channels, layout.data_lanes)
+        with text.scope(f"if {' and '.join(f'({condition})' for condition in conditions)}:"):
+            self._call(text, "input", [(self.data.tensor, affine(terms)), target], str(vectors))
+            if num_rest:
                 done = vectors * layout.data_lanes
-                places = [(self.data.tensor, affine(at, done)), (target[0], f"{target[1]} + {done}")]
-                self._call(text, "input_rest", places, "1")
-        source = self._own("gathered", workers[1])
+                buffers = [(self.data.tensor, affine(terms, done)), (target[0], f"{target[1]} + {done}")]
+                self._call(text, "input_rest", buffers, "1")
+        source = self._buffer("gathered", workers[1])
         with text.scope("else:"):
             with text.scope(f"for r in range({inputs}):", f"for s in range({inputs}):"):
-                here = affine([(source[1], 1), ("r", inputs * whole), ("s", whole), ("c", 1)])
+                target_offset = affine([(source[1], 1), ("r", inputs * padded), ("s", padded), ("c", 1)])
                 bounds = f"(0 <= {y} + r) and ({y} + r < {convolution.height})"
                 bounds += f" and (0 <= {x} + s) and ({x} + s < {convolution.width})"
                 index = self._index(image, f"{y} + r", f"{x} + s", "c")
                 with text.scope(f"if {bounds}:"):
                     with text.scope(f"for c in range({convolution.channels}):"):
-                        text.line(f"gathered_copy[{here}] = {self.data.tensor}[{index}]")
-                    if rest:
-                        with text.scope(f"for c in range({convolution.channels}, {whole}):"):
-                            text.line(f"gathered_copy[{here}] = {zero}")
-                with text.scope("else:", f"for c in range({whole}):"):
-                    text.line(f"gathered_copy[{here}] = {zero}")
+                        text.line(f"gathered_copy[{target_offset}] = {self.data.tensor}[{index}]")
+                    if num_rest:
+                        with text.scope(f"for c in range({convolution.channels}, {padded}):"):
+                            text.line(f"gathered_copy[{target_offset}] = {zero}")
+                with text.scope("else:", f"for c in range({padded}):"):
+                    text.line(f"gathered_copy[{target_offset}] = {zero}")
             self._call(text, "gathered", [source, target], str(layout.channel_vectors))
 
     def _index(self, *parts: str) -> str:
-        """Return the data's index of an image, row, column and channel."""
+        """Return the index of an element of the data, given its image, row, column and channel."""
         pitch = self.layout.convolution.data
         order = sorted(zip(("n", "y", "x", "c"), parts, strict=True), key=lambda part: -pitch[part[0]])
         return ", ".join(part for _, part in order)
 
     def _bands(self, text: Script, vector: str, first: str, count: str, workers: tuple[str, str]) -> None:
-        """Write the transforms of a vector of channels, row of tiles by row of tiles."""
+        """Write the transforms of a vector of channels, one row of tiles after another."""
         layout, convolution = self.layout, self.layout.convolution
         size, columns = layout.transform.outputs, layout.tile_columns
-        whole, rest = divmod(convolution.channels, layout.lanes)
+        num_whole, num_rest = divmod(convolution.channels, layout.lanes)
         start = f"({first}) // {columns}"
         text.open(f"for line in range(({first} + {count} - 1) // {columns} - {start} + 1):")
         line = f"({start} + line)"
         low = f"T.max(0, {first} - {line} * {columns})"
         high = f"T.min({columns}, {first} + {count} - {line} * {columns})"
         image, row = f"({line} // {layout.tile_rows})", f"({line} % {layout.tile_rows})"
-        source = self._own("gathered", workers[1])
-        at = affine([(image, convolution.data["n"]), (vector, layout.lanes * convolution.data["c"])])
+        source = self._buffer("gathered", workers[1])
+        offset = affine([(image, convolution.data["n"]), (vector, layout.lanes * convolution.data["c"])])
         numbers = (
             affine([(row, size)], -convolution.top),
             affine([(low, size)], -convolution.left),
             affine([(f"({high} - {low})", size)], 2),
         )
-        for name, condition in (("band", f"{vector} < {whole}"), ("band_rest", f"{vector} >= {whole}")):
-            if (name == "band_rest" and not rest) or (name == "band" and not whole):
+        for name, condition in (("band", f"{vector} < {num_whole}"), ("band_rest", f"{vector} >= {num_whole}")):
+            if (name == "band_rest" and not num_rest) or (name == "band" and not num_whole):
                 continue
-            with text.scope(f"if {condition}:" if rest and whole else ""):
-                self._call(text, name, [(self.data.tensor, at), source], *numbers)
+            with text.scope(f"if {condition}:" if num_rest and num_whole else ""):
+                self._call(text, name, [(self.data.tensor, offset), source], *numbers)
         tile = f"({line} * {columns} + {low} - {first})"
-        target = self._own("v", workers[0], (tile, layout.data_row), (vector, layout.lanes))
+        target = self._buffer("v", workers[0], (tile, layout.data_row), (vector, layout.lanes))
         self._call(text, "gathered", [source, target], f"{high} - {low}")
         text.close()
 
@@ -216,12 +216,13 @@ class _Writer:
             f"for call in range({calls}):",
         ):
             data = ("t", layout.data_pitch), ("call", layout.rows * layout.data_row)
-            at = (chunk, layout.weight_chunk), ("t", layout.weight_pitch), ("sliver", layout.weight_sliver)
-            to = ("t", layout.product_pitch), ("call", layout.rows * layout.product_row), ("sliver", layout.width)
-            places = [self._own("v", workers[0], *data), (weights, affine(at)), self._own("m", workers[1], *to)]
-            arguments = [*(f"{name}.data, {wide(offset)}" for name, offset in places), "0"]
+            weight_terms = (chunk, layout.weight_chunk), ("t", layout.weight_pitch), ("sliver", layout.weight_sliver)
+            target = ("t", layout.product_pitch), ("call", layout.rows * layout.product_row), ("sliver", layout.width)
+            buffers = [self._buffer("v", workers[0], *data), (weights, affine(weight_terms))]
+            buffers.append(self._buffer("m", workers[1], *target))
+            arguments = [*(f"{name}.data, {wide(offset)}" for name, offset in buffers), "0"]
             if (stream := self.kernel.operands[1].stream) is not None:
-                arguments.append(wide(affine([*at, ("call", stream.shares["call"])], stream.distance)))
+                arguments.append(wide(affine([*weight_terms, ("call", stream.shares["call"])], stream.distance)))
             text.line(f'T.evaluate(T.call_extern("void", "{self.prefix}_product", {", ".join(arguments)}))')
 
     def _outputs(self, text: Script, chunk: str, first: str, count: str, worker: str) -> None:
@@ -229,33 +230,33 @@ class _Writer:
         layout, convolution = self.layout, self.layout.convolution
         size, pitch, lanes = layout.transform.outputs, convolution.output, layout.lanes
         width = layout.product_row
-        image, row, column = self._place(f"({first} + tile)")
-        at = [(image, pitch["n"]), (row, size * pitch["y"]), (column, size * pitch["x"])]
-        whole, rest = divmod(convolution.filters, lanes)
-        vectors = f"T.min({width // lanes}, {whole} - {chunk} * {width // lanes})"
+        image, row, column = self._tile_position(f"({first} + tile)")
+        terms = [(image, pitch["n"]), (row, size * pitch["y"]), (column, size * pitch["x"])]
+        num_whole, num_rest = divmod(convolution.filters, lanes)
+        vectors = f"T.min({width // lanes}, {num_whole} - {chunk} * {width // lanes})"
         num_rows = f"T.min({size}, {convolution.rows} - {row} * {size})"
         num_columns = f"T.min({size}, {convolution.columns} - {column} * {size})"
         reading = [step for step in self.workload.epilogue if STEP_OPERANDS[step] is not None]
         extra = list(zip(reading, (access.tensor for access in self.workload.epilogue_reads), strict=True))
 
-        def places(done: int) -> list[tuple[str, str]]:
-            """Return what a call takes, for vectors `done` channels behind the chunk's first."""
-            channel = f"({chunk} * {width} + {done})" if done >= 0 else f"{whole * lanes}"
+        def buffers_at(done: int) -> list[tuple[str, str]]:
+            """Return the buffers of a call, for vectors that start `done` channels after the first one of the chunk."""
+            channel = f"({chunk} * {width} + {done})" if done >= 0 else f"{num_whole * lanes}"
             inside = [("tile", width), (f"({channel} - {chunk} * {width})", 1)]
-            there = affine([*at, (channel, pitch["f"])])
-            found = [self._own("m", worker, *inside), (self.output.tensor, there)]
-            return found + [(tensor, there if step == "add" else channel) for step, tensor in extra]
+            result_offset = affine([*terms, (channel, pitch["f"])])
+            buffers = [self._buffer("m", worker, *inside), (self.output.tensor, result_offset)]
+            return buffers + [(tensor, result_offset if step == "add" else channel) for step, tensor in extra]
 
         with text.scope(f"for tile in range({count}):"):
-            if whole:
-                with text.scope(f"if {vectors} > 0:" if rest else ""):
-                    self._call(text, "output", places(0), vectors, num_rows, num_columns)
-            if rest:
+            if num_whole:
+                with text.scope(f"if {vectors} > 0:" if num_rest else ""):
+                    self._call(text, "output", buffers_at(0), vectors, num_rows, num_columns)
+            if num_rest:
                 with text.scope(f"if {chunk} == {layout.chunks - 1}:" if layout.chunks > 1 else ""):
-                    self._call(text, "output_rest", places(-1), "1", num_rows, num_columns)
+                    self._call(text, "output_rest", buffers_at(-1), "1", num_rows, num_columns)
 
-    def _place(self, tile: str) -> tuple[str, str, str]:
-        """Return the image of a tile, its row and its column among the image's tiles."""
+    def _tile_position(self, tile: str) -> tuple[str, str, str]:
+        """Return the image of a tile, and its row and column among the tiles of the image."""
         layout = self.layout
         image = f"({tile} // {layout.tile_rows * layout.tile_columns})"
         return image, f"({tile} // {layout.tile_columns} % {layout.tile_rows})", f"({tile} % {layout.tile_columns})"
@@ -272,10 +273,10 @@ class _Writer:
         return str(text)
 
     def transform_weights(self, text: Script, target: str) -> None:
-        """Write the loops that fill `target` with the transformed weights, zeros where there are no channels."""
+        """Write the loops that fill `target` with the transformed weights, and with zeros for missing channels."""
         layout, convolution = self.layout, self.layout.convolution
         lanes, source = layout.lanes, convolution.weight
-        whole, rest = divmod(convolution.filters, lanes)
+        num_whole, num_rest = divmod(convolution.filters, lanes)
         text.open(f'with T.sblock("{target}_fill"):')
         text.line(f"T.reads({self.weight.tensor}[{whole_region(self.weight.shape)}])")
         text.line(f"T.writes({target}[0:{self.packed_size}])")
@@ -284,19 +285,19 @@ class _Writer:
                 text.line(f"{target}[i] = T.{self.weight.dtype}(0)")
         chunk_vectors, group = layout.slivers * layout.vectors, convolution.group
         with text.scope(CARRIER):
-            for name, vectors, start in (("weights", whole, 0), ("weights_rest", min(rest, 1), whole)):
+            for name, vectors, start in (("weights", num_whole, 0), ("weights_rest", min(num_rest, 1), num_whole)):
                 if not vectors:
                     continue
                 with text.scope(
                     f"for f in range({start}, {start + vectors}):", f"for c in range({convolution.channels}):"
                 ):
-                    at = affine([("f", lanes * source["f"]), ("c", source["c"])])
+                    source_offset = affine([("f", lanes * source["f"]), ("c", source["c"])])
                     chunk, sliver = f"(f // {chunk_vectors})", f"(f % {chunk_vectors} // {layout.vectors})"
-                    to = [(chunk, layout.weight_chunk), (sliver, layout.weight_sliver)]
-                    to += [(f"(c // {group})", group * layout.width)] if group > 1 else [("c", layout.width)]
-                    to += [(f"(c % {group})", 1)] if group > 1 else []
-                    to.append((f"(f % {layout.vectors})", lanes * group))
-                    self._call(text, name, [(self.weight.tensor, at), (target, affine(to))])
+                    target_terms = [(chunk, layout.weight_chunk), (sliver, layout.weight_sliver)]
+                    target_terms += [(f"(c // {group})", group * layout.width)] if group > 1 else [("c", layout.width)]
+                    target_terms += [(f"(c % {group})", 1)] if group > 1 else []
+                    target_terms.append((f"(f % {layout.vectors})", lanes * group))
+                    self._call(text, name, [(self.weight.tensor, source_offset), (target, affine(target_terms))])
         text.close()
 
 
@@ -315,18 +316,18 @@ def program_of(
     threads : int
         1 makes the parallel loop serial.
     prepacked : bool
-        The weights are taken in transformed form; otherwise the kernel transforms them in every run.
+        The weights are passed in transformed form; otherwise the kernel transforms them in every run.
     prefix : str
-        Of the functions' names.
+        Prefix of the names of the functions.
     extents : Extents
-        Says so where the number of images is known at run time; the schedule is that of any.
+        A subclass of `Extents` if the number of images is known at run time only.
 
     Raises
     ------
     BuildError
         A buffer is too large for 32-bit indices.
     """
-    writer = _Writer(schedule, threads, prepacked, prefix, extents)
+    writer = _WinogradWriter(schedule, threads, prepacked, prefix, extents)
     layout, kernel, name = writer.layout, writer.kernel, writer.weight.tensor
     functions = [*input_functions(prefix, layout, writer.data.dtype), microkernel_ir(kernel)]
     functions += output_functions(prefix, layout, schedule.workload)

@@ -1,7 +1,7 @@
 """Transforms of inputs and weights as LLVM IR: vectors of channels, straight-line code with the fewest operations.
 
-A transform of two dimensions is one of each column, then one of each row. Points come in pairs (a, -a), whose rows
-differ in the signs of odd terms: even and odd sums are made once.
+A transform of two dimensions transforms each column, then each row. Points come in pairs (a, -a), whose rows differ in
+the signs of odd terms, so that even and odd sums are computed once.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from anatune.emit.llvm import LLVM_TYPE, LlvmCode
 from anatune.templates.winograd.minimal_filtering import Filtering
 from anatune.templates.winograd.program.layout import WinogradLayout
 
-__all__ = ["FLOAT", "Vectors", "begun", "input_ir", "loop", "result_rows", "weight_ir"]
+__all__ = ["FLOAT", "Vectors", "begin_function", "emit_loop", "input_ir", "result_rows", "weight_ir"]
 
 FLOAT = "float32"
 Vectors = list[str]
 Transform = Callable[[Sequence[str]], Vectors]
 
 
-def begun(
+def begin_function(
     name: str, lanes: int, dtypes: Sequence[str], *numbers: str, dtype: str = FLOAT
 ) -> tuple[LlvmCode, list[str]]:
-    """Return the code of a function of tensors and numbers, entered, and where its tensors begin.
+    """Begin a function of tensors and numbers; return its code and the addresses of its tensors.
 
     Parameters
     ----------
     dtypes : sequence of str
-        Of the tensors.
+        Dtypes of the tensors.
     dtype : str
-        In which is computed.
+        Dtype of the computation.
     """
     code = LlvmCode(lanes, dtype, "multiply_add")
     start_function(code, name, len(dtypes), *numbers)
-    return code, starts_of(code, [LLVM_TYPE[one] for one in dtypes])
+    return code, starts_of(code, [LLVM_TYPE[tensor_dtype] for tensor_dtype in dtypes])
 
 
-def _scaled(code: LlvmCode, factor: float, value: str, added: str) -> str:
+def _multiply_add(code: LlvmCode, factor: float, value: str, added: str) -> str:
     """Return ``factor * value + added``."""
     if factor == 1.0:
         return code.binary("add", added, value)
@@ -46,8 +46,8 @@ def _scaled(code: LlvmCode, factor: float, value: str, added: str) -> str:
     return code.multiply_add(value, code.constant(factor), added)
 
 
-def _data(code: LlvmCode, transform: Filtering) -> Transform:
-    """Return B^T of one dimension."""
+def _data_transform(code: LlvmCode, transform: Filtering) -> Transform:
+    """Return the function that applies B^T in one dimension."""
     matrix = transform.data
 
     def apply(x: Sequence[str]) -> Vectors:
@@ -59,19 +59,19 @@ def _data(code: LlvmCode, transform: Filtering) -> Transform:
                 code.binary("sub", x[3], x[1]),
             ]
         low, middle = float(matrix[0, 0]), float(matrix[0, 2])
-        rows = [_scaled(code, middle, x[2], _scaled(code, low, x[0], x[4]))]
+        rows = [_multiply_add(code, middle, x[2], _multiply_add(code, low, x[0], x[4]))]
         for pair, point in enumerate(transform.points):
             other = float(matrix[1 + 2 * pair, 2])
-            even = _scaled(code, other, x[2], x[4])
-            odd = _scaled(code, other, x[1], x[3])
-            rows += [_scaled(code, point, odd, even), _scaled(code, -point, odd, even)]
-        return [*rows, _scaled(code, middle, x[3], _scaled(code, low, x[1], x[5]))]
+            even = _multiply_add(code, other, x[2], x[4])
+            odd = _multiply_add(code, other, x[1], x[3])
+            rows += [_multiply_add(code, point, odd, even), _multiply_add(code, -point, odd, even)]
+        return [*rows, _multiply_add(code, middle, x[3], _multiply_add(code, low, x[1], x[5]))]
 
     return apply
 
 
-def _kernel(code: LlvmCode, transform: Filtering) -> Transform:
-    """Return G of one dimension, of integers 2 G."""
+def _kernel_transform(code: LlvmCode, transform: Filtering) -> Transform:
+    """Return the function that applies G in one dimension, or 2 G for integers."""
     kernel = transform.kernel if code.accumulator == FLOAT else 2 * transform.kernel
 
     def apply(g: Sequence[str]) -> Vectors:
@@ -81,15 +81,15 @@ def _kernel(code: LlvmCode, transform: Filtering) -> Transform:
             (factor, value), *others = terms
             total = value if factor == 1.0 else code.binary("mul", value, code.constant(factor))
             for factor, value in others:
-                total = _scaled(code, factor, value, total)
+                total = _multiply_add(code, factor, value, total)
             rows.append(total)
         return rows
 
     return apply
 
 
-def _result(code: LlvmCode, transform: Filtering) -> Transform:
-    """Return A^T of one dimension."""
+def _result_transform(code: LlvmCode, transform: Filtering) -> Transform:
+    """Return the function that applies A^T in one dimension."""
 
     def apply(x: Sequence[str]) -> Vectors:
         sums = [code.binary("add", x[1 + 2 * i], x[2 + 2 * i]) for i in range(len(transform.points))]
@@ -105,7 +105,7 @@ def _result(code: LlvmCode, transform: Filtering) -> Transform:
                 if total is None:
                     total = value if factor == 1.0 else code.binary("mul", value, code.constant(factor))
                 else:
-                    total = _scaled(code, factor, value, total)
+                    total = _multiply_add(code, factor, value, total)
             assert total is not None
             rows.append(total)
         return rows
@@ -113,21 +113,21 @@ def _result(code: LlvmCode, transform: Filtering) -> Transform:
     return apply
 
 
-def _both(values: list[Vectors], transform: Transform) -> list[Vectors]:
-    """Return a transform of columns, then of rows; ``values[row][column]``."""
+def _transform_both(values: list[Vectors], transform: Transform) -> list[Vectors]:
+    """Apply a transform to the columns, then to the rows of ``values[row][column]``."""
     columns = [transform(column) for column in zip(*values, strict=True)]
     return [transform(row) for row in zip(*columns, strict=True)]
 
 
 def result_rows(code: LlvmCode, transform: Filtering, values: list[Vectors]) -> list[Vectors]:
-    """Return the outputs of a tile, row by row, of its products ``values[row][column]``."""
-    return _both(values, _result(code, transform))
+    """Return the outputs of a tile, row by row, from its products ``values[row][column]``."""
+    return _transform_both(values, _result_transform(code, transform))
 
 
-def loop(
+def emit_loop(
     code: LlvmCode, pointers: Mapping[str, str], strides: Sequence[int], body: Callable[[list[str]], None]
 ) -> None:
-    """Emit a loop of ``%count`` iterations, 1 or more, whose pointers (to elements of dtypes) advance by `strides`."""
+    """Emit a loop of ``%count`` >= 1 iterations; `strides` are added to its pointers (name -> dtype)."""
     code.line("head:")
     code.line("  %i = phi i64 [0, %entry], [%next, %latch]")
     inside = [f"%w{number}" for number in range(len(pointers))]
@@ -147,31 +147,31 @@ def loop(
 def _store_row(code: LlvmCode, target: str, y: int, values: Vectors, pitch: int) -> None:
     """Store row `y` of the frequencies of a tile, which are `pitch` elements apart."""
     for x, value in enumerate(values):
-        place = code.address(target, code.accumulator, (y * len(values) + x) * pitch)
-        code.store_vector(value, place, code.accumulator, code.lanes)
+        address = code.address(target, code.accumulator, (y * len(values) + x) * pitch)
+        code.store_vector(value, address, code.accumulator, code.lanes)
 
 
 def input_ir(
     name: str, layout: WinogradLayout, dtype: str, *, pitches: tuple[int, int], strides: tuple[int, int], used: int
 ) -> Function:
-    """Return ``void name(ptr data, i64 offset, ptr v, i64 offset, i64 count)``; `count` may be 0.
+    """Return ``void name(ptr data, i64 offset, ptr v, i64 offset, i64 count)``; `count` can be 0.
 
-    What all stored inputs have more than they mean (the zero point) comes out of few frequencies.
+    The zero point, which all stored inputs contain, is subtracted from the few frequencies that it reaches.
 
     Parameters
     ----------
     dtype : str
-        Of the inputs.
+        Dtype of the inputs.
     pitches : (int, int)
-        From one row and one column of a tile's inputs to the next.
+        Elements from one row and from one column of the inputs of a tile to the next.
     strides : (int, int)
-        How far an iteration moves in the inputs and in V.
+        Elements by which an iteration moves in the inputs and in V.
     used : int
         Channels of a vector that exist; the others become zeros.
     """
     transform, dtypes = layout.transform, (dtype, layout.convolution.transformed)
-    code, bases = begun(name, layout.data_lanes, dtypes, "count", dtype=dtypes[1])
-    apply, ones = _data(code, transform), transform.data.sum(axis=1)
+    code, bases = begin_function(name, layout.data_lanes, dtypes, "count", dtype=dtypes[1])
+    apply, ones = _data_transform(code, transform), transform.data.sum(axis=1)
     row, column = pitches
 
     def body(pointers: list[str]) -> None:
@@ -183,7 +183,7 @@ def input_ir(
                 for y in range(transform.inputs)
             ]
             columns.append(apply(loaded))
-        for y in range(transform.inputs):  # a row is stored before the next one is transformed
+        for y in range(transform.inputs):  # store a row before transforming the next one
             values = apply([column_of[y] for column_of in columns])
             for x, more in enumerate(layout.convolution.zero_point * ones[y] * ones):
                 if more:
@@ -192,18 +192,18 @@ def input_ir(
 
     code.line("  %none = icmp eq i64 %count, 0")
     code.line("  br i1 %none, label %done, label %head")
-    loop(code, dict(zip(bases, dtypes, strict=True)), strides, body)
+    emit_loop(code, dict(zip(bases, dtypes, strict=True)), strides, body)
     return finished(code)
 
 
 def weight_ir(name: str, layout: WinogradLayout, dtype: str, used: int) -> Function:
     """Return ``void name(ptr weight, i64 offset, ptr u, i64 offset)``: a vector of output channels, one input channel.
 
-    Of a weight of a dtype. `used` of the vector's output channels exist; the others become zeros.
+    The weights have `dtype`. `used` output channels of the vector exist; the others become zeros.
     """
     lanes, convolution = layout.lanes, layout.convolution
-    kind, pitch, stride = convolution.transformed, convolution.weight, convolution.group
-    code, (source, target) = begun(name, lanes, (dtype, kind), dtype=kind)
+    weight_dtype, pitch, stride = convolution.transformed, convolution.weight, convolution.group
+    code, (source, target) = begin_function(name, lanes, (dtype, weight_dtype), dtype=weight_dtype)
     taps = [
         [
             code.load_vector(code.address(source, dtype, y * pitch["ry"] + x * pitch["rx"]), dtype, pitch["f"], used)
@@ -211,11 +211,11 @@ def weight_ir(name: str, layout: WinogradLayout, dtype: str, used: int) -> Funct
         ]
         for y in range(3)
     ]
-    for y, values in enumerate(_both(taps, _kernel(code, layout.transform))):
+    for y, values in enumerate(_transform_both(taps, _kernel_transform(code, layout.transform))):
         if stride == 1:
             _store_row(code, target, y, values, layout.weight_pitch)
             continue
         for x, value in enumerate(values):
-            place = code.address(target, kind, (y * len(values) + x) * layout.weight_pitch)
-            code.store_lanes(value, place, kind, stride, lanes)
+            address = code.address(target, weight_dtype, (y * len(values) + x) * layout.weight_pitch)
+            code.store_lanes(value, address, weight_dtype, stride, lanes)
     return finished(code)

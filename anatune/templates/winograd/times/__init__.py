@@ -1,1 +1,1 @@
-"""Times of Winograd's phases, compiled."""
+"""Compiled functions that compute the predicted times of Winograd schedules."""

@@ -1,4 +1,4 @@
-"""Named records and columns of the Winograd model."""
+"""Records and result rows of the Winograd model."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from typing import NamedTuple
 
 from anatune.numerics.columns import Floats
 
-__all__ = ["Tiling", "WinogradCol", "WinogradPoint"]
+__all__ = ["WinogradCol", "WinogradPoint", "WinogradTiling"]
 
 
-class Tiling(NamedTuple):
-    """A convolution and its transforms. Arrays have one entry an output tile size, as `output_tiles` lists them."""
+class WinogradTiling(NamedTuple):
+    """The numbers of a convolution and its transforms. Arrays have one entry for each size in `output_tiles`."""
 
     output_tiles: Floats
     """(S,) rows and columns of an output tile."""
     num_tiles: Floats
     """(S,) output tiles of all images."""
     frequencies: Floats
-    """(S,) products of a tile, an input and an output channel."""
+    """(S,) products for each tile, input channel and output channel."""
     data_operations: Floats
     """(S,) vector operations of an input transform."""
     result_operations: Floats
     """(S,) vector operations of an output transform."""
     border_share: Floats
-    """(S,) share of the tiles whose inputs are gathered first: those that reach over the edge of the image."""
+    """(S,) share of the tiles whose inputs are gathered first, because they exceed the edge of the image."""
     filters: float
     channels: float
     lanes: float
     """Output channels of a vector."""
     group: float
-    """Input channels whose products an instruction sums: 2 of integers, of which a vector has twice as many."""
+    """Input channels whose products an instruction sums: 2 for integers, of which a vector has twice as many."""
     operand_bytes: float
-    """Of an element of V and U."""
+    """Bytes of an element of V and U."""
     operations: float
-    """Operations on vectors a cycle, beside products."""
+    """Vector operations in a cycle, except products."""
     finish_operations: float
-    """Operations of the epilogue on a vector of results."""
+    """Vector operations of the epilogue for a vector of results."""
     channels_last: float
-    """1 where input channels are neighbours in memory, else 0: they are transposed on the way."""
+    """1 if input channels are neighbours in memory, else 0: they are then transposed."""
     filters_last: float
-    """1 where output channels are neighbours in memory, else 0."""
+    """1 if output channels are neighbours in memory, else 0."""
     data_bytes: float
     result_bytes: float
     epilogue_bytes: float
-    """Bytes of the whole tensors."""
+    """Bytes of all tensors that the epilogue reads."""
     epilogue_loads: float
     """Vectors that the epilogue loads for each vector of results."""
 
@@ -56,12 +56,13 @@ class WinogradPoint(IntEnum):
 
 
 class WinogradCol(IntEnum):
-    """Rows of what `time.run_points` fills: seconds of the busiest thread, bytes of all, counts.
+    """Rows of the results of `time.run_points`: seconds of the busiest thread, bytes of all threads, counts.
 
-    OVERHEAD_S: entries, drains and stores of the microkernel's calls; part of PRODUCT_S, too. L1_BYTES, L2_BYTES,
-    L3_BYTES: what crosses into these. CHUNKS: iterations of the parallel loop. WEIGHT_BYTES: of the transformed
-    weights. DATA_BYTES: of a block's transformed inputs. PRODUCT_BYTES: of its products with a chunk of the output
-    channels. USEFUL: share of the products that belong to outputs and channels there are, in (0, 1].
+    OVERHEAD_S: entries, drains and stores of the calls of the microkernel; it is a part of PRODUCT_S. L1_BYTES,
+    L2_BYTES, L3_BYTES: bytes that enter these caches. CHUNKS: iterations of the parallel loop. WEIGHT_BYTES: bytes of
+    the transformed weights. DATA_BYTES: bytes of the transformed inputs of a block. PRODUCT_BYTES: bytes of the
+    products of a block with a chunk of output channels. USEFUL: share of the products that belong to existing outputs
+    and channels, in (0, 1].
     """
 
     (

@@ -1,15 +1,19 @@
-"""Predicted time of 3x3 convolutions by Winograd's transforms, point by point.
+"""Predicted times of 3x3 convolutions by Winograd's transforms, point by point.
 
-Three phases on a core, one after another, over blocks of tiles (`winograd.space` draws the loops): input
-transforms write V, products read V and the transformed weights U and write M, output transforms read M. Core cycles:
-products as for any microkernel (`cpu.times.microkernel`), transforms from the loads, operations, shuffles and stores
-of a vector. Transfers: what a phase reads comes from the smallest cache that holds all that is touched between two uses
-of it, in bytes over the bandwidth of each level it crosses; kernels run again and again, so that operands that fit into
-the last cache stay there. What comes from beyond L2 is asked for long before it is read, so that levels overlap as core
-and memory do, but for a share of the shorter. A phase ends before the next one begins, so that transfers of one are not
-hidden behind the work of another: ``sum over phases of max(core, memory) + exposed * min(core, memory)``, and parallel
-starts.
-Source: 512 to 512 channels on 7x7, Emerald Rapids: 0.86 ms, as long as L3 takes for the weights, 0.85; L2 0.24.
+Phases. A core works on blocks of tiles in three phases (`winograd.space` shows the loops). Input transforms write V.
+Products read V and the transformed weights U, and write M. Output transforms read M.
+
+Core cycles. Products are those of any microkernel (`cpu.times.microkernel`). Transforms follow from the loads,
+operations, shuffles and stores of a vector.
+
+Transfers. A phase reads data from the smallest cache that holds all that is touched between two uses of the data. The
+time is bytes over the bandwidth of each level that they cross. Kernels run again and again, so operands that fit into
+the last cache stay there. Data from beyond L2 are prefetched early, so levels overlap like core and memory do, except
+for a share of the shorter time. Source: 512 to 512 channels on 7x7, Emerald Rapids: 0.86 ms, as long as L3 takes for
+the weights, 0.85; L2 0.24.
+
+Sum. A phase ends before the next one begins, so transfers of one phase do not overlap with work of another: ``sum over
+phases of max(core, memory) + exposed * min(core, memory)``, and parallel starts.
 
 Notation
 --------
@@ -27,12 +31,12 @@ from anatune.numerics._jit import jit, jit_helper, jit_inline
 from anatune.numerics.columns import Floats, Ints
 from anatune.templates.cpu.times.microkernel import call_one, step_one
 from anatune.templates.cpu.times.nest import CpuCore, CpuMachine, combine
-from anatune.templates.winograd.times.columns import Tiling, WinogradCol, WinogradPoint
+from anatune.templates.winograd.times.columns import WinogradCol, WinogradPoint, WinogradTiling
 
 __all__ = ["WinogradRule", "run_points"]
 
 WinogradRule = IntEnum("WinogradRule", "microkernel_registers microkernel_code block_size parallel_cores")
-"""Ids of rules -> what `run_points` says of points that break them."""
+"""Id of a rule -> its code, which `run_points` returns for points that break it."""
 
 _SUM_BYTES = 4.0
 _CHECK = 0
@@ -41,35 +45,35 @@ _INPUT, _PRODUCT, _OUTPUT = 0, 1, 2
 
 @jit_inline
 def _unit_cycles(
-    cpu: CpuCore, tiling: Tiling, loads: float, operations: float, shuffles: float, stores: float
+    cpu: CpuCore, tiling: WinogradTiling, loads: float, operations: float, shuffles: float, stores: float
 ) -> float:
-    """Return the cycles of straight-line code of vectors: its ports work side by side, shuffles take those of adds."""
+    """Return the cycles of straight-line vector code: ports work in parallel, shuffles use the ports of additions."""
     busy = max(loads / cpu.loads, (operations + shuffles) / tiling.operations)
     issue = (loads + operations + shuffles + stores) / cpu.issue_width
     return max(busy, stores / cpu.stores, issue)
 
 
 @jit_helper
-def _input_cycles(cpu: CpuCore, tiling: Tiling, s: int) -> float:
-    """Return the cycles of one unit of the input transform, with what brings channels side by side."""
+def _input_cycles(cpu: CpuCore, tiling: WinogradTiling, s: int) -> float:
+    """Return the cycles of one unit of the input transform, including the copy or transposition of its channels."""
     size = tiling.output_tiles[s]
     inputs = tiling.frequencies[s]
     cycles = _unit_cycles(cpu, tiling, inputs, tiling.data_operations[s], 0.0, inputs)
     if tiling.channels_last > 0.0:
         border: float = tiling.border_share[s]
         return cycles + border * _unit_cycles(cpu, tiling, inputs, 0.0, 0.0, inputs)
-    moved = size * (size + 2.0)  # pixels of a tile in a band of its row of tiles
+    moved = size * (size + 2.0)  # pixels of a tile in the band of its row of tiles
     return cycles + _unit_cycles(cpu, tiling, moved, 0.0, moved * math.log2(tiling.lanes), moved)
 
 
 @jit_helper
-def _output_cycles(cpu: CpuCore, tiling: Tiling, s: int) -> float:
+def _output_cycles(cpu: CpuCore, tiling: WinogradTiling, s: int) -> float:
     """Return the cycles of one unit of the output transform with its epilogue and stores."""
     size = tiling.output_tiles[s]
     outputs = size * size
     loads = tiling.frequencies[s] + outputs * tiling.epilogue_loads
     stores, shuffles = outputs, 0.0
-    if tiling.filters_last == 0.0:  # a row of each lane is stored alone
+    if tiling.filters_last == 0.0:  # each lane stores its row separately
         stores = size * tiling.lanes
         shuffles = outputs * math.log2(size)
     operations = tiling.result_operations[s] + outputs * tiling.finish_operations
@@ -78,7 +82,7 @@ def _output_cycles(cpu: CpuCore, tiling: Tiling, s: int) -> float:
 
 @jit_inline
 def _level(held: float, size: Floats) -> int:
-    """Return the first cache level that holds so many bytes; one past the last: none does."""
+    """Return the nearest cache level that holds `held` bytes; one past the last level if none does."""
     level = 0
     while level < size.shape[0] and held > size[level]:
         level += 1
@@ -87,9 +91,9 @@ def _level(held: float, size: Floats) -> int:
 
 @jit_inline
 def _move(traffic: Floats, timed: Floats, phase: int, moved: float, written: float, held: float, size: Floats) -> None:
-    """Add bytes that come from the first level that holds `held` bytes: they cross into all levels before it.
+    """Add bytes that come from the nearest level that holds `held` bytes: they cross into all levels before it.
 
-    And those of them that are written back: between caches beside what comes, on memory's bus one after the other.
+    `written` are bytes that are written back. Between caches they take no extra time; on the memory bus they do.
     """
     for level in range(_level(held, size)):
         traffic[level] += moved + written
@@ -98,7 +102,7 @@ def _move(traffic: Floats, timed: Floats, phase: int, moved: float, written: flo
 
 @jit_inline
 def _rule(cpu: CpuCore, registers: float, multiply_adds: float, largest: float, split: float, chunks: float) -> int:
-    """Return 0, or the `WinogradRule` that is broken first."""
+    """Return 0, or the code of the first broken `WinogradRule`."""
     if registers > cpu.registers:
         return WinogradRule.microkernel_registers
     if multiply_adds > cpu.multiply_add_limit:
@@ -110,18 +114,18 @@ def _rule(cpu: CpuCore, registers: float, multiply_adds: float, largest: float, 
 
 @jit
 def run_points(
-    points: Ints, task: int, tiling: Tiling, machine: CpuMachine, rules: Ints, times: Floats, columns: Floats
+    points: Ints, task: int, tiling: WinogradTiling, machine: CpuMachine, rules: Ints, times: Floats, columns: Floats
 ) -> None:
     """Check or predict `points`, (num_points, len(WinogradPoint)) int64.
 
-    Points that break a rule are timed as if the limit were not there.
+    Points that break a rule are timed as if there were no limit.
 
     Parameters
     ----------
     task : int
-        0: rules only; 1: times, too.
+        0: rules only; 1: times as well.
     rules : (num_points,) int64
-        Filled with the code of the first broken rule, 0 where legal.
+        Filled with the code of the first broken rule, 0 if legal.
     times : (num_points,) float64
         Filled with seconds, unless `task` is 0.
     columns : (WinogradCol.COUNT, num_points) float64, or (0, 0)
@@ -147,7 +151,7 @@ def run_points(
         depth = math.ceil(tiling.channels / unroll) * unroll
         data_lanes, steps = tiling.lanes * tiling.group, unroll / tiling.group
         padded = math.ceil(tiling.channels / data_lanes) * data_lanes
-        # a block of one row more than there are tiles, or slivers beyond the last channel, repeats a smaller one
+        # a block with a row more than needed, or slivers beyond the last channel, repeats a smaller block
         too_large = max(0.0, (calls - 1.0) * rows - tiles + 1.0) + max(0.0, slivers - all_slivers)
         step, registers, _, _, _, _ = step_one(cpu, rows * vectors, rows + vectors, vectors, rows, 0.0, steps, 1.0)
         parallel = blocks if split == 1 else chunks
@@ -179,9 +183,9 @@ def run_points(
         panel, sliver = used_block * depth * tiling.operand_bytes, depth * width * tiling.operand_bytes
         call_panel = rows * depth * tiling.operand_bytes
         operands = tiling.data_bytes + tiling.result_bytes + tiling.epilogue_bytes
-        whole = operands + weights + data + products
+        nest_bytes = operands + weights + data + products
         # weights: once for each block; again for each call of a block
-        between = weights + data + products if blocks > 1.0 else whole
+        between = weights + data + products if blocks > 1.0 else nest_bytes
         _move(traffic, timed, _PRODUCT, blocks * weights, 0.0, between, size)
         _move(traffic, timed, _PRODUCT, (all_calls - blocks) * weights, 0.0, sliver + call_panel, size)
         # V: written, read once by each chunk, and again by each sliver of a chunk
@@ -192,11 +196,11 @@ def run_points(
         results, used = blocks * chunks * products, products + sliver + panel
         _move(traffic, timed, _PRODUCT, results, results, used, size)
         _move(traffic, timed, _OUTPUT, results, 0.0, used, size)
-        # operands and result: once
+        # operands and result: once; bands of tile rows share two rows of the input
         reread = 1.0 if tiling.channels_last > 0.0 else 1.0 + 2.0 / tiling.output_tiles[s]
-        _move(traffic, timed, _INPUT, reread * tiling.data_bytes, 0.0, whole, size)
-        _move(traffic, timed, _OUTPUT, tiling.epilogue_bytes, 0.0, whole, size)
-        _move(traffic, timed, _OUTPUT, tiling.result_bytes, tiling.result_bytes, whole, size)
+        _move(traffic, timed, _INPUT, reread * tiling.data_bytes, 0.0, nest_bytes, size)
+        _move(traffic, timed, _OUTPUT, tiling.epilogue_bytes, 0.0, nest_bytes, size)
+        _move(traffic, timed, _OUTPUT, tiling.result_bytes, tiling.result_bytes, nest_bytes, size)
 
         busy_s = memory_s = 0.0
         for phase in range(3):
@@ -220,9 +224,9 @@ def run_points(
         columns[WinogradCol.OUTPUT_S, i] = share * output_s
         columns[WinogradCol.OVERHEAD_S, i] = share * extra / cpu.clock_hz
         for level in range(3):
-            inside = level < num_levels
-            columns[WinogradCol.L2_S + level, i] = share * timed[:, level].sum() * fill_s[level] if inside else 0.0
-            columns[WinogradCol.L1_BYTES + level, i] = traffic[level] if inside else 0.0
+            has_level = level < num_levels
+            columns[WinogradCol.L2_S + level, i] = share * timed[:, level].sum() * fill_s[level] if has_level else 0.0
+            columns[WinogradCol.L1_BYTES + level, i] = traffic[level] if has_level else 0.0
         columns[WinogradCol.START_S, i] = start_s
         columns[WinogradCol.CORE_S, i] = core_s
         columns[WinogradCol.MEMORY_S, i] = memory_s

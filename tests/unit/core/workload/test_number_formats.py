@@ -213,7 +213,7 @@ def test_cpu_templates_refuse_what_they_do_not_compute(word: str, template: str)
     with pytest.raises(SpaceError) as error:
         anatune.plan(product_of(word), "xeon_8480", template=template, accuracy="relaxed")
     assert "\n" not in str(error.value)
-    assert template == "winograd" or "take a GPU's --hw" in str(error.value)
+    assert template == "winograd" or "--hw" in str(error.value)
     assert not template_named(template).takes(product_of(word), anatune.hardware("xeon_8480"))
 
 

@@ -45,9 +45,9 @@ def test_the_tail_of_a_split_of_leftovers_is_that_of_its_last_wave():
     """246 of 256 tiles fill the device once; 10 are split: the first 246 are no tail."""
     plan = anatune.plan(anatune.matmul(512, 4096, 1024), GPU, 1, template="cuda", correction="none")
     assert plan.best.options["whole"] > 0
-    (found,) = plan.predictions
-    assert found.bound_by == "issue"
-    assert found.parts["tail_s"] < 0.1 * found.time_s
+    (prediction,) = plan.predictions
+    assert prediction.bound_by == "issue"
+    assert prediction.parts["tail_s"] < 0.1 * prediction.time_s
 
 
 def test_lanes_pass_beside_each_other():

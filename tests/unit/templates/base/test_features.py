@@ -56,9 +56,9 @@ def test_pipelined_features_are_those_of_the_template_cuda_and_the_pipelines():
     table, plain = matmul.feature_table(points), api.model(matmul.workload, device, "cuda")
     single = (points[:, -2] == 1) & (points[:, -1] == 0)
     assert 0 < single.sum() < len(points)
-    known = plain.feature_table(points[single, :-2])
-    assert table.names == (*known.names, "pipeline", "padding")
-    assert np.array_equal(table.values[single, :-2], known.values)
+    table_of_cuda = plain.feature_table(points[single, :-2])
+    assert table.names == (*table_of_cuda.names, "pipeline", "padding")
+    assert np.array_equal(table.values[single, :-2], table_of_cuda.values)
     assert np.array_equal(table.values[:, -2], np.log2(points[:, -2]))
     conv = api.model(anatune.conv2d(n=1, c=8, h=8, w=8, k=16, r=3, s=3), device, "pipelined")
     assert conv.feature_table(conv.space.sample_points(3, 0)).names == table.names
@@ -77,5 +77,5 @@ def test_other_features_are_another_version(name, version):
     device = "ryzen_3700x" if name == "cpu" else "a100_sxm"
     model = api.model(anatune.matmul(128, 128, 128), anatune.hardware(device), name)
     names = model.feature_table(model.space.sample_points(1, 0)).names
-    found = template_named(name).feature_version, hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
-    assert found == (version, NAMES[name, version])
+    version_and_digest = template_named(name).feature_version, hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
+    assert version_and_digest == (version, NAMES[name, version])

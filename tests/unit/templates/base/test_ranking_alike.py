@@ -15,8 +15,8 @@ def sizes(times):
 
 def all_times(chosen):
     numbers = np.array_split(np.arange(chosen.space.size), chosen.space.size // 100_000 + 1)
-    found = [chosen.times(chosen.space.points_at(part)) for part in numbers]
-    return np.sort(np.concatenate([times[rules == 0] for times, rules in found]))
+    scores = [chosen.times(chosen.space.points_at(part)) for part in numbers]
+    return np.sort(np.concatenate([times[rules == 0] for times, rules in scores]))
 
 
 @pytest.mark.parametrize(

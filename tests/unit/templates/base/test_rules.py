@@ -46,7 +46,7 @@ def test_codes_of_compiled_functions_are_places_of_rules(
     template: str, words: str, device: str, codes: type[IntEnum]
 ) -> None:
     model = template_named(template).model(anatune.parse_workload(words), anatune.hardware(device))
-    known = [rule.id for rule in model.rules if rule.id in codes.__members__]
-    assert known == [code.name for code in codes][: len(known)]
-    assert [rule.id for rule in model.rules][: len(known)] == known
-    assert len(known) >= len(codes) - 1  # nothing is split, where a device is full anyway
+    coded_ids = [rule.id for rule in model.rules if rule.id in codes.__members__]
+    assert coded_ids == [code.name for code in codes][: len(coded_ids)]
+    assert [rule.id for rule in model.rules][: len(coded_ids)] == coded_ids
+    assert len(coded_ids) >= len(codes) - 1  # nothing is split, where a device is full anyway

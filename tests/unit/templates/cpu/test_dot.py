@@ -8,7 +8,7 @@ from anatune.core.hardware.cpu_groups import DotInstruction
 from anatune.core.hardware.dot import dot_features, dot_instructions, dot_operands
 from anatune.core.workload.operators import batch_matmul, conv2d, depthwise_conv2d, matmul
 from anatune.errors import SpaceError
-from anatune.templates.cpu.dot import copied_as, dot_group, dot_note, half_sums_apply, most_half_terms
+from anatune.templates.cpu.dot import copied_dtypes, dot_group, dot_note, half_sums_apply, most_half_terms
 from anatune.templates.cpu.space import CpuSpace
 from tests.wording import refuses
 
@@ -22,8 +22,8 @@ def group(workload, hardware=ZEN4, simd=None):
 
 
 def test_weights_are_packed_in_groups_and_activations_where_their_groups_are_apart():
-    found = group(matmul(6, 48, 64, dtype="bfloat16"))
-    assert found[:6] == ("vdpbf16ps", "k", 2, "B", "A", ("B",))
+    dot = group(matmul(6, 48, 64, dtype="bfloat16"))
+    assert dot[:6] == ("vdpbf16ps", "k", 2, "B", "A", ("B",))
     assert group(matmul(6, 48, 64, dtype="bfloat16", transpose_a=True)).packed == ("A", "B")
     assert group(batch_matmul(2, 6, 48, 64, dtype="bfloat16")).packed == ("B",)
     nhwc = group(conv2d(1, 6, 9, 9, 20, 3, 3, layout="NHWC", dtype="bfloat16"))
@@ -81,10 +81,10 @@ def test_signed_and_shifted_operands():
 
 def test_pairs_of_8_bits_are_widened_where_there_is_no_vnni():
     zen3, shifted = api.hardware("epyc_7763"), matmul(6, 48, 64, dtype="uint8xint8", input_zero_point=3)
-    found = group(shifted, zen3)
-    assert found[:6] == ("vpmaddwd", "k", 2, "B", "A", ("B",))
-    assert (found.flips, found.shift) == (False, 0)
-    assert copied_as(shifted, "j", found) == {"A": "int16"}
+    dot = group(shifted, zen3)
+    assert dot[:6] == ("vpmaddwd", "k", 2, "B", "A", ("B",))
+    assert (dot.flips, dot.shift) == (False, 0)
+    assert copied_dtypes(shifted, "j", dot) == {"A": "int16"}
     assert group(shifted, CASCADE_LAKE).instruction == "vpdpbusd"
     schedule = CpuSpace(shifted, zen3, lambda _: True).schedule({}, packed=("A", "B")).check()
     assert schedule.options["packed_ahead"] == ("B",)
@@ -94,11 +94,11 @@ def test_pairs_of_8_bits_are_widened_where_there_is_no_vnni():
 
 def test_elements_for_all_lanes_are_converted_once_in_a_copy_and_groups_filled_up():
     pairs = matmul(6, 48, 63, dtype="bfloat16")
-    assert copied_as(pairs, "j", None) == {"A": "float32"}
-    assert copied_as(pairs, "j", None, ahead=("A",)) == {}
-    assert copied_as(pairs, "j", group(pairs)) == {"A": "bfloat16"}
-    assert copied_as(matmul(6, 48, 64, dtype="bfloat16"), "j", group(pairs)) == {}
-    assert copied_as(matmul(6, 48, 63), "j", None) == {}
+    assert copied_dtypes(pairs, "j", None) == {"A": "float32"}
+    assert copied_dtypes(pairs, "j", None, ahead=("A",)) == {}
+    assert copied_dtypes(pairs, "j", group(pairs)) == {"A": "bfloat16"}
+    assert copied_dtypes(matmul(6, 48, 64, dtype="bfloat16"), "j", group(pairs)) == {}
+    assert copied_dtypes(matmul(6, 48, 63), "j", None) == {}
 
 
 def test_a_plan_says_which_instruction_multiplies_or_that_it_is_slow():
@@ -114,8 +114,8 @@ def test_halves_are_grouped_only_where_sums_in_half_precision_are_asked_for():
     assert dot_features(SAPPHIRE_RAPIDS) == ("avx512bf16", "avx512fp16", "avx512vnni")
     assert dot_operands("vfmaddph") == ("float16", "float16", 2)
     assert dot_group(halves, SAPPHIRE_RAPIDS, "j") is None
-    found = dot_group(halves, SAPPHIRE_RAPIDS, "j", extension="fp16")
-    assert found[:6] == ("vfmaddph", "k", 2, "B", "A", ("B",))
+    dot = dot_group(halves, SAPPHIRE_RAPIDS, "j", extension="fp16")
+    assert dot[:6] == ("vfmaddph", "k", 2, "B", "A", ("B",))
     assert dot_group(halves, ZEN4, "j", extension="fp16") is None
     assert dot_group(matmul(6, 48, 256, dtype="bfloat16"), SAPPHIRE_RAPIDS, "j", extension="fp16") is None
     assert dot_note(halves, SAPPHIRE_RAPIDS, "j", extension="fp16").endswith("along k at a time, in half precision")

@@ -21,9 +21,9 @@ from tests.wording import refuses
 
 @pytest.fixture(scope="module")
 def hardware() -> CpuSpec:
-    found = anatune.hardware("xeon_gold_6230r")
-    assert isinstance(found, CpuSpec)
-    return found
+    spec = anatune.hardware("xeon_gold_6230r")
+    assert isinstance(spec, CpuSpec)
+    return spec
 
 
 def space_of(workload: Workload, hardware: CpuSpec) -> CpuSpace:

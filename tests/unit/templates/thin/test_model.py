@@ -82,9 +82,9 @@ def test_too_little_in_flight_is_slow() -> None:
 def test_one_step_has_few_loads_in_flight() -> None:
     """Nothing follows the only step of a sum, so the compiler moves its loads to where they are used."""
     model = ThinModel(anatune.matmul(1, 4096, 512, transpose_b=True), gpu("a100"))
-    one, two = (model.space.schedule({"n": (8, 1, 1), "k": (lanes, 8, 4)}) for lanes in (16, 8))
-    found = model.predictions(np.array([model.space.point_of(schedule) for schedule in (one, two)]))
-    assert [prediction.resources["loads_in_flight"] for prediction in found] == [2, 8]
+    one_step, two = (model.space.schedule({"n": (8, 1, 1), "k": (lanes, 8, 4)}) for lanes in (16, 8))
+    predictions = model.predictions(np.array([model.space.point_of(schedule) for schedule in (one_step, two)]))
+    assert [prediction.resources["loads_in_flight"] for prediction in predictions] == [2, 8]
 
 
 @pytest.mark.parametrize("name", ["vector", "int8"])

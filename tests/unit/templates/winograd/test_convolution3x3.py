@@ -12,27 +12,33 @@ from tests.wording import refuses
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_numbers_are_those_of_the_accesses(layout):
     workload = anatune.conv2d(2, 5, 9, 11, 7, 3, 3, padding=(1, 0, 2, 3), layout=layout)
-    found = convolution3x3(workload)
-    assert (found.batch, found.filters, found.rows, found.columns, found.channels) == (2, 7, 10, 12, 5)
-    assert (found.height, found.width, found.top, found.left) == (9, 11, 1, 0)
+    convolution = convolution3x3(workload)
+    assert (convolution.batch, convolution.filters, convolution.rows, convolution.columns, convolution.channels) == (
+        2,
+        7,
+        10,
+        12,
+        5,
+    )
+    assert (convolution.height, convolution.width, convolution.top, convolution.left) == (9, 11, 1, 0)
     if layout == "NHWC":
-        assert found.data == {"n": 495, "y": 55, "ry": 55, "x": 5, "rx": 5, "c": 1}
-        assert found.weight == {"ry": 105, "rx": 35, "c": 7, "f": 1}
-        assert found.output == {"n": 840, "y": 84, "x": 7, "f": 1}
+        assert convolution.data == {"n": 495, "y": 55, "ry": 55, "x": 5, "rx": 5, "c": 1}
+        assert convolution.weight == {"ry": 105, "rx": 35, "c": 7, "f": 1}
+        assert convolution.output == {"n": 840, "y": 84, "x": 7, "f": 1}
     else:
-        assert found.data == {"n": 495, "c": 99, "y": 11, "ry": 11, "x": 1, "rx": 1}
-        assert found.weight == {"f": 45, "c": 9, "ry": 3, "rx": 1}
-        assert found.output == {"n": 840, "f": 120, "y": 12, "x": 1}
-    assert found.channels_last == found.filters_last == (layout == "NHWC")
-    assert (found.num_tiles(2), found.num_tiles(4)) == (2 * 5 * 6, 2 * 3 * 3)
+        assert convolution.data == {"n": 495, "c": 99, "y": 11, "ry": 11, "x": 1, "rx": 1}
+        assert convolution.weight == {"f": 45, "c": 9, "ry": 3, "rx": 1}
+        assert convolution.output == {"n": 840, "f": 120, "y": 12, "x": 1}
+    assert convolution.channels_last == convolution.filters_last == (layout == "NHWC")
+    assert (convolution.num_tiles(2), convolution.num_tiles(4)) == (2 * 5 * 6, 2 * 3 * 3)
 
 
 def test_operands_of_8_bits():
-    found = convolution3x3(
+    convolution = convolution3x3(
         anatune.conv2d(1, 1827, 9, 9, 4, 3, 3, layout="NHWC", dtype="uint8xint8", input_zero_point=7)
     )
-    assert (found.is_integer, found.zero_point, found.group) == (True, 7, 2)
-    assert (found.transformed, found.summed) == ("int16", "int32")
+    assert (convolution.is_integer, convolution.zero_point, convolution.group) == (True, 7, 2)
+    assert (convolution.transformed, convolution.summed) == ("int16", "int32")
     plain = convolution3x3(anatune.conv2d(1, 4, 9, 9, 4, 3, 3))
     assert (plain.is_integer, plain.group, plain.transformed, plain.summed) == (False, 1, "float32", "float32")
 

@@ -124,8 +124,8 @@ def test_direct_kernels_are_faster_where_there_are_few_channels():
     hardware = one_core()
     times = {}
     for workload in (few, many):
-        own, direct = WinogradModel(workload, hardware, accuracy="standard"), CpuModel(workload, hardware)
-        times[workload] = [model.times(model.rank(1).points)[0][0] for model in (own, direct)]
+        winograd, direct = WinogradModel(workload, hardware, accuracy="standard"), CpuModel(workload, hardware)
+        times[workload] = [model.times(model.rank(1).points)[0][0] for model in (winograd, direct)]
     assert times[few][0] > times[few][1]
     assert times[many][0] < times[many][1] / 1.35
 

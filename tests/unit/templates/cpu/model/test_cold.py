@@ -47,18 +47,18 @@ def test_a_little_more_to_transfer_takes_little_more_time(hardware, template, ch
     overlap = template == "winograd"
     fill_s = 1.0 / (hardware.l3.bandwidth_bytes_per_cycle * hardware.compute.clock_hz)
     weights = warm.parts["l3_s"] / fill_s + 64  # a line more than what comes from L3 already
-    found = with_cold_weights(warm, weights, 2 * MIB, hardware, levels_overlap=overlap)
-    assert warm.time_s <= found.time_s
-    added = sum(found.parts[part] - warm.parts[part] for part in ("l2_s", "l3_s", "dram_s"))
-    assert found.time_s - warm.time_s <= added * (1.0 + 1e-9) + 1e-12
+    cold = with_cold_weights(warm, weights, 2 * MIB, hardware, levels_overlap=overlap)
+    assert warm.time_s <= cold.time_s
+    added = sum(cold.parts[part] - warm.parts[part] for part in ("l2_s", "l3_s", "dram_s"))
+    assert cold.time_s - warm.time_s <= added * (1.0 + 1e-9) + 1e-12
 
 
 def test_what_is_counted_already_is_not_counted_again(hardware):
     workload = anatune.matmul(64, 4096, 4096)  # 64 MiB of weights: every run reads them from memory
     warm = first(workload, hardware)
     assert warm.parts["dram_s"] > 0.0
-    found = with_cold_weights(warm, 4096 * 4096 * 4, 400 * MIB, hardware)
-    assert found.parts["dram_s"] == pytest.approx(warm.parts["dram_s"])
+    cold = with_cold_weights(warm, 4096 * 4096 * 4, 400 * MIB, hardware)
+    assert cold.parts["dram_s"] == pytest.approx(warm.parts["dram_s"])
 
 
 def test_a_product_of_transfers_is_bound_by_them(hardware):
@@ -71,6 +71,6 @@ def test_threads_share_the_weights():
     hardware = anatune.hardware("xeon_gold_6230r").with_threads(4)
     warm = first(anatune.matmul(256, 1024, 1024), hardware)
     assert warm.occupancy == 1.0
-    found = with_cold_weights(warm, 4 * MIB, 400 * MIB, hardware)
+    cold = with_cold_weights(warm, 4 * MIB, 400 * MIB, hardware)
     rate = min(hardware.dram.core_bandwidth_bytes_per_s, hardware.dram.bandwidth_bytes_per_s / 4)
-    assert found.parts["dram_s"] == pytest.approx(1 * MIB / rate)
+    assert cold.parts["dram_s"] == pytest.approx(1 * MIB / rate)

@@ -20,9 +20,9 @@ SPILLING = {(5, 6): 52.7, (15, 2): 45.1, (7, 4): 45.5, (8, 4): 42.7}
 
 @pytest.fixture(scope="module")
 def hardware() -> CpuSpec:
-    found = anatune.hardware("xeon_gold_6230r")
-    assert isinstance(found, CpuSpec)
-    return found
+    spec = anatune.hardware("xeon_gold_6230r")
+    assert isinstance(spec, CpuSpec)
+    return spec
 
 
 @pytest.fixture(scope="module")
@@ -138,24 +138,24 @@ def test_time_limit_gives_a_gap(hardware: CpuSpec) -> None:
     assert ranking.guarantee.kind in ("best_found", "certified")
     assert len(ranking.points) == 3
     exact = model.evaluate(model.rank(1).points).time_s[0]
-    found = model.evaluate(ranking.points).time_s[0]
-    assert exact >= found / (1.0 + ranking.guarantee.gap) * (1.0 - 1.1e-3)
+    best_s = model.evaluate(ranking.points).time_s[0]
+    assert exact >= best_s / (1.0 + ranking.guarantee.gap) * (1.0 - 1.1e-3)
 
 
 def test_threads_that_share_units_do_not_add_up(hardware: CpuSpec) -> None:
     workload = anatune.matmul(256, 256, 256)
     alone = CpuModel(workload, hardware.with_threads(1))
-    own, shared = (
+    separate, shared = (
         CpuModel(workload, msgspec.structs.replace(spec, compute=msgspec.structs.replace(spec.compute, **changes)))
         for spec, changes in ((hardware.with_threads(2), {}), (hardware.with_threads(2), {"parallel_speedup": 1.0}))
     )
     tiles = {"i": (4, 1, 1, 8, 8), "j": (1, 1, 1, 8, 32)}
     sequential = core_seconds(alone, tiles=tiles)
-    assert core_seconds(own, tiles=tiles, parallel=True) == pytest.approx(sequential / 2)
+    assert core_seconds(separate, tiles=tiles, parallel=True) == pytest.approx(sequential / 2)
     assert core_seconds(shared, tiles=tiles, parallel=True) == pytest.approx(sequential)
     best = shared.rank(1).points[0]
     assert not shared.space.schedule_of(best).options["parallel"]  # a start for nothing
-    assert own.space.schedule_of(own.rank(1).points[0]).options["parallel"]
-    for model in (own, shared):  # the search and the times of points go by the same rule
+    assert separate.space.schedule_of(separate.rank(1).points[0]).options["parallel"]
+    for model in (separate, shared):  # the search and the times of points go by the same rule
         times, rules = model.times(model.space.sample_points(4000, seed=0))
         assert model.times(model.rank(1).points)[0][0] <= times[rules == 0].min()

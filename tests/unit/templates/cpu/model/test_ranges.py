@@ -24,45 +24,50 @@ PRODUCT = family(anatune.matmul(40, 48, 36), "i", range(1, 41))
 BATCH = family(anatune.batch_matmul(5, 9, 32, 8), "b", range(1, 6))
 
 
-@pytest.mark.parametrize("own", [PRODUCT, BATCH])
-def test_times_are_those_of_schedules_of_single_shapes(own):
-    programs = own.candidates(Watch())
-    times = own.times(programs)
+@pytest.mark.parametrize("cpu_family", [PRODUCT, BATCH])
+def test_times_are_those_of_schedules_of_single_shapes(cpu_family):
+    programs = cpu_family.candidates(Watch())
+    times = cpu_family.times(programs)
     assert np.isfinite(times).any(axis=1).all()
     for number in range(0, len(programs), max(1, len(programs) // 12)):
-        for at, extent in enumerate(own.workload.extents):
-            schedule = own.schedule(programs[number], extent).check()
+        for index, extent in enumerate(cpu_family.workload.extents):
+            schedule = cpu_family.schedule(programs[number], extent).check()
             model = CpuModel(
-                own.workload.at(extent), HW, simd=str(schedule.options["simd_axis"]), constants=own.constants
+                cpu_family.workload.at(extent),
+                HW,
+                simd=str(schedule.options["simd_axis"]),
+                constants=cpu_family.constants,
             )
-            assert schedule.workload == own.workload.at(extent)
-            if np.isfinite(times[number, at]):
-                assert times[number, at] == pytest.approx(model.times(model.space.point_of(schedule))[0][0], rel=1e-12)
+            assert schedule.workload == cpu_family.workload.at(extent)
+            if np.isfinite(times[number, index]):
+                assert times[number, index] == pytest.approx(
+                    model.times(model.space.point_of(schedule))[0][0], rel=1e-12
+                )
 
 
-@pytest.mark.parametrize("own", [PRODUCT, BATCH])
-def test_no_plan_of_a_single_shape_undercuts_a_bound(own):
-    times = own.times(own.candidates(Watch())).min(axis=0)
-    plain = own.bounds(np.full(len(times), np.inf), Watch()).seconds
-    found = own.bounds(times, Watch())
-    assert found.is_complete
-    assert (found.seconds <= times).all()
-    assert (times <= 1.02 * found.seconds).all()  # programs of one level of loops lose nothing here
-    for at, extent in enumerate(own.workload.extents):
-        single = api.plan(own.workload.at(extent), HW, top_k=1, template="cpu").predictions[0].time_s
-        assert plain[at] <= single
-        assert found.seconds[at] <= single * (1 + 1e-9)
+@pytest.mark.parametrize("cpu_family", [PRODUCT, BATCH])
+def test_no_plan_of_a_single_shape_undercuts_a_bound(cpu_family):
+    times = cpu_family.times(cpu_family.candidates(Watch())).min(axis=0)
+    plain = cpu_family.bounds(np.full(len(times), np.inf), Watch()).seconds
+    bounds = cpu_family.bounds(times, Watch())
+    assert bounds.is_complete
+    assert (bounds.seconds <= times).all()
+    assert (times <= 1.02 * bounds.seconds).all()  # programs of one level of loops lose nothing here
+    for index, extent in enumerate(cpu_family.workload.extents):
+        single = api.plan(cpu_family.workload.at(extent), HW, top_k=1, template="cpu").predictions[0].time_s
+        assert plain[index] <= single
+        assert bounds.seconds[index] <= single * (1 + 1e-9)
 
 
 def test_what_is_known_is_proven_when_the_time_is_up():
-    own = family(anatune.matmul(30, 48, 36), "i", range(1, 31))
+    cpu_family = family(anatune.matmul(30, 48, 36), "i", range(1, 31))
     over = Watch(0.0)
-    early = own.bounds(np.full(30, np.inf), over)
+    early = cpu_family.bounds(np.full(30, np.inf), over)
     assert not early.is_complete
-    times = own.times(own.candidates(over)).min(axis=0)
-    late = own.bounds(times, over)
+    times = cpu_family.times(cpu_family.candidates(over)).min(axis=0)
+    late = cpu_family.bounds(times, over)
     assert (late.seconds > 0).all()
-    assert (late.seconds <= own.bounds(times, Watch()).seconds).all()
+    assert (late.seconds <= cpu_family.bounds(times, Watch()).seconds).all()
 
 
 def test_the_number_of_rows_of_a_call_is_kept_at_every_extent():

@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune.templates.cpu.model.model import CpuModel
-from anatune.templates.cpu.model.search import Lattice
+from anatune.templates.cpu.model.search import TileLattice
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def test_few_microkernels_are_looked_at(model):
 
 
 def test_rows_of_the_lattice_are_numbered_by_divisors(model):
-    lattice = Lattice(model)
+    lattice = TileLattice(model)
     np.testing.assert_array_equal(lattice.divisor_of @ lattice.stride, np.arange(len(lattice.tiles)))
     assert (np.lexsort(lattice.tiles.T[::-1]) == np.arange(len(lattice.tiles))).all()
     large = np.array([0, len(lattice.tiles) - 1, 5])

@@ -59,8 +59,8 @@ INSTRUCTION = {"bfloat16": "tdpbf16ps", "float16": "tdpfp16ps", "uint8xint8": "t
 
 def tiled(name, hardware=GRANITE_RAPIDS):
     workload, tiles = PRODUCTS[name]
-    own = {axis: factors for axis, factors in tiles.items() if axis in workload.extents}
-    schedule = anatune.space(workload, hardware).schedule(own)
+    tiles_of_workload = {axis: factors for axis, factors in tiles.items() if axis in workload.extents}
+    schedule = anatune.space(workload, hardware).schedule(tiles_of_workload)
     return msgspec.structs.replace(schedule, options={**schedule.options, "extension": "amx"}).check()
 
 
@@ -74,8 +74,8 @@ def test_four_products_need_four_loads_and_no_tile_leaves_its_register(name):
     text = assembly_of(tiled(name))
     loops = re.findall(r"^\.LBB\w+:[^\n]*\n((?:(?!^\.LBB).*\n)*?)\s+j\w+\s+\.LBB\w+\n", text, re.M)
     (body,) = (body for body in loops if "tdp" in body)
-    found = re.findall(r"^\s+(t\w+)", body, re.M)
-    assert found == ["tileloadd"] * 4 + [INSTRUCTION[name]] * 4
+    instructions = re.findall(r"^\s+(t\w+)", body, re.M)
+    assert instructions == ["tileloadd"] * 4 + [INSTRUCTION[name]] * 4
     counts = {word: len(re.findall(rf"^\s+{word}\b", text, re.M)) for word in ("tilezero", "tilestored", "tileloadd")}
     assert counts == {"tilezero": 4, "tilestored": 4, "tileloadd": 4}
     assert len(re.findall(r"^\s+ldtilecfg\b", text, re.M)) == 1
@@ -90,9 +90,9 @@ def with_loops(monkeypatch):
     if HOST.compute.isa != "avx512":  # vectors of 16 lanes in registers of the present CPU
         if HOST.compute.isa not in ("avx", "avx2"):
             pytest.skip("this CPU has no AVX")
-        own = {"arch": HOST.arch, "hidden_features": HOST.hidden_features}
+        host_fields = {"arch": HOST.arch, "hidden_features": HOST.hidden_features}
         without = dict.fromkeys(("vdpbf16ps", "vfmaddph", "vpdpbusd"), msgspec.UNSET)
-        hardware = msgspec.structs.replace(GRANITE_RAPIDS, **own, **without)
+        hardware = msgspec.structs.replace(GRANITE_RAPIDS, **host_fields, **without)
         monkeypatch.setattr(calls, "check_instructions", lambda hardware: None)
     read, texts = lowering.parse_program, []
 
@@ -120,18 +120,18 @@ def test_plans_are_on_tiles_and_right(workload, is_pair, with_loops):
     plan = anatune.plan(workload, hardware.with_threads(1), top_k=1, template="amx")
     assert plan.schedules[0].template == "amx"
     assert ("pair.i" in plan.schedules[0].options) is is_pair
-    found = anatune.verify(plan.schedules[0])
+    verification = anatune.verify(plan.schedules[0])
     assert any("tdp" in text for text in texts)
-    assert found.ok, found
+    assert verification.ok, verification
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_with_loops_in_the_place_of_the_instructions_sums_are_right(name, with_loops):
     hardware, texts = with_loops
-    found = anatune.verify(tiled(name, hardware))
+    verification = anatune.verify(tiled(name, hardware))
     assert any("tdp" in text for text in texts)
-    assert found.ok, found
-    assert found.max_rel_error == 0.0 or "float16" in PRODUCTS[name][0].dtype
+    assert verification.ok, verification
+    assert verification.max_rel_error == 0.0 or "float16" in PRODUCTS[name][0].dtype
 
 
 @pytest.mark.parametrize("transpose_b", [False, True])
@@ -144,8 +144,8 @@ def test_products_of_few_rows_or_columns_are_right(dtype, transpose_b, with_loop
             if not tiles_apply(workload, hardware):
                 continue
             schedule = anatune.space(workload, hardware, template="amx").schedule({"k": (1, 1, 1, 64)}).check()
-            found = anatune.verify(schedule)
-            assert found.ok, (workload, found)
+            verification = anatune.verify(schedule)
+            assert verification.ok, (workload, verification)
     assert any("tdp" in text for text in texts)
 
 
@@ -224,6 +224,6 @@ def test_what_comes_next_is_asked_for():
     assert any(operand.stream is not None for kernel in program.kernels for operand in kernel.operands)
     lines = program.llvm.splitlines()
     loads = [place for place, line in enumerate(lines) if "@llvm.x86.tileloadd64.internal(" in line and "call" in line]
-    asked = [place for place, line in enumerate(lines) if "@llvm.prefetch.p0(" in line and "call" in line]
-    assert asked
-    assert any(place < loads[-1] for place in asked)
+    prefetch_lines = [place for place, line in enumerate(lines) if "@llvm.prefetch.p0(" in line and "call" in line]
+    assert prefetch_lines
+    assert any(place < loads[-1] for place in prefetch_lines)

@@ -69,8 +69,8 @@ def test_pairs_are_summed_as_the_workload_says(name):
     space = anatune.space(PAIRS[name], HOST)
     assert space.dot.instruction == "vdpbf16ps"
     for schedule in space.sample(5, seed=3):
-        found = anatune.verify(schedule)
-        assert found.ok, (found, schedule)
+        verification = anatune.verify(schedule)
+        assert verification.ok, (verification, schedule)
 
 
 @pytest.mark.skipif("vpdpbusd" not in dot_instructions(HOST), reason="this CPU has no AVX512_VNNI or AVX_VNNI")
@@ -79,9 +79,9 @@ def test_fours_are_summed_exactly(name):
     space = anatune.space(FOURS[name], HOST)
     assert space.dot.instruction == "vpdpbusd"
     for schedule in space.sample(5, seed=4):
-        found = anatune.verify(schedule)
-        assert found.ok, (found, schedule)
-        assert found.max_rel_error == 0.0
+        verification = anatune.verify(schedule)
+        assert verification.ok, (verification, schedule)
+        assert verification.max_rel_error == 0.0
 
 
 def test_fours_of_other_processors():
@@ -106,9 +106,9 @@ def test_halves_of_sapphire_rapids_stay_in_registers():
     text = assembly_of(schedule)
     kernels = lower(schedule).program.kernels
     loops = re.findall(r"^(?:\.LBB\w+):[^\n]*\n((?:(?!^\.LBB).*\n)*?)\s+j\w+\s+\.LBB\w+\n", text, re.M)
-    found = sorted(len(re.findall(r"vfmadd\d+ph\b.*%zmm", body)) for body in loops if "vfmadd" in body)
+    counts = sorted(len(re.findall(r"vfmadd\d+ph\b.*%zmm", body)) for body in loops if "vfmadd" in body)
     tiles = [len(kernel.result.rows) * kernel.num_vectors for kernel in kernels]
-    assert found == sorted(tile * kernel.num_steps for tile, kernel in zip(tiles, kernels, strict=True))
+    assert counts == sorted(tile * kernel.num_steps for tile, kernel in zip(tiles, kernels, strict=True))
     assert not any(re.search(r"%zmm\d+, .*\(%rsp\)|vcvt", body) for body in loops if "vfmadd" in body)
     assert text.count("vcvtph2psx") == sum(tiles)
     assert "vfmadd231ps" not in text
@@ -123,18 +123,18 @@ def test_sums_of_halves_are_right_where_llvm_takes_the_instruction_apart(name, m
     monkeypatch.setattr(calls, "check_instructions", lambda hardware: None)
     space = anatune.space(HALVES[name], spec, template="fp16_accumulation")
     for schedule in space.sample(5, seed=3):
-        found = anatune.verify(schedule)
-        assert found.ok, (found, schedule)
-        assert found.tolerance == error_of(schedule)
-        assert found.max_rel_error < 0.2 * error_of(schedule)
+        verification = anatune.verify(schedule)
+        assert verification.ok, (verification, schedule)
+        assert verification.tolerance == error_of(schedule)
+        assert verification.max_rel_error < 0.2 * error_of(schedule)
 
 
 @pytest.mark.parametrize("name", HALVES)
 def test_halves_without_the_instruction_are_converted(name):
     for schedule in anatune.space(HALVES[name], HOST, template="cpu").sample(3, seed=3):
-        found = anatune.verify(schedule)
-        assert found.ok, (found, schedule)
-        assert found.tolerance < 0.002
+        verification = anatune.verify(schedule)
+        assert verification.ok, (verification, schedule)
+        assert verification.tolerance < 0.002
 
 
 def test_conversions_of_other_processors():

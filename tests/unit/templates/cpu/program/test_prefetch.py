@@ -23,8 +23,8 @@ def lines_of_tile(height: int, width: int, x: int) -> set[int]:
 def test_new_lines_are_those_of_the_next_tile_alone():
     rows = [y * ROW + i * 16 for y in range(4) for i in range(2)]
     loops = [(3, ROW), (3, 16), (16, 1)]
-    found = new_lines(rows, loops, 2 * 16, 4)
-    assert {line // 16 for line in found} == lines_of_tile(4, 2, 2) - lines_of_tile(4, 2, 0)
+    lines = new_lines(rows, loops, 2 * 16, 4)
+    assert {line // 16 for line in lines} == lines_of_tile(4, 2, 2) - lines_of_tile(4, 2, 0)
 
 
 def test_few_runs_are_left_to_the_hardware():
@@ -87,7 +87,7 @@ def streaming(depth: int) -> Schedule:
 def test_calls_of_a_block_ask_for_the_whole_next_one():
     kernels = Kernels(streaming(512))
     layout = kernels.layouts[1]
-    asked: list[int] = []
+    prefetched: list[int] = []
     for number, parts in enumerate(kernels.tiles()):
         sizes = {axis: part.size for axis, part in parts.items()}
         stream = kernels.microkernel(f"k{number}", parts).operands[1].stream
@@ -95,16 +95,16 @@ def test_calls_of_a_block_ask_for_the_whole_next_one():
         assert stream.shares == {"i": stream.num_lines * 16}
         for call in range(parts["i"].count):
             first = layout.call_stride("j", 0, sizes) + stream.distance + call * stream.shares["i"]
-            asked += range(first // 16, first // 16 + stream.num_lines)
+            prefetched += range(first // 16, first // 16 + stream.num_lines)
     block = 512 * 32 // 16
-    assert set(range(block, 2 * block)) <= set(asked)
-    assert len(asked) == len(set(asked)) < 1.02 * block
+    assert set(range(block, 2 * block)) <= set(prefetched)
+    assert len(prefetched) == len(set(prefetched)) < 1.02 * block
 
 
 def test_what_stays_in_the_l2_cache_is_not_asked_for():
     kernels = Kernels(streaming(64))
-    found = [kernels.microkernel("k", parts) for parts in kernels.tiles()]
-    assert [operand.stream for kernel in found for operand in kernel.operands] == [None] * 2 * len(found)
+    microkernels = [kernels.microkernel("k", parts) for parts in kernels.tiles()]
+    assert [operand.stream for kernel in microkernels for operand in kernel.operands] == [None] * 2 * len(microkernels)
 
 
 def test_lines_of_a_stream_are_spread_over_the_steps():

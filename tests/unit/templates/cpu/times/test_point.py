@@ -51,11 +51,11 @@ def test_traffic_equals_a_plain_walk() -> None:
     points[:, columns["pack.A"]] = points[:, columns["pack.B"]] = 1
     points[:, columns["parallel"]] = 0
     evaluated = model.evaluate(points)
-    for at, point in enumerate(points):
+    for number, point in enumerate(points):
         expected = naive_traffic(model, point)
         for level, value in zip(("l1", "l2", "l3"), expected, strict=True):
             # C is never packed here: its rows of partial cache lines may only add
-            assert evaluated.columns[f"{level}_bytes"][at] >= value * (1 - 1e-9)
+            assert evaluated.columns[f"{level}_bytes"][number] >= value * (1 - 1e-9)
     whole = (points[:, columns["j.register"]] % 16 == 0).nonzero()[0]
     assert len(whole) > 10
     close = [np.isclose(evaluated.columns["l1_bytes"][at], naive_traffic(model, points[at])[0]) for at in whole]

@@ -207,15 +207,15 @@ def test_other_schedules_are_not_the_templates():
 @pytest.mark.skipif(shutil.which("cc") is None or shutil.which("objcopy") is None, reason="needs a C compiler")
 def test_an_exported_library_computes_it(tmp_path):
     schedule = schedule_of("odd", "NCHW", 4)
-    made = write_c_library(schedule, "conv", tmp_path, threads=1)
-    assert [function.name for function in made.functions] == ["conv", "conv_pack_weight", "conv_packed"]
-    library = ctypes.CDLL(str(tmp_path / made.library))
+    library_files = write_c_library(schedule, "conv", tmp_path, threads=1)
+    assert [function.name for function in library_files.functions] == ["conv", "conv_pack_weight", "conv_packed"]
+    library = ctypes.CDLL(str(tmp_path / library_files.library))
     inputs = random_inputs(schedule.workload, seed=5)
     want = expected(schedule.workload, inputs)
     blocks = {access.tensor: Block("float32", access.shape) for access in schedule.workload.tensors}
     for name, array in inputs.items():
         blocks[name].array[...] = array
-    packed = Block("float32", made.functions[1].arguments[1].shape)
+    packed = Block("float32", library_files.functions[1].arguments[1].shape)
 
     def call(function, *arguments):
         places = [ctypes.c_void_p(block.array.ctypes.data) for block in arguments]
