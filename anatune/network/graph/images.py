@@ -10,14 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from anatune.network.graph.building import (
-    along,
+    axis_indices,
     cast,
     constant,
     elementwise,
+    gather_rows,
     matmul,
     permute,
     reshape,
-    rows_at,
     sliced,
     taken,
     where,
@@ -195,9 +195,9 @@ def grid_sampled(
         else:
             place = elementwise("divide", elementwise("subtract", elementwise("multiply", place, size), 1.0), 2.0)
         taps.append(_taps(place, size, mode, padding, is_aligned, clips_first))
-    first, total = along(0, 1 + len(outputs), batch), None
+    first, total = axis_indices(0, 1 + len(outputs), batch), None
     for chosen in itertools.product(*taps):
-        part = weighted(rows_at(image, [first, *(place for place, _ in chosen)]), [weight for _, weight in chosen])
+        part = weighted(gather_rows(image, [first, *(place for place, _ in chosen)]), [weight for _, weight in chosen])
         total = part if total is None else elementwise("add", total, part)
     assert total is not None
     return cast(permute(total, (0, rank - 1, *range(1, rank - 1))), kind.dtype)

@@ -187,21 +187,21 @@ class Operator:
         return self.name.removeprefix("nn.")
 
 
-def _broadcast(*arguments: Argument, **_: object) -> TensorType:
+def _broadcast_type(*arguments: Argument, **_: object) -> TensorType:
     """Return the type of an operator on elements: operands have the dtype of the first one, or are numbers."""
     kinds = [tensor_type(argument) for argument in arguments if isinstance(argument, Value)]
     return TensorType(np.broadcast_shapes(*(kind.shape for kind in kinds)), kinds[0].dtype)
 
 
-def _comparison(*arguments: Argument, **_: object) -> TensorType:
-    return _broadcast(*arguments)._replace(dtype="bool")
+def _comparison_type(*arguments: Argument, **_: object) -> TensorType:
+    return _broadcast_type(*arguments)._replace(dtype="bool")
 
 
-def _reshaped(data: Value, shape: Shape) -> TensorType:
+def _reshape_type(data: Value, shape: Shape) -> TensorType:
     return TensorType(tuple(shape), tensor_type(data).dtype)
 
 
-def _permuted(data: Value, *, axes: tuple[int, ...]) -> TensorType:
+def _permute_type(data: Value, *, axes: tuple[int, ...]) -> TensorType:
     kind = tensor_type(data)
     return TensorType(tuple(kind.shape[axis] for axis in axes), kind.dtype)
 
@@ -216,7 +216,7 @@ def _elementwise(
 ) -> Operator:
     """Return an operator on elements that has any order of dimensions."""
     return Operator(
-        name, compute, _broadcast, layout="elementwise", fused_into=fused_into, commutes=commutes,
+        name, compute, _broadcast_type, layout="elementwise", fused_into=fused_into, commutes=commutes,
         spells_activations=spells,
     )  # fmt: skip
 
@@ -247,20 +247,20 @@ _ENTRIES = (
     _elementwise("tanh", np.tanh, spells=True),
     Operator("astype", np.asarray, kind=f"{_ATTRS}AstypeAttrs", is_conversion=True),
     *(
-        Operator(name, getattr(np, f"arc{name[1:]}" if name.startswith("a") else name), _broadcast)
+        Operator(name, getattr(np, f"arc{name[1:]}" if name.startswith("a") else name), _broadcast_type)
         for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan")
     ),
-    Operator("bitwise_not", np.bitwise_not, _broadcast),
-    Operator("ceil", np.ceil, _broadcast),
-    *(Operator(name, getattr(np, name), _broadcast) for name in ("copysign", "exp2", "hypot", "log10", "log2")),
-    Operator("atan2", np.arctan2, _broadcast),
-    Operator("isfinite", np.isfinite, _comparison),
-    Operator("isinf", np.isinf, _comparison),
-    Operator("isnan", np.isnan, _comparison),
-    Operator("logical_not", np.logical_not, _comparison),
-    Operator("round", np.round, _broadcast),
-    Operator("sign", meanings.sign, _broadcast),
-    Operator("trunc", np.trunc, _broadcast),
+    Operator("bitwise_not", np.bitwise_not, _broadcast_type),
+    Operator("ceil", np.ceil, _broadcast_type),
+    *(Operator(name, getattr(np, name), _broadcast_type) for name in ("copysign", "exp2", "hypot", "log10", "log2")),
+    Operator("atan2", np.arctan2, _broadcast_type),
+    Operator("isfinite", np.isfinite, _comparison_type),
+    Operator("isinf", np.isinf, _comparison_type),
+    Operator("isnan", np.isnan, _comparison_type),
+    Operator("logical_not", np.logical_not, _comparison_type),
+    Operator("round", np.round, _broadcast_type),
+    Operator("sign", meanings.sign, _broadcast_type),
+    Operator("trunc", np.trunc, _broadcast_type),
     # Functions of two or three numbers.
     _elementwise("add", np.add, commutes=True, spells=True),
     _elementwise("divide", np.divide, spells=True),
@@ -269,23 +269,23 @@ _ENTRIES = (
     _elementwise("multiply", np.multiply, commutes=True, spells=True),
     _elementwise("power", np.power, spells=True),
     _elementwise("subtract", np.subtract, spells=True),
-    Operator("bitwise_and", np.bitwise_and, _broadcast),
-    Operator("bitwise_or", np.bitwise_or, _broadcast),
-    Operator("bitwise_xor", np.bitwise_xor, _broadcast),
-    Operator("equal", np.equal, _comparison),
-    Operator("floor_divide", np.floor_divide, _broadcast),
-    Operator("floor_mod", np.mod, _broadcast),
-    Operator("greater", np.greater, _comparison),
-    Operator("greater_equal", np.greater_equal, _comparison),
-    Operator("left_shift", np.left_shift, _broadcast),
-    Operator("less", np.less, _comparison),
-    Operator("less_equal", np.less_equal, _comparison),
-    Operator("logical_and", np.logical_and, _comparison),
-    Operator("logical_or", np.logical_or, _comparison),
-    Operator("logical_xor", np.logical_xor, _comparison),
-    Operator("mod", np.fmod, _broadcast),
-    Operator("not_equal", np.not_equal, _comparison),
-    Operator("right_shift", np.right_shift, _broadcast),
+    Operator("bitwise_and", np.bitwise_and, _broadcast_type),
+    Operator("bitwise_or", np.bitwise_or, _broadcast_type),
+    Operator("bitwise_xor", np.bitwise_xor, _broadcast_type),
+    Operator("equal", np.equal, _comparison_type),
+    Operator("floor_divide", np.floor_divide, _broadcast_type),
+    Operator("floor_mod", np.mod, _broadcast_type),
+    Operator("greater", np.greater, _comparison_type),
+    Operator("greater_equal", np.greater_equal, _comparison_type),
+    Operator("left_shift", np.left_shift, _broadcast_type),
+    Operator("less", np.less, _comparison_type),
+    Operator("less_equal", np.less_equal, _comparison_type),
+    Operator("logical_and", np.logical_and, _comparison_type),
+    Operator("logical_or", np.logical_or, _comparison_type),
+    Operator("logical_xor", np.logical_xor, _comparison_type),
+    Operator("mod", np.fmod, _broadcast_type),
+    Operator("not_equal", np.not_equal, _comparison_type),
+    Operator("right_shift", np.right_shift, _broadcast_type),
     Operator("where", np.where),
     # Numbers with scales.
     Operator(QUANTIZE, meanings.quantize, layout="elementwise"),
@@ -311,7 +311,7 @@ _ENTRIES = (
     Operator("nn.softmax", meanings.softmax, kind=f"{_ATTRS}SoftmaxAttrs", own=SOFTMAX),
     Operator("prod", np.prod, kind=_STATISTICS),
     Operator("std", np.std),
-    Operator("topk", meanings.top_places, kind=f"{_ATTRS}TopKAttrs"),
+    Operator("topk", meanings.top_indices, kind=f"{_ATTRS}TopKAttrs"),
     Operator("variance", np.var, layout="reduction"),
     # Pools.
     *(
@@ -335,9 +335,9 @@ _ENTRIES = (
     Operator("index_tensor", lambda array, indices: array[tuple(indices)]),
     Operator("nn.batch_flatten", is_reshape=True),
     Operator("nn.pad", meanings.pad, kind=f"{_ATTRS}PadAttrs"),
-    Operator("permute_dims", np.transpose, _permuted, f"{_ATTRS}PermuteDimsAttrs"),
+    Operator("permute_dims", np.transpose, _permute_type, f"{_ATTRS}PermuteDimsAttrs"),
     Operator("repeat", np.repeat),
-    Operator("reshape", np.reshape, _reshaped, is_conversion=True),
+    Operator("reshape", np.reshape, _reshape_type, is_conversion=True),
     Operator("scatter_elements", meanings.scatter_elements, kind=f"{_ATTRS}ScatterElementsAttrs", own=SCATTER),
     Operator("split", kind=f"{_ATTRS}SplitAttrs"),
     Operator("squeeze", np.squeeze, is_reshape=True),

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from anatune.network.graph.building import (
-    along,
     arg_extreme,
+    axis_indices,
     broadcast,
     cast,
     concat,
@@ -114,7 +114,7 @@ def with_rounds(graph: Graph) -> Graph:
         is_last = own.attributes["axis"] % rank == rank - 1 and counts[:-1] == shape[:-1]
         if not is_last or counts[-1] > _MOST_ROUNDS or shape[-1] > _MOST_CHOICES or dtype != "float32":
             return own
-        number = along(-1, rank, shape[-1])
+        number = axis_indices(-1, rank, shape[-1])
         if own.op == "scatter_elements":
             if own.attributes["reduction"] != "update":
                 return own

@@ -8,7 +8,7 @@ from anatune.errors import WorkloadError
 from anatune.network.graph.building import cast, made, reshape
 from anatune.network.graph.einsums import product
 from anatune.network.graph.integers.scaled import scale_of
-from anatune.network.graph.meanings import in_bytes, scaled_weights
+from anatune.network.graph.meanings import pack_bits, scaled_weights
 from anatune.network.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, rewritten, tensor_type
 
 __all__ = ["GROUPS", "gguf_weights", "scaled_product", "unpacked_products", "with_byte_weights"]
@@ -120,7 +120,7 @@ def _of_groups(node: Node) -> Value | None:
         return None
     above = 1 << (bits - 1)
     whole, zeros = (whole + above).astype(np.uint8), (zeros + above).astype(np.uint8)
-    return scaled_product(data, in_bytes(whole, bits), scales, zeros if np.any(zeros != above) else None, bits=bits)
+    return scaled_product(data, pack_bits(whole, bits), scales, zeros if np.any(zeros != above) else None, bits=bits)
 
 
 def _as_bytes(weight: Value) -> Array | None:
@@ -168,4 +168,4 @@ def gguf_weights(blocks: bytes | Array, columns: int, *, bits: int) -> tuple[Arr
     if bits == 8:
         return numbers ^ np.uint8(128), scales
     whole = np.concatenate([numbers & 15, numbers >> 4], axis=-1)
-    return in_bytes(whole, 4), scales
+    return pack_bits(whole, 4), scales

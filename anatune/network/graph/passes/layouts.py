@@ -29,7 +29,7 @@ from anatune.network.graph.nodes import (
     values_in,
 )
 from anatune.network.graph.operators import CONVOLUTION, operator_of
-from anatune.network.graph.orders import IMAGE_RANKS, block_of, image_sizes, typed_in
+from anatune.network.graph.orders import IMAGE_RANKS, block_size, image_sizes, reorder_type
 from anatune.network.graph.passes.simplify import permuted, reshaped
 from anatune.network.graph.products import is_depthwise
 
@@ -234,7 +234,7 @@ def _keeps_shape(node: Node, form: Form) -> bool:
 
 def _elementwise(node: Node, arguments: tuple[Argument, ...], form: Form, **changed: object) -> Node:
     """Return the operator on arguments in a form's orders; its result has the form's, too."""
-    return node.of(arguments, typed_in(tensor_type(node), form.written), **changed)
+    return node.of(arguments, reorder_type(tensor_type(node), form.written), **changed)
 
 
 def _is_plain_pool(node: Node, form: Form) -> bool:
@@ -316,19 +316,19 @@ def reordered(value: Value, before: Order, after: Order) -> Value:
         return reordered(reordered(value, before, CHANNELS_FIRST), CHANNELS_FIRST, after)
     plain = TensorType(image_sizes(tensor_type(value), before), tensor_type(value).dtype)
     batch, channels, *image = plain.shape
-    block = block_of(channels, before if before.block else after)
+    block = block_size(channels, before if before.block else after)
     sizes = {"n": batch, "c": channels // block, "b": block} | {str(at): size for at, size in enumerate(image)}
     names, wanted = (
         [name for name in _names(order, len(image)) if name != "b" or block > 1] for order in (before, after)
     )
     split = reshaped(value, tuple(sizes[name] for name in names))
     turned = permuted_value(split, tuple(names.index(name) for name in wanted))
-    return reshaped(turned, typed_in(plain, after).shape)
+    return reshaped(turned, reorder_type(plain, after).shape)
 
 
 def reordered_in_place(kind: TensorType, before: Order, after: Order) -> bool:
     """Whether nothing moves in memory when a tensor, of a type with its channels first, goes to another order."""
-    made = reordered(Input("", typed_in(kind, before)), before, after)
+    made = reordered(Input("", reorder_type(kind, before)), before, after)
     while isinstance(made, Node) and made.op == "reshape":
         made = made.arguments[0]
     return isinstance(made, Input)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anatune.network.graph import building
-from anatune.network.graph.folding import concatenated
+from anatune.network.graph.folding import concatenate
 from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type
 from anatune.network.graph.operators import (
     ATTENTION,
@@ -291,7 +291,7 @@ def _moved(place: Place, width: int, wider: int, start: int) -> Place:
 def _side_by_side(group: Sequence[Node], data: Value) -> Node:
     """Return the products of a group side by side, with the steps that all of them have."""
     operands = [
-        Constant(concatenated([constant.array for constant in constants], -1))
+        Constant(concatenate([constant.array for constant in constants], -1))
         for constants in zip(*(node.arguments[1:] for node in group), strict=True)
     ]
     steps = [_steps(node) for node in group]

@@ -14,12 +14,11 @@ import numpy as np
 from anatune.network.graph.building import (
     broadcast,
     cast,
+    clamp_indices,
     concat,
     constant,
     elementwise,
-    gathered,
-    in_float32,
-    inside,
+    gather,
     layer_norm,
     matmul,
     padded,
@@ -31,6 +30,7 @@ from anatune.network.graph.building import (
     softmax,
     taken,
     where,
+    widen_to_float32,
 )
 from anatune.network.graph.einsums import product
 from anatune.network.graph.nodes import Constant, Value, tensor_type
@@ -147,18 +147,18 @@ def _attention(call: Call) -> Sequence[Value]:
     if call.get(4) is not None and call.get(5) is not None:
         key, value = concat([call[4], key], 2), concat([call[5], value], 2)
     dtype = call.kind().dtype
-    wide = tensor_type(in_float32(query)).dtype
+    wide = tensor_type(widen_to_float32(query)).dtype
     (_, heads, rows, _), (_, groups, keys, _) = tensor_type(query).shape, tensor_type(key).shape
     if not groups or heads % groups:
         raise RefusedError(f"has {heads} heads of queries and {groups} of keys, expected a multiple of them")
     bias = _bias(call, rows, keys, wide)
-    queries = in_float32(query)
+    queries = widen_to_float32(query)
     if heads != groups:
         queries = _grouped(queries, heads, groups, rows)
         bias = None if bias is None else _grouped(bias, heads, groups, rows)
-    raw, scores = _scores(queries, in_float32(key), own.get("scale"), own["softcap"])
+    raw, scores = _scores(queries, widen_to_float32(key), own.get("scale"), own["softcap"])
     weights = _weights(scores, bias, "float64" if own.get("softmax_precision") == _FLOAT64 else wide)
-    found = reshape(matmul(weights, in_float32(value)), (*tensor_type(query).shape[:3], -1))
+    found = reshape(matmul(weights, widen_to_float32(value)), (*tensor_type(query).shape[:3], -1))
     outputs = [_by_rows(found) if is_flat else found, key, value]
     if len(call.outputs) > 3 and call.outputs[3]:
         biased = scores if bias is None else elementwise("add", scores, bias)
@@ -210,7 +210,7 @@ def _of_words(
     queries up to it; the last query sees all keys, as in onnxruntime's code for CPUs.
     """
     own = call.attributes
-    query, key, value = (in_float32(one) for one in states)
+    query, key, value = (widen_to_float32(one) for one in states)
     (batch, _, rows, _), keys, dtype = tensor_type(query).shape, tensor_type(key).shape[2], tensor_type(query).dtype
     hidden = _masked(mask, (batch, rows, keys), own["mask_filter_value"], dtype)
     causal = None
@@ -219,7 +219,7 @@ def _of_words(
         seen = np.arange(keys) <= np.append(np.arange(rows - 1) + begin, keys)[:, None]
         causal = constant(np.where(seen, 0.0, -np.inf), dtype)
     _, scores = _scores(query, key, own.get("scale") or None, 0.0)
-    total = _added(None if bias is None else in_float32(bias), hidden, causal)
+    total = _added(None if bias is None else widen_to_float32(bias), hidden, causal)
     found = softmax(scores if total is None else elementwise("add", scores, total), -1)
     return cast(_by_rows(matmul(found, value)), call.kind().dtype), scores
 
@@ -354,22 +354,22 @@ def _paged_attention(call: Call) -> Sequence[Value]:
     (batch, pages) = call.kind(7).shape
     later = sliced(begins, [0], [1], [batch + 1])  # where the next sequence begins
     is_behind = elementwise("less_equal", reshape(later, (1, batch)), reshape(token, (tokens, 1)))
-    sequence = inside(reduced("sum", cast(is_behind, "int64"), [1], keepdims=False), batch)
+    sequence = clamp_indices(reduced("sum", cast(is_behind, "int64"), [1], keepdims=False), batch)
     before = elementwise("subtract", taken(cast(call[6], "int64"), sequence, 0), taken(begins, sequence, 0))
     place = elementwise("add", before, token)
-    queries, keys, values = (in_float32(_of_tokens(one, tokens)) for one in parts)
+    queries, keys, values = (widen_to_float32(_of_tokens(one, tokens)) for one in parts)
     if own.get("do_rotary"):
-        positions = (reshape(place, (1, tokens)), in_float32(call[8]), in_float32(call[9]))
+        positions = (reshape(place, (1, tokens)), widen_to_float32(call[8]), widen_to_float32(call[9]))
         named = {"interleaved": own.get("rotary_interleaved", 0)}
         queries, keys = (
             _rotated(replace(call, inputs=(data, *positions), attributes=Attributes({**named, "num_heads": count})))
             for data, count in ((queries, heads), (keys, groups))
         )
-    tables = taken(inside(call[7], pool), sequence, 0)  # (tokens, pages)
-    at = inside(elementwise("floor_divide", place, page), pages)
+    tables = taken(clamp_indices(call[7], pool), sequence, 0)  # (tokens, pages)
+    at = clamp_indices(elementwise("floor_divide", place, page), pages)
     slot = elementwise("floor_mod", place, page)
     row = elementwise(
-        "add", elementwise("multiply", reshape(gathered(tables, reshape(at, (tokens, 1)), 1), (tokens,)), page), slot
+        "add", elementwise("multiply", reshape(gather(tables, reshape(at, (tokens, 1)), 1), (tokens,)), page), slot
     )
     caches = []
     for cache, made in ((call[3], keys), (call[4], values)):
@@ -377,7 +377,7 @@ def _paged_attention(call: Call) -> Sequence[Value]:
         rows_at = broadcast(reshape(row, (tokens, 1, 1)), (tokens, groups, size))
         flat = scattered(reshape(cache, (pool * page, groups, size)), rows_at, rows, 0, "update")
         caches.append(reshape(flat, (pool, page, groups, size)))
-    held = (in_float32(reshape(taken(one, tables, 0), (tokens, pages * page, groups, size))) for one in caches)
+    held = (widen_to_float32(reshape(taken(one, tables, 0), (tokens, pages * page, groups, size))) for one in caches)
     alike = (tokens, groups, heads // groups, pages * page, size)  # heads that share keys
     turned = [reshape(permute(one, (0, 2, 1, 3)), (tokens, groups, 1, pages * page, size)) for one in held]
     keys, values = (reshape(broadcast(one, alike), (tokens, heads, pages * page, size)) for one in turned)

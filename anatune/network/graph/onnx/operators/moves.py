@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anatune.network.graph.building import (
-    along,
+    axis_indices,
     broadcast,
     cast,
     concat,
@@ -195,7 +195,7 @@ def _trilu(call: Call) -> Value:
     if diagonal is None or isinstance(diagonal, Constant):
         number = 0 if diagonal is None else diagonal.array.item()
         return made("triu" if is_upper else "tril", (call[0], Scalar(number, "int64")), kind)
-    rows, columns = (along(axis, 2, kind.shape[axis]) for axis in (-2, -1))
+    rows, columns = (axis_indices(axis, 2, kind.shape[axis]) for axis in (-2, -1))
     first = elementwise("add", rows, reshape(diagonal, ()))
     kept = elementwise("greater_equal" if is_upper else "less_equal", columns, first)
     return where(kept, call[0], constant(0, kind.dtype))

@@ -8,22 +8,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from anatune.network.graph.building import (
-    along,
+    axis_indices,
     broadcast,
     cast,
+    clamp_indices,
     constant,
     elementwise,
-    flat_places,
-    from_start,
-    gathered,
-    inside,
+    flatten_indices,
+    gather,
+    gather_rows,
     permute,
     reshape,
-    rows_at,
     scattered,
     sliced,
     taken,
     where,
+    wrap_negative_indices,
 )
 from anatune.network.graph.nodes import Value
 from anatune.network.graph.onnx.call import Call, Convert, RefusedError, check_table
@@ -42,7 +42,7 @@ def _check_others(call: Call, axis: int) -> None:
 
 def _gather(call: Call) -> Value:
     axis = call.attributes["axis"]
-    return taken(call[0], from_start(call[1], call.kind().shape[axis]), axis)
+    return taken(call[0], wrap_negative_indices(call[1], call.kind().shape[axis]), axis)
 
 
 def _gather_elements(call: Call) -> Value:
@@ -51,23 +51,23 @@ def _gather_elements(call: Call) -> Value:
     _check_others(call, axis)
     others = [place for place in range(call.rank) if place != axis]
     data = sliced(call[0], others, [0] * len(others), [shape[place] for place in others])
-    places = inside(call[1], call.kind().shape[axis])
-    return gathered(data, places, axis)
+    places = clamp_indices(call[1], call.kind().shape[axis])
+    return gather(data, places, axis)
 
 
 def _columns(call: Call, batch: int = 0) -> list[Value]:
     """Return the places of tuples of indices, of batches in front too, each of the shape that the tuples have."""
     *shape, count = call.kind(1).shape
     sizes = call.kind().shape
-    places = [along(axis, len(shape), sizes[axis]) for axis in range(batch)]
+    places = [axis_indices(axis, len(shape), sizes[axis]) for axis in range(batch)]
     for place in range(count):
         column = reshape(sliced(call[1], [len(shape)], [place], [place + 1]), shape)
-        places.append(inside(column, sizes[batch + place]))
+        places.append(clamp_indices(column, sizes[batch + place]))
     return places
 
 
 def _gather_nd(call: Call) -> Value:
-    return rows_at(call[0], _columns(call, call.attributes.get("batch_dims", 0)))
+    return gather_rows(call[0], _columns(call, call.attributes.get("batch_dims", 0)))
 
 
 _REDUCTIONS = {"none": "update"}
@@ -86,11 +86,11 @@ def _scatter_elements(call: Call) -> Value:
         raise RefusedError(f"has indices {call.kind(1)} for updates {call.kind(2)}, expected as many")
     if not math.prod(shape):
         return call[0]
-    places = inside(call[1], kind.shape[axis])
+    places = clamp_indices(call[1], kind.shape[axis])
     if all(size == kind.shape[place] for place, size in enumerate(shape) if place != axis):
         return scattered(call[0], places, call[2], axis, _reduction(call))
-    own = [places if place == axis else along(place, call.rank, size) for place, size in enumerate(shape)]
-    flat = reshape(flat_places(own, kind.shape), (-1,))
+    own = [places if place == axis else axis_indices(place, call.rank, size) for place, size in enumerate(shape)]
+    flat = reshape(flatten_indices(own, kind.shape), (-1,))
     found = scattered(reshape(call[0], (-1,)), flat, reshape(call[2], (-1,)), 0, _reduction(call))
     return reshape(found, kind.shape)
 
@@ -101,7 +101,7 @@ def _scatter_nd(call: Call) -> Value:
     rows, length, places = math.prod(kind.shape[:count]), math.prod(kind.shape[count:]), math.prod(shape)
     if not places * length:
         return call[0]
-    flat = broadcast(reshape(flat_places(_columns(call), kind.shape[:count]), (places, 1)), (places, length))
+    flat = broadcast(reshape(flatten_indices(_columns(call), kind.shape[:count]), (places, 1)), (places, length))
     data, updates = reshape(call[0], (rows, length)), reshape(call[2], (places, length))
     return reshape(scattered(data, flat, updates, 0, _reduction(call)), kind.shape)
 
@@ -111,14 +111,14 @@ def _tensor_scatter(call: Call) -> Value:
     kind, axis = call.kind(), call.attributes["axis"] % call.rank
     size, count = kind.shape[axis], call.kind(1).shape[axis]
     begins = constant(np.zeros(kind.shape[0]), "int64") if call.get(2) is None else cast(call[2], "int64")
-    row = elementwise("subtract", along(1, 2, size), reshape(begins, (-1, 1)))
+    row = elementwise("subtract", axis_indices(1, 2, size), reshape(begins, (-1, 1)))
     if call.attributes["mode"] == "circular":
         row = elementwise("floor_mod", row, size)
     is_new = elementwise("logical_and", elementwise("greater_equal", row, 0), elementwise("less", row, count))
     order = (0, axis, *(place for place in range(1, call.rank) if place != axis))
     updates = permute(call[1], order)
     inside = elementwise("minimum", elementwise("maximum", row, 0), count - 1)
-    new = permute(rows_at(updates, [along(0, 2, kind.shape[0]), inside]), np.argsort(order).tolist())
+    new = permute(gather_rows(updates, [axis_indices(0, 2, kind.shape[0]), inside]), np.argsort(order).tolist())
     sizes = [s if place in (0, axis) else 1 for place, s in enumerate(kind.shape)]
     return where(reshape(is_new, sizes), new, call[0])
 
@@ -129,9 +129,9 @@ def _one_hot(call: Call) -> Value:
     check_table(depth)
     rank = call.rank + 1
     axis, values = call.attributes["axis"] % rank, call[2]
-    places = from_start(call[0], depth)
+    places = wrap_negative_indices(call[0], depth)
     shape = list(call.kind().shape)
-    is_here = elementwise("equal", reshape(places, (*shape[:axis], 1, *shape[axis:])), along(axis, rank, depth))
+    is_here = elementwise("equal", reshape(places, (*shape[:axis], 1, *shape[axis:])), axis_indices(axis, rank, depth))
     off, on = (reshape(sliced(values, [0], [place], [place + 1]), ()) for place in (0, 1))
     return where(is_here, on, off)
 
@@ -141,10 +141,10 @@ def _reverse_sequence(call: Call) -> Value:
     batch, time = call.attributes["batch_axis"], call.attributes["time_axis"]
     order = (batch, time, *range(2, call.rank))
     count, steps = call.kind().shape[batch], call.kind().shape[time]
-    lengths, place = reshape(cast(call[1], "int64"), (-1, 1)), along(1, 2, steps)
+    lengths, place = reshape(cast(call[1], "int64"), (-1, 1)), axis_indices(1, 2, steps)
     turned = elementwise("subtract", elementwise("subtract", lengths, 1), place)
     places = where(elementwise("less", place, lengths), turned, place)
-    return permute(rows_at(permute(call[0], order), [along(0, 2, count), places]), order)
+    return permute(gather_rows(permute(call[0], order), [axis_indices(0, 2, count), places]), order)
 
 
 def _non_zero(call: Call) -> Value:

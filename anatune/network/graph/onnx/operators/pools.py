@@ -13,10 +13,9 @@ from anatune.network.graph.building import (
     arg_extreme,
     broadcast,
     cast,
+    clamp_indices,
     constant,
     elementwise,
-    in_float32,
-    inside,
     padded,
     permute,
     pool,
@@ -24,6 +23,7 @@ from anatune.network.graph.building import (
     reshape,
     scattered,
     taken,
+    widen_to_float32,
 )
 from anatune.network.graph.nodes import HALVES, Array, Value, tensor_type
 from anatune.network.graph.onnx.call import Call, Convert, RefusedError
@@ -217,7 +217,7 @@ def _lp_pool(call: Call) -> Value:
 def _of_image(word: str) -> Convert:
     """Return what reads a reduction of whole images."""
     return lambda call: cast(
-        reduced(word, in_float32(call[0]) if word == "mean" else call[0], range(2, call.rank), keepdims=True),
+        reduced(word, widen_to_float32(call[0]) if word == "mean" else call[0], range(2, call.rank), keepdims=True),
         call.kind().dtype,
     )
 
@@ -242,7 +242,9 @@ def _max_unpool(call: Call) -> Value:
     ]
     shape = (batch, channels, *own)
     zeros = broadcast(constant(0, dtype), (math.prod(shape),))
-    found = scattered(zeros, inside(reshape(call[1], (-1,)), math.prod(shape)), reshape(call[0], (-1,)), 0, "update")
+    found = scattered(
+        zeros, clamp_indices(reshape(call[1], (-1,)), math.prod(shape)), reshape(call[0], (-1,)), 0, "update"
+    )
     found = reshape(found, shape)
     if call.get(2) is None:
         return found

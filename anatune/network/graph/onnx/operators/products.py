@@ -12,11 +12,11 @@ from anatune.network.graph.building import (
     constant,
     convolution,
     elementwise,
-    in_float32,
     permute,
     reshape,
     taken,
     where,
+    widen_to_float32,
 )
 from anatune.network.graph.einsums import einsum, product
 from anatune.network.graph.nodes import Value, tensor_type
@@ -43,12 +43,12 @@ def _scaled(value: Value, factor: float) -> Value:
 
 def _gemm(call: Call) -> Value:
     own, dtype = call.attributes, call.kind().dtype
-    first, second = in_float32(call[0]), in_float32(call[1])
+    first, second = widen_to_float32(call[0]), widen_to_float32(call[1])
     first = _turned(first) if own["transA"] else first
     second = _turned(second) if own["transB"] else second
     found = product(first, _scaled(second, own["alpha"]))
     if call.get(2) is not None and own["beta"] != 0:
-        found = elementwise("add", found, _scaled(in_float32(call[2]), own["beta"]))
+        found = elementwise("add", found, _scaled(widen_to_float32(call[2]), own["beta"]))
     return cast(found, dtype)
 
 
@@ -67,7 +67,7 @@ def _fused_matmul(call: Call) -> Value:
 def _einsum(call: Call) -> Value:
     values = [call[place] for place in range(len(call.inputs))]
     dtype = call.kind().dtype
-    return cast(einsum(call.attributes["equation"], [in_float32(value) for value in values]), dtype)
+    return cast(einsum(call.attributes["equation"], [widen_to_float32(value) for value in values]), dtype)
 
 
 def _along_channels(bias: Value, rank: int) -> Value:
@@ -83,11 +83,11 @@ def convolved(data: Value, weight: Value, bias: Value | None, windows: Windows, 
         raise RefusedError(f"has {channels} channels and {outputs} outputs in {groups} groups of {own} channels")
     dtype = tensor_type(data).dtype
     found = convolution(
-        in_float32(data), in_float32(weight), strides=windows.strides, padding=windows.padding,
+        widen_to_float32(data), widen_to_float32(weight), strides=windows.strides, padding=windows.padding,
         dilation=windows.dilation, groups=groups,
     )  # fmt: skip
     if bias is not None:
-        found = elementwise("add", found, _along_channels(in_float32(bias), len(sizes)))
+        found = elementwise("add", found, _along_channels(widen_to_float32(bias), len(sizes)))
     return cast(found, dtype)
 
 
@@ -116,7 +116,7 @@ def _transposed(call: Call) -> Value:
         padding = [0] * 2 * rank
     bias = call.get(2)
     found = transposed_convolution(
-        in_float32(call[0]), in_float32(call[1]), None if bias is None else in_float32(bias),
+        widen_to_float32(call[0]), widen_to_float32(call[1]), None if bias is None else widen_to_float32(bias),
         strides=strides, padding=padding, output_padding=more, dilation=dilation, groups=own["group"],
     )  # fmt: skip
     return cast(found, call.kind().dtype)
@@ -133,8 +133,8 @@ def _deformed(call: Call) -> Value:
     groups, parts, count = own["group"], own["offset_group"], int(np.prod(taps))
     windows = windows_of(call, taps)
     image = windows.outputs(sizes)
-    dtype = tensor_type(in_float32(call[0])).dtype
-    offsets = reshape(in_float32(call[2]), (batch, parts, count, rank, *image))
+    dtype = tensor_type(widen_to_float32(call[0])).dtype
+    offsets = reshape(widen_to_float32(call[2]), (batch, parts, count, rank, *image))
     grid = np.indices((*taps, *image)).reshape(2 * rank, count, *image)
     places = [
         elementwise(
@@ -148,18 +148,18 @@ def _deformed(call: Call) -> Value:
         for axis in range(rank)
     ]
     data = permute(
-        reshape(in_float32(call[0]), (batch, parts, channels // parts, -1)), (0, 1, 3, 2)
+        reshape(widen_to_float32(call[0]), (batch, parts, channels // parts, -1)), (0, 1, 3, 2)
     )  # pixels, each with its channels
     found = _between(reshape(data, (-1, channels // parts)), places, sizes)
     if call.get(4) is not None:
-        factors = reshape(in_float32(call[4]), (batch, parts, count, *image, 1))
+        factors = reshape(widen_to_float32(call[4]), (batch, parts, count, *image, 1))
         found = elementwise("multiply", found, factors)
     found = permute(found, (0, 1, found_rank := len(tensor_type(found).shape) - 1, *range(2, found_rank)))
     columns = reshape(found, (batch, groups, depth * count, -1))
-    weight = reshape(in_float32(call[1]), (groups, outputs // groups, depth * count))
+    weight = reshape(widen_to_float32(call[1]), (groups, outputs // groups, depth * count))
     product_ = reshape(product(weight, columns), (batch, outputs, *image))
     if call.get(3) is not None:
-        product_ = elementwise("add", product_, _along_channels(in_float32(call[3]), rank))
+        product_ = elementwise("add", product_, _along_channels(widen_to_float32(call[3]), rank))
     return cast(product_, call.kind().dtype)
 
 

@@ -26,7 +26,7 @@ from anatune.network.graph.building import (
 from anatune.network.graph.einsums import product
 from anatune.network.graph.integers.few_bits import GROUPS, scaled_product
 from anatune.network.graph.integers.scaled import Scale, dequantized, known_scale, quantized
-from anatune.network.graph.meanings import in_bytes, unpacked
+from anatune.network.graph.meanings import pack_bits, unpacked
 from anatune.network.graph.nodes import Array, Constant, Value, tensor_type
 from anatune.network.graph.onnx.call import Call, Convert, RefusedError
 from anatune.network.graph.onnx.operators import elements, moves, pools, products, reductions
@@ -367,7 +367,7 @@ def _matmul_of_bits(call: Call) -> Value:
         if bits in (4, 8) and np.array_equal(np.bincount(groups), [block] * blocks):
             order = np.argsort(groups, kind="stable")
             numbers, groups = unpacked(packed, bits)[:, order], groups[order]
-            packed = in_bytes(numbers, bits)
+            packed = pack_bits(numbers, bits)
             data = taken_at(data, order, -1)
     is_apart = bool(np.all(np.diff(groups) >= 0))
     scales = call.known(2, "the scales").reshape(columns, blocks).astype(np.float32)

@@ -14,18 +14,18 @@ from anatune.network.graph.building import (
     constant,
     cumulative,
     elementwise,
-    gathered,
-    in_float32,
+    gather,
     layer_norm,
     padded,
     reduced,
     reshape,
     sliced,
     softmax,
-    standardised,
-    statistics,
+    standardise,
+    standardise_last,
     top_places,
     where,
+    widen_to_float32,
 )
 from anatune.network.graph.nodes import HALVES, Value, tensor_type
 from anatune.network.graph.onnx.call import Call, Convert, RefusedError
@@ -97,7 +97,7 @@ def _reduction(reduce: Reduce) -> Convert:
 def _arg(word: str) -> Convert:
     def read(call: Call) -> Value:
         axis, keepdims = call.attributes["axis"], bool(call.attributes["keepdims"])
-        value = in_float32(call[0])  # TVM compares no bfloat16
+        value = widen_to_float32(call[0])  # TVM compares no bfloat16
         if not call.attributes.get("select_last_index"):
             return arg_extreme(word, value, axis, keepdims=keepdims)
         last = call.kind().shape[axis] - 1
@@ -157,7 +157,7 @@ def _top_k(call: Call) -> Sequence[Value]:
     if kind.dtype == "uint64":  # which the runtime does not sort: in the same order as signed numbers
         keys = cast(elementwise("bitwise_xor", keys, constant(1 << 63, "uint64")), "int64")
     places = top_places(keys, count, axis, largest=bool(call.attributes.get("largest", 1)))
-    return [gathered(call[0], places, axis), places]
+    return [gather(call[0], places, axis), places]
 
 
 # ---- norms ----
@@ -197,8 +197,8 @@ def _batch_norm(call: Call) -> Sequence[Value]:
 
 
 def _instance_norm(call: Call) -> Value:
-    found = standardised(in_float32(call[0]), call.rank - 2, call.attributes["epsilon"])
-    factor, term = (_along_channels(in_float32(call[place]), call.rank) for place in (1, 2))
+    found = standardise_last(widen_to_float32(call[0]), call.rank - 2, call.attributes["epsilon"])
+    factor, term = (_along_channels(widen_to_float32(call[place]), call.rank) for place in (1, 2))
     return cast(elementwise("add", elementwise("multiply", found, factor), term), call.kind().dtype)
 
 
@@ -206,8 +206,8 @@ def _group_norm(call: Call) -> Value:
     """Return a group norm; factors and terms are of groups before version 21, then of channels."""
     kind, groups = call.kind(), call.attributes["num_groups"]
     batch, channels = kind.shape[:2]
-    value = in_float32(call[0])
-    found = standardised(reshape(value, (batch, groups, -1)), 1, call.attributes["epsilon"])
+    value = widen_to_float32(call[0])
+    found = standardise_last(reshape(value, (batch, groups, -1)), 1, call.attributes["epsilon"])
     steps = [cast(call[place], tensor_type(value).dtype) for place in (1, 2)]
     if tensor_type(steps[0]).shape[0] == groups != channels:
         steps = [
@@ -220,20 +220,20 @@ def _group_norm(call: Call) -> Value:
 def _layer_norm(call: Call) -> Sequence[Value]:
     kind, axis, epsilon = call.kind(), call.attributes["axis"] % call.rank, call.attributes["epsilon"]
     axes, sizes = range(axis, call.rank), call.kind().shape[axis:]
-    value = in_float32(call[0])
+    value = widen_to_float32(call[0])
     dtype = tensor_type(value).dtype
     factor = broadcast(cast(call[1], dtype), sizes)
     term = broadcast(cast(call[2], dtype) if call.get(2) is not None else constant(0, dtype), sizes)
     if tensor_type(factor).shape == tensor_type(term).shape == sizes:
         normed = layer_norm(value, factor, term, [place - call.rank for place in axes], epsilon)
     else:  # they vary along other dimensions, too
-        normed = statistics(value, axes, epsilon)[0]
+        normed = standardise(value, axes, epsilon)[0]
         normed = elementwise("add", elementwise("multiply", normed, factor), term)
     if tensor_type(normed).shape != kind.shape:
         raise RefusedError(f"has {call.kind(1)} as factors of {kind}")
     found: list[Value] = [cast(normed, kind.dtype)]
     if len(call.outputs) > 1:
-        found += [reduced("mean", value, axes, keepdims=True), statistics(value, axes, epsilon)[1]]
+        found += [reduced("mean", value, axes, keepdims=True), standardise(value, axes, epsilon)[1]]
     return found[: len(call.outputs)]
 
 
@@ -250,14 +250,14 @@ def _skip_layer_norm(call: Call) -> Sequence[Value]:
         term = call.get(3)
         zero = broadcast(constant(0, dtype), tensor_type(call[2]).shape)
         found = layer_norm(total, call[2], zero if term is None else term, [-1], epsilon)
-    wide, nothing = in_float32(total), constant(np.zeros(0), "float32")
+    wide, nothing = widen_to_float32(total), constant(np.zeros(0), "float32")
     mean = nothing if simplified else reduced("mean", wide, [call.rank - 1], keepdims=True)
-    deviation = nothing if simplified else statistics(wide, [call.rank - 1], epsilon)[1]
+    deviation = nothing if simplified else standardise(wide, [call.rank - 1], epsilon)[1]
     return [found, mean, deviation, total][: max(1, len(call.outputs))]
 
 
 def _rms_normed(value: Value, factor: Value, axes: Sequence[int], epsilon: float) -> Value:
-    wide = in_float32(value)
+    wide = widen_to_float32(value)
     mean = reduced("mean", elementwise("multiply", wide, wide), axes, keepdims=True)
     scaled = elementwise("divide", wide, elementwise("sqrt", elementwise("add", mean, epsilon)))
     return elementwise("multiply", cast(scaled, tensor_type(factor).dtype), factor)
@@ -269,7 +269,7 @@ def _rms_norm(call: Call) -> Value:
 
 
 def _mean_variance_norm(call: Call) -> Value:
-    value, axes = in_float32(call[0]), call.attributes["axes"]
+    value, axes = widen_to_float32(call[0]), call.attributes["axes"]
     away = elementwise("subtract", value, reduced("mean", value, axes, keepdims=True))
     variance = reduced("mean", elementwise("multiply", away, away), axes, keepdims=True)
     found = elementwise("divide", away, elementwise("add", elementwise("sqrt", variance), 1e-9))
@@ -277,7 +277,7 @@ def _mean_variance_norm(call: Call) -> Value:
 
 
 def _lp_norm(call: Call) -> Value:
-    axes, x = [call.attributes["axis"]], in_float32(call[0])
+    axes, x = [call.attributes["axis"]], widen_to_float32(call[0])
     if call.attributes["p"] == 1:
         length = reduced("sum", elementwise("abs", x), axes, keepdims=True)
     else:
@@ -288,7 +288,7 @@ def _lp_norm(call: Call) -> Value:
 
 def _lrn(call: Call) -> Value:
     """Return a norm by the squares of neighbouring channels: sums of slices of a padded tensor."""
-    x, size, own = in_float32(call[0]), call.attributes["size"], call.attributes
+    x, size, own = widen_to_float32(call[0]), call.attributes["size"], call.attributes
     channels = call.kind().shape[1]
     before, after = (min(max(channels - 1, 0), count) for count in ((size - 1) // 2, size - 1 - (size - 1) // 2))
     around = [[0, count, *[0] * (call.rank - 2)] for count in (before, after)]

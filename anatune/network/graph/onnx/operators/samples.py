@@ -9,20 +9,20 @@ import math
 import numpy as np
 
 from anatune.network.graph.building import (
-    along,
+    axis_indices,
     broadcast,
     cast,
     constant,
     elementwise,
-    in_float32,
+    gather_rows,
     matmul,
     permute,
     reduced,
     reshape,
-    rows_at,
     sliced,
     taken,
     where,
+    widen_to_float32,
 )
 from anatune.network.graph.images import Tap, clipped, grid_sampled, weighted
 from anatune.network.graph.nodes import Value, tensor_type
@@ -52,7 +52,7 @@ def _affine_grid(call: Call) -> Value:
 
 def _corners(call: Call, scale: float, offset: float) -> list[Value]:
     """Return x and y of the begin and the end of each region, (regions,), float32 or float64."""
-    rois = elementwise("subtract", elementwise("multiply", in_float32(call[1]), scale), offset)
+    rois = elementwise("subtract", elementwise("multiply", widen_to_float32(call[1]), scale), offset)
     return [reshape(sliced(rois, [1], [place], [place + 1]), (-1,)) for place in range(4)]
 
 
@@ -69,7 +69,7 @@ def _region_taps(begin: Value, extent: Value, size: int, bins: int, ratio: int) 
         count = elementwise("ceil", step)
         most = int(known_array(count, "how many points are read").max(initial=1))
     begin, step, wide = (reshape(one, (-1, 1, 1)) for one in (begin, step, count))
-    sample, place = cast(along(2, 3, most), dtype), cast(along(1, 3, bins), dtype)
+    sample, place = cast(axis_indices(2, 3, most), dtype), cast(axis_indices(1, 3, bins), dtype)
     inner = elementwise("divide", elementwise("add", sample, 0.5), elementwise("maximum", wide, 1.0))
     at = elementwise("add", begin, elementwise("multiply", step, elementwise("add", place, inner)))
     is_inside = elementwise("logical_and", elementwise("greater_equal", at, -1.0), elementwise("less_equal", at, size))
@@ -89,7 +89,7 @@ def _roi_align(call: Call) -> Value:
     kind, own = call.kind(), call.attributes
     bins, ratio, regions = (own["output_height"], own["output_width"]), own["sampling_ratio"], call.kind(1).shape[0]
     is_half = own.get("coordinate_transformation_mode", "output_half_pixel") == "half_pixel"
-    dtype = tensor_type(in_float32(call[1])).dtype
+    dtype = tensor_type(widen_to_float32(call[1])).dtype
     left, top, right, bottom = _corners(call, own["spatial_scale"], 0.5 if is_half else 0.0)
     taps: list[list[Tap]] = []
     counts, are_samples = [], []
@@ -101,12 +101,12 @@ def _roi_align(call: Call) -> Value:
         shape = (regions, bins[0], samples, 1, 1) if axis == 0 else (regions, 1, 1, bins[1], samples)
         taps.append([(reshape(place, shape), reshape(weight, shape)) for place, weight in found if weight is not None])
         counts.append(reshape(count, (regions, 1, 1, 1, 1, 1)))
-        are_samples.append(elementwise("less", cast(along(2 + 2 * axis, 6, samples), dtype), counts[-1]))
+        are_samples.append(elementwise("less", cast(axis_indices(2 + 2 * axis, 6, samples), dtype), counts[-1]))
     first = reshape(cast(call[2], "int64"), (-1, 1, 1, 1, 1))
-    image = in_float32(permute(call[0], (0, 2, 3, 1)))
+    image = widen_to_float32(permute(call[0], (0, 2, 3, 1)))
     word = "add" if own["mode"] == "avg" else "maximum"
     total = functools.reduce(lambda one, other: elementwise(word, one, other), [
-        weighted(rows_at(image, [first, y, x]), [of_y, of_x]) for (y, of_y), (x, of_x) in itertools.product(*taps)
+        weighted(gather_rows(image, [first, y, x]), [of_y, of_x]) for (y, of_y), (x, of_x) in itertools.product(*taps)
     ])  # fmt: skip # (regions, bins, samples, bins, samples, channels)
     if word == "add":
         number = elementwise("maximum", elementwise("multiply", *counts), 1.0)
@@ -122,7 +122,7 @@ def _max_roi_pool(call: Call) -> Value:
     """Return the largest elements of the bins of regions (batch, x, y, x, y), 0 of empty ones: rows first."""
     kind = call.kind()
     regions, bins = call.kind(1).shape[0], call.attributes["pooled_shape"]
-    rois = in_float32(call[1])
+    rois = widen_to_float32(call[1])
     dtype = tensor_type(rois).dtype
     columns = [reshape(sliced(rois, [1], [place], [place + 1]), (-1,)) for place in range(5)]
     found = taken(call[0], cast(columns[0], "int64"), 0)
@@ -132,7 +132,7 @@ def _max_roi_pool(call: Call) -> Value:
     for axis, size in enumerate(kind.shape[2:]):
         begin, end = corners[2 - axis], corners[4 - axis]
         length = elementwise("maximum", elementwise("add", elementwise("subtract", end, begin), 1.0), 1.0)
-        step, numbers = elementwise("divide", length, float(bins[axis])), cast(along(1, 3, bins[axis]), dtype)
+        step, numbers = elementwise("divide", length, float(bins[axis])), cast(axis_indices(1, 3, bins[axis]), dtype)
         low = elementwise("floor", elementwise("multiply", step, numbers))
         high = elementwise("ceil", elementwise("multiply", step, elementwise("add", numbers, 1.0)))
         pixel = elementwise("subtract", constant(np.arange(size), dtype), begin)

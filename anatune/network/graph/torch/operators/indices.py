@@ -11,12 +11,12 @@ import numpy as np
 from anatune.network.graph.building import (
     broadcast,
     cast,
+    clamp_indices,
     concat,
     constant,
     elementwise,
-    flat_places,
-    gathered,
-    inside,
+    flatten_indices,
+    gather,
     made,
     matmul,
     permute,
@@ -86,7 +86,7 @@ def _places(call: Call) -> _Places:
     others = [place for place in range(len(shape)) if place not in dims]
     order = (*others[:first], *dims, *others[first:])
     sizes = [shape[dim] for dim in dims]
-    flat = flat_places([inside(index, size) for index, size in zip(indices, sizes, strict=True)], sizes)
+    flat = flatten_indices([clamp_indices(index, size) for index, size in zip(indices, sizes, strict=True)], sizes)
     return _Places(permute(data, order), first, len(dims), order, flat)
 
 
@@ -198,7 +198,7 @@ def _gathered(call: Call) -> Value:
     for place, size in enumerate(call.kind.shape):
         if place != axis:
             value = sliced(value, [place], [0], [size])
-    return gathered(value, inside(index, call.shape()[axis]), axis)
+    return gather(value, clamp_indices(index, call.shape()[axis]), axis)
 
 
 _REDUCTIONS = {
@@ -223,7 +223,7 @@ def _neutral(reduction: str, dtype: str) -> float:
 def _scatter(call: Call) -> Value:
     """Return a tensor with elements at places that indices along a dimension name: put, added, ..."""
     kind, rank = call.kind, len(call.shape())
-    data, index = call["self"], inside(call["index"], call.shape()[call["dim"]] if rank else 1)
+    data, index = call["self"], clamp_indices(call["index"], call.shape()[call["dim"]] if rank else 1)
     reduction = _REDUCTIONS[call["reduce"]] if "reduce" in call.arguments else "update"
     reduction = "add" if call.name.startswith("scatter_add") else reduction
     sizes = tensor_type(index).shape
@@ -262,7 +262,7 @@ def _index_add(call: Call) -> Value:
     data, source = call["self"], converted(call["source"], call.kind.dtype)
     shape, axis = tensor_type(source).shape, call["dim"] % max(len(call.shape()), 1)
     along = [-1 if place == axis else 1 for place in range(len(shape))]
-    index = inside(call["index"], call.shape()[axis] if call.shape() else 1)
+    index = clamp_indices(call["index"], call.shape()[axis] if call.shape() else 1)
     index = broadcast(reshape(index, along), shape)
     return scattered(data, index, source, axis, "add")
 

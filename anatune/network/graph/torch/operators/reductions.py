@@ -15,7 +15,7 @@ from anatune.network.graph.building import (
     constant,
     cumulative,
     elementwise,
-    gathered,
+    gather,
     histogram,
     layer_norm,
     made,
@@ -25,7 +25,7 @@ from anatune.network.graph.building import (
     sliced,
     softmax,
     sorted_places,
-    standardised,
+    standardise_last,
     taken,
     top_places,
     where,
@@ -182,7 +182,7 @@ def _sorted(call: Call) -> Sequence[Value]:
         return [call["self"], constant(0, "int64")]
     axis = call["dim"] % len(call.shape())
     places = sorted_places(_ordered(call["self"]), axis, descending=call["descending"])
-    return [gathered(call["self"], places, axis), places]
+    return [gather(call["self"], places, axis), places]
 
 
 def _top_k(call: Call) -> Sequence[Value]:
@@ -190,7 +190,7 @@ def _top_k(call: Call) -> Sequence[Value]:
         return [call["self"], constant(0, "int64")]
     axis = call["dim"] % len(call.shape())
     places = top_places(call["self"], call["k"], axis, largest=call["largest"])
-    return [gathered(call["self"], places, axis), places]
+    return [gather(call["self"], places, axis), places]
 
 
 def _kth(call: Call) -> Value | Sequence[Value]:
@@ -206,8 +206,8 @@ def _kth(call: Call) -> Value | Sequence[Value]:
     places = sliced(sorted_places(_ordered(value), axis, descending=False), [axis], [place], [place + 1])
     if "k" not in call.arguments and is_float(tensor_type(value).dtype):  # the first NaN is the median of its row
         first = arg_extreme("argmax", value, axis, keepdims=True)
-        places = where(elementwise("isnan", gathered(value, first, axis)), first, places)
-    results = [reshape(one, call.kind.shape) for one in (gathered(value, places, axis), places)]
+        places = where(elementwise("isnan", gather(value, first, axis)), first, places)
+    results = [reshape(one, call.kind.shape) for one in (gather(value, places, axis), places)]
     return results if len(call.kinds) > 1 else results[0]
 
 
@@ -299,7 +299,7 @@ def _group_norm(call: Call) -> Sequence[Value | None]:
     narrow = kind.dtype in ("float16", "bfloat16")
     value = cast(call["input"], "float32") if narrow else call["input"]
     rows = reshape(value, (batch, groups, -1))
-    found = standardised(rows, 1, call["eps"])
+    found = standardise_last(rows, 1, call["eps"])
     found = _with_factors(reshape(found, (batch, channels, *kind.shape[2:])), call)
     statistics: list[Value | None] = [None, None]
     if call.users > 1:
@@ -327,7 +327,7 @@ def _batch_norm_of_data(call: Call) -> Sequence[Value | None]:
     rank = len(call.kind.shape)
     found, mean, factor = _statistics(call["input"], [axis for axis in range(rank) if axis != 1], call["eps"])
     if call.kind.shape[0] == 1:
-        found = standardised(call["input"], rank - 2, call["eps"])
+        found = standardise_last(call["input"], rank - 2, call["eps"])
     return [_with_factors(found, call), *(reshape(one, (-1,)) for one in (mean, factor))]
 
 

@@ -14,7 +14,7 @@ from anatune.network.graph.building import (
     constant,
     convolution,
     elementwise,
-    gathered,
+    gather,
     made,
     matmul,
     padded,
@@ -208,7 +208,7 @@ def _places_of_largest(value: Value, tables: Sequence[Array]) -> Value:
         flat = flat * kind.shape[2 + axis] + places
     flat = flat.reshape(1, 1, *flat.shape[:rank], -1)
     whole = broadcast(constant(flat, "int64"), (*kind.shape[:2], *flat.shape[2:]))
-    return gathered(whole, taps, -1)
+    return gather(whole, taps, -1)
 
 
 def _adaptive_mean(call: Call) -> Value:
