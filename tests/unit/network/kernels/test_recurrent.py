@@ -6,7 +6,7 @@ import pytest
 from anatune.network.graph import building as b
 from anatune.network.graph.meanings import recurrent
 from anatune.network.graph.nodes import Graph, Input, TensorType
-from anatune.network.graph.passes.recurrent import with_recurrences, without_recurrences
+from anatune.network.graph.passes.recurrent import block_recurrent_weights, unroll_recurrent_layers
 from anatune.network.graph.recurrent import GATES, Layer, layer_of, recurrence, written_out
 from tests.unit.network.relax.rest.test_loops import THREADS, run
 
@@ -59,7 +59,7 @@ def test_kernels_compute_what_numpy_does(case, threads, monkeypatch):
     kind, steps, batch, hidden, own = CASES[case]
     monkeypatch.setattr("anatune.network.kernels.recurrent._PARALLEL_FROM", 1)
     arrays, make = layer(kind, steps, batch, hidden, **own)
-    found = run(make, *arrays, threads=threads, passes=with_recurrences)
+    found = run(make, *arrays, threads=threads, passes=block_recurrent_weights)
     wanted = run_numpy(make, arrays)
     for one, want in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, want, rtol=1e-5, atol=2e-6)
@@ -86,12 +86,12 @@ def test_steps_that_are_written_out_compute_the_same(case):
     found = written_out(*layer_of(node.of(tuple(constants))))
     for one, want in zip((found[0], *found[1]), run_numpy(make, arrays), strict=True):
         np.testing.assert_allclose(one.array, want, rtol=1e-4, atol=2e-6)
-    graph = without_recurrences(Graph((), outputs, is_tuple=True))
+    graph = unroll_recurrent_layers(Graph((), outputs, is_tuple=True))
     assert "recurrent" not in {one.op for one in graph.nodes()}
 
 
 def test_many_steps_are_a_kernel_and_other_dtypes_are_refused():
     arrays, make = layer("rnn", 4000, 1, 3)
-    assert len(run(make, *arrays, passes=with_recurrences)) == 2
+    assert len(run(make, *arrays, passes=block_recurrent_weights)) == 2
     with pytest.raises(b.RefusedError, match="has 4000 steps, expected at most 2048 of float64"):
         make(*(b.constant(one, "float64") for one in arrays))

@@ -9,7 +9,7 @@ from anatune.network.graph.folding import value_of
 from anatune.network.graph.integers.few_bits import gguf_weights, scaled_product, unpacked_products, with_byte_weights
 from anatune.network.graph.integers.scaled import Scale, dequantized
 from anatune.network.graph.nodes import Constant, Graph, Input, TensorType
-from anatune.network.graph.passes.products import with_products
+from anatune.network.graph.passes.products import fuse_products
 from anatune.network.graph.products import workload_of
 
 
@@ -35,7 +35,7 @@ def test_a_product_keeps_its_weights_packed_and_says_what_it_computes(bits, zero
     assert [one.type.dtype for one in node.arguments[1:3]] == ["uint8" if bits == 4 else "int8", "float32"]
     found = value_of(node, {data: x.astype(np.float64)})
     assert found == pytest.approx(x @ matrix.T, rel=1e-4, abs=1e-4)
-    graph = with_products(Graph((data,), (node,), is_tuple=False))
+    graph = fuse_products(Graph((data,), (node,), is_tuple=False))
     (product,) = (one for one in graph.nodes() if one.op.startswith("anatune."))
     workload = workload_of(product)
     assert workload.extents == {"i": 6, "j": 5, "k": 64}

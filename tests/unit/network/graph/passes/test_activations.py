@@ -7,7 +7,7 @@ import pytest
 
 from anatune.network.graph.nodes import Constant, Node, Scalar
 from anatune.network.graph.operators import applied
-from anatune.network.graph.passes.activations import _FROM_HALVES, with_activations
+from anatune.network.graph.passes.activations import _FROM_HALVES, fuse_activations
 from tests import naive_graph
 from tests.unit.network.graph import graphs
 
@@ -100,7 +100,7 @@ def passed(spell, constants, outer=lambda value: value):
     """Return a graph of an activation on EDGES before and behind the pass."""
     x = graphs.source(EDGES.size)
     graph = graphs.graph(outer(spell(Term(x), *constants)).value, inputs=[x])
-    return graph, with_activations(graph)
+    return graph, fuse_activations(graph)
 
 
 def check(graph, made):
@@ -179,5 +179,5 @@ def test_a_gelu_of_16_bits_is_one(is_half):
     value = (
         Node("astype", (y.value,), y.value.type._replace(dtype="float16"), {"dtype": "float16"}) if is_half else y.value
     )
-    ops = [node.op for node in with_activations(graphs.graph(value, inputs=[x])).nodes()]
+    ops = [node.op for node in fuse_activations(graphs.graph(value, inputs=[x])).nodes()]
     assert ("nn.gelu" in ops) == is_half

@@ -6,7 +6,7 @@ import pytest
 from anatune.network.graph.building import constant, taken
 from anatune.network.graph.nodes import Constant, Node, TensorType, item_of
 from anatune.network.graph.passes.attention import with_attention
-from anatune.network.graph.passes.simplify import permuted, reshaped
+from anatune.network.graph.passes.simplify import permuted, reshape_value
 from anatune.network.graph.strided import Place
 from tests import naive_graph
 from tests.unit.network.graph import graphs
@@ -22,14 +22,14 @@ def projected(x, seed, width=WIDTH):
 
 def heads(value, axes=(0, 2, 1, 3)):
     batch, tokens, width = value.type.shape
-    return permuted(reshaped(value, (batch, tokens, HEADS, width // HEADS)), axes)
+    return permuted(reshape_value(value, (batch, tokens, HEADS, width // HEADS)), axes)
 
 
 def attention(query, key, value, mask=None, normalised=softmax):
     """Return an attention as PyTorch exports it: matrices of (batch, tokens, heads * dim) in and out."""
     scores = graphs.multiply(graphs.matmul(heads(query), heads(key, (0, 2, 3, 1))), scalar(0.5))
     found = graphs.matmul(normalised(scores if mask is None else graphs.add(scores, mask)), heads(value))
-    return reshaped(permuted(found, (0, 2, 1, 3)), (*query.type.shape[:2], value.type.shape[-1]))
+    return reshape_value(permuted(found, (0, 2, 1, 3)), (*query.type.shape[:2], value.type.shape[-1]))
 
 
 def fused(graph):
@@ -75,7 +75,7 @@ def test_parts_of_one_product_are_read_in_place():
 
 def test_slices_of_one_product_are_read_in_place():
     x = graphs.source(1, TOKENS, WIDTH)
-    whole = reshaped(projected(x, 0, 3 * WIDTH), (1, TOKENS, 3, WIDTH))
+    whole = reshape_value(projected(x, 0, 3 * WIDTH), (1, TOKENS, 3, WIDTH))
     graph = graphs.graph(attention(*(taken(whole, constant(place, "int64"), 2) for place in range(3))), inputs=[x])
     made, (node,) = fused(graph)
     assert operators(made) == ["anatune.matmul", "anatune.attention"]

@@ -5,7 +5,7 @@ import pytest
 
 from anatune.network.graph.nodes import tensor_type
 from anatune.network.graph.operators import DEQUANTIZE, PRODUCTS, QUANTIZE
-from anatune.network.graph.passes.integers import integers_moved
+from anatune.network.graph.passes.integers import move_conversions
 from tests.naive_graph import run
 from tests.unit.network.graph.quantised import Model
 
@@ -103,7 +103,7 @@ def test_what_moves_or_compares_has_integers():
 def test_conversions_come_before_what_only_moves():
     m = Model(1, 4, 6)
     y = m.node("Transpose", m.node("Relu", "x"), perm=[0, 2, 1])
-    made = integers_moved(m.graphs(m.through(y, 0.02, 0))[0])
+    made = move_conversions(m.graphs(m.through(y, 0.02, 0))[0])
     assert ops(made.nodes()) == ["nn.relu", QUANTIZE, "permute_dims", DEQUANTIZE]
 
 

@@ -10,7 +10,7 @@ from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order
 from anatune.network.graph.nodes import tensor_type
 from anatune.network.graph.operators import CONVOLUTION, PRODUCTS
 from anatune.network.graph.passes.layouts import AS_IT_IS, Form, can_have, everywhere, laid_out, ordered_operands
-from anatune.network.graph.passes.products import with_products
+from anatune.network.graph.passes.products import fuse_products
 from anatune.network.graph.passes.simplify import simplified
 from anatune.network.graph.products import workload_of
 from tests.naive_graph import run
@@ -72,7 +72,7 @@ def check(graph, choice):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_choice_computes_the_same(seed):
-    graph = with_products(simplified(random_graph(seed)))
+    graph = fuse_products(simplified(random_graph(seed)))
     rng = np.random.default_rng([seed, 1])
     seen = Counter()
     for _ in range(3):
@@ -88,14 +88,14 @@ def test_one_order_everywhere_needs_no_transposes_inside(order):
     x = g.source(1, 8, 9, 9)
     branches = [g.relu(g.convolution(x, 8, taps, padding=taps // 2, seed=taps)) for taps in (1, 3)]
     joined = g.max_pool(g.concat(*branches))
-    graph = with_products(simplified(g.graph(g.relu(g.convolution(joined, 16, 1)), inputs=[x])))
+    graph = fuse_products(simplified(g.graph(g.relu(g.convolution(joined, 16, 1)), inputs=[x])))
     made = check(graph, everywhere(graph, order))
     assert [node.op for node in made.nodes()].count("permute_dims") == (0 if order == CHANNELS_FIRST else 2)
 
 
 def test_channels_that_blocks_do_not_divide_stay_in_the_models_order():
     x = g.source(1, 3, 9, 9)
-    graph = with_products(simplified(g.graph(g.convolution(g.convolution(x, 8, 3), 6, 3), inputs=[x])))
+    graph = fuse_products(simplified(g.graph(g.convolution(g.convolution(x, 8, 3), 6, 3), inputs=[x])))
     first, second = (node for node in graph.nodes() if node.op == CONVOLUTION)
     choice = everywhere(graph, BLOCKS)
     assert choice[first] == Form(CHANNELS_FIRST, BLOCKS)
@@ -107,7 +107,7 @@ def test_channels_that_blocks_do_not_divide_stay_in_the_models_order():
 
 def test_a_value_is_turned_once_for_all_readers():
     x = g.source(1, 8, 9, 9)
-    graph = with_products(simplified(g.graph(*(g.convolution(x, 8, 3, seed=seed) for seed in range(3)), inputs=[x])))
+    graph = fuse_products(simplified(g.graph(*(g.convolution(x, 8, 3, seed=seed) for seed in range(3)), inputs=[x])))
     made = check(graph, {node: Form(BLOCKS, CHANNELS_FIRST) for node in graph.nodes()})
     assert [node.op for node in made.nodes()].count("permute_dims") == 1
 
@@ -115,7 +115,7 @@ def test_a_value_is_turned_once_for_all_readers():
 def test_operands_are_what_a_form_orders():
     x = g.source(1, 8, 9, 9)
     first = g.convolution(x, 8, 3, padding=1)
-    graph = with_products(simplified(g.graph(g.relu(g.add(g.convolution(first, 8, 3, padding=1), first)), inputs=[x])))
+    graph = fuse_products(simplified(g.graph(g.relu(g.add(g.convolution(first, 8, 3, padding=1), first)), inputs=[x])))
     last = graph.nodes()[-1]
     data, residual = last.arguments[0], last.arguments[2]
     form = Form(CHANNELS_LAST, BLOCKS)

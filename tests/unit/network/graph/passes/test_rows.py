@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.network.graph.nodes import Constant, Node, Scalar, TensorType
-from anatune.network.graph.passes.activations import with_activations
+from anatune.network.graph.passes.activations import fuse_activations
 from tests import naive_graph
 from tests.unit.network.graph import graphs
 
@@ -139,7 +139,7 @@ def spelt_silu(x):
 def test_activations_are_known_by_their_values(spelt, name):
     x = graphs.source(2, 8)
     inner = graphs.add(x, graphs.constant(8))
-    assert operators(with_activations(graphs.graph(spelt(inner), inputs=[x]))) == ["add", name]
+    assert operators(fuse_activations(graphs.graph(spelt(inner), inputs=[x]))) == ["add", name]
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_activations_that_follow_nothing_stay():
 def test_what_is_nearly_an_activation_is_none():
     x = graphs.source(2, 8)
     near = graphs.multiply(x, unary("sigmoid", graphs.multiply(x, scalar(1.001))))
-    assert operators(with_activations(graphs.graph(near, inputs=[x]))) == ["multiply", "sigmoid", "multiply"]
+    assert operators(fuse_activations(graphs.graph(near, inputs=[x]))) == ["multiply", "sigmoid", "multiply"]
     both = graphs.multiply(graphs.source(2, 8, name="y"), unary("sigmoid", x))
-    assert "sigmoid" in operators(with_activations(graphs.graph(both, inputs=[x])))
+    assert "sigmoid" in operators(fuse_activations(graphs.graph(both, inputs=[x])))
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,6 @@ def test_what_is_nearly_an_activation_is_none():
 def test_a_clip_is_relu6_with_its_bounds_alone(bounds, op):
     x = graphs.source(2, 8)
     clip = Node("clip", (x, *(Scalar(float(bound), "float32") for bound in bounds)), x.type)
-    assert operators(with_activations(graphs.graph(clip, inputs=[x]))) == [op]
+    assert operators(fuse_activations(graphs.graph(clip, inputs=[x]))) == [op]
     least = Node("minimum", (Node("maximum", (x, scalar(bounds[0])), x.type), scalar(bounds[1])), x.type)
-    assert len(operators(with_activations(graphs.graph(least, inputs=[x])))) == (1 if op == "nn.relu6" else 2)
+    assert len(operators(fuse_activations(graphs.graph(least, inputs=[x])))) == (1 if op == "nn.relu6" else 2)
