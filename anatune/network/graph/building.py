@@ -63,9 +63,7 @@ def elementwise(name: str, *values: Value | float) -> Value:
     dtype = next(tensor_type(value).dtype for value in values if isinstance(value, Value))
     if dtype.startswith("uint") and name in ("negative", "sign"):  # TVM computes both with a -1
         name, values = ("subtract", (0, *values)) if name == "negative" else ("minimum", (*values, 1))
-    return computed(
-        applied(name, *(operand if isinstance(operand, Value) else constant(operand, dtype) for operand in values))
-    )
+    return computed(applied(name, *(part if isinstance(part, Value) else constant(part, dtype) for part in values)))
 
 
 def cast(value: Value, dtype: str) -> Value:
@@ -129,15 +127,13 @@ def concat(values: Sequence[Value], axis: int) -> Value:
         if [*kind.shape[:axis], shape[axis], *kind.shape[axis + 1 :]] != shape:
             raise ValueError(f"{kinds[0]} and {kind} cannot be concatenated along axis {axis}")
     shape[axis] = sum(kind.shape[axis] for kind in kinds)
-    nonempty = tuple(
+    parts = tuple(
         value for value, kind in zip(values, kinds, strict=True) if math.prod(kind.shape) or isinstance(value, Input)
     )  # the initial content of a state may be empty
-    if sum(tensor_type(value).shape[axis] for value in nonempty) != shape[axis]:  # all are empty
-        nonempty = tuple(values)
+    if sum(tensor_type(value).shape[axis] for value in parts) != shape[axis]:  # all are empty
+        parts = tuple(values)
     return (
-        nonempty[0]
-        if len(nonempty) == 1
-        else made("concat", (nonempty,), TensorType(tuple(shape), kinds[0].dtype), axis=axis)
+        parts[0] if len(parts) == 1 else made("concat", (parts,), TensorType(tuple(shape), kinds[0].dtype), axis=axis)
     )
 
 
@@ -159,11 +155,7 @@ def split(value: Value, sizes: Sequence[int], axis: int) -> list[Value]:
 
 
 def sliced(
-    value: Value,
-    axes: Sequence[int],
-    begins: Sequence[int],
-    ends: Sequence[int],
-    steps: Sequence[int] | None = None,
+    value: Value, axes: Sequence[int], begins: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None = None
 ) -> Value:
     """Return a slice of a tensor: along each axis the elements ``begin:end:step``, as in Python."""
     kind, shape, numbers = tensor_type(value), list(tensor_type(value).shape), []
@@ -258,8 +250,8 @@ def cumulative(name: str, value: Value, axis: int, *, exclusive: bool = False) -
 def sorted_places(value: Value, axis: int, *, descending: bool) -> Value:
     """Return the indices that sort the elements along an axis, int64; equal elements stay in order."""
     kind = tensor_type(value)
-    attributes = {"axis": _wrap_axis(axis, len(kind.shape)), "descending": descending, "dtype": "int64"}
-    return made("argsort", (value,), TensorType(kind.shape, "int64"), **attributes)
+    attrs = {"axis": _wrap_axis(axis, len(kind.shape)), "descending": descending, "dtype": "int64"}
+    return made("argsort", (value,), TensorType(kind.shape, "int64"), **attrs)
 
 
 def top_places(value: Value, count: int, axis: int, *, largest: bool) -> Value:
@@ -269,8 +261,8 @@ def top_places(value: Value, count: int, axis: int, *, largest: bool) -> Value:
     if not 0 < count <= _MOST_TOP:
         return sliced(sorted_places(value, axis, descending=largest), [axis], [0], [count])
     shape = (*kind.shape[:axis], count, *kind.shape[axis + 1 :])
-    attributes = {"k": count, "axis": axis, "ret_type": "indices", "largest": largest, "dtype": "int64"}
-    return made("topk", (value,), TensorType(shape, "int64"), **attributes)
+    attrs = {"k": count, "axis": axis, "ret_type": "indices", "largest": largest, "dtype": "int64"}
+    return made("topk", (value,), TensorType(shape, "int64"), **attrs)
 
 
 def histogram(value: Value, bins: int, first: Value, last: Value) -> Value:
@@ -308,8 +300,8 @@ def layer_norm(data: Value, factor: Value, term: Value, axes: Sequence[int], eps
         for word, operand in (("multiply", factor), ("add", term)):
             normed = elementwise(word, normed, cast(operand, tensor_type(data_float32).dtype))
         return cast(normed, dtype)
-    attributes = {"axes": tuple(axes), "epsilon": float(epsilon), "center": True, "scale": True}
-    return made("nn.layer_norm", (data, factor, term), tensor_type(data), **attributes)
+    attrs = {"axes": tuple(axes), "epsilon": float(epsilon), "center": True, "scale": True}
+    return made("nn.layer_norm", (data, factor, term), tensor_type(data), **attrs)
 
 
 def standardise(value: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
@@ -364,13 +356,13 @@ def convolution(
     kind, taps = tensor_type(data), tensor_type(weight)
     rank = len(kind.shape) - 2
     sizes = pool_sizes(kind.shape[2:], taps.shape[2:], strides, padding, dilation)
-    attributes = {
+    attrs = {
         "strides": tuple(map(int, strides)), "padding": tuple(map(int, padding)), "dilation": tuple(map(int, dilation)),
         "groups": int(groups), "data_layout": _ORDERS[rank], "kernel_layout": _KERNELS[rank],
         "out_layout": _ORDERS[rank], "out_dtype": None,
     }  # fmt: skip
     return made(
-        f"nn.conv{rank}d", (data, weight), TensorType((kind.shape[0], taps.shape[0], *sizes), kind.dtype), **attributes
+        f"nn.conv{rank}d", (data, weight), TensorType((kind.shape[0], taps.shape[0], *sizes), kind.dtype), **attrs
     )
 
 

@@ -73,11 +73,9 @@ def computed(node: Node) -> Value:
     attributes = {name: value for name, value in node.attributes.items() if name not in _IGNORED}
     try:
         with np.errstate(all="ignore"):
-            result_array = np.asarray(compute(*values, **attributes))
-            result = result_array.astype(node.type.dtype, copy=False)
-            if is_half and not np.array_equal(
-                result.astype(result_array.dtype), result_array, equal_nan=result_array.dtype.kind == "f"
-            ):
+            exact = np.asarray(compute(*values, **attributes))
+            result = exact.astype(node.type.dtype, copy=False)
+            if is_half and not np.array_equal(result.astype(exact.dtype), exact, equal_nan=exact.dtype.kind == "f"):
                 return node
     except (TypeError, ValueError, IndexError, AttributeError):  # NumPy does not know this attribute
         return node

@@ -237,53 +237,43 @@ def masked_softmax(data: Array, mask: Array | None = None, *, scale: float, zero
     return np.asarray(weights)
 
 
-def attention(query: Array, key: Array, value: Array, mask: Array | None = None, **attributes: Any) -> Array:
+def attention(query: Array, key: Array, value: Array, mask: Array | None = None, **attrs: Any) -> Array:
     """Return the result of attention, as ``anatune.attention`` defines it."""
-    sizes = [
-        (attributes["queries"], attributes["dim"]),
-        (attributes["keys"], attributes["dim"]),
-        (attributes["keys"], attributes["value_dim"]),
-    ]
-    heads = np.indices((attributes["batch"], attributes["heads"]))[..., None, None]
+    sizes = [(attrs["queries"], attrs["dim"]), (attrs["keys"], attrs["dim"]), (attrs["keys"], attrs["value_dim"])]
+    heads = np.indices((attrs["batch"], attrs["heads"]))[..., None, None]
     tensors = []
-    for array, (rows, columns), layout in zip((query, key, value), sizes, attributes["places"], strict=True):
+    for array, (rows, columns), layout in zip((query, key, value), sizes, attrs["places"], strict=True):
         offset, *strides, group = layout
         places = zip(strides, (heads[0], heads[1] // group, np.arange(rows)[:, None]), strict=True)
         tensors.append(array.reshape(-1)[offset + np.arange(columns) + sum(stride * place for stride, place in places)])
     scores = tensors[0] @ np.swapaxes(tensors[1], -1, -2)
-    softmax_attributes = {name: attributes[name] for name in ("scale", "zero_rows", "block")}
-    powers = masked_softmax(scores.reshape(-1, attributes["keys"]), mask, **softmax_attributes).reshape(scores.shape)
-    return np.asarray(np.swapaxes(powers @ tensors[2], 1, 2).reshape(attributes["batch"] * attributes["queries"], -1))
+    softmax_attributes = {name: attrs[name] for name in ("scale", "zero_rows", "block")}
+    powers = masked_softmax(scores.reshape(-1, attrs["keys"]), mask, **softmax_attributes).reshape(scores.shape)
+    return np.asarray(np.swapaxes(powers @ tensors[2], 1, 2).reshape(attrs["batch"] * attrs["queries"], -1))
 
 
-def recurrent(inputs: Array, *operands: Array, **attributes: Argument) -> Array:
+def recurrent(inputs: Array, *operands: Array, **attrs: Argument) -> Array:
     """Return the states of all steps of a recurrent layer, then the last ones, as ``recurrent`` defines it."""
-    remaining, kind = list(operands), attributes["kind"]
+    remaining, kind = list(operands), attrs["kind"]
     hidden = inputs.shape[2] // {"rnn": 1, "gru": 3, "lstm": 4}[kind]
     weight = remaining.pop(0)
     if weight.ndim == 4:
-        parts = [weight, *(remaining.pop(0) for _ in range(kind == "gru" and not attributes["is_late"]))]
+        parts = [weight, *(remaining.pop(0) for _ in range(kind == "gru" and not attrs["is_late"]))]
         flat = [block.transpose(1, 2, 0, 3).reshape(hidden, block.shape[2], -1)[:, :, :hidden] for block in parts]
         weight = np.concatenate(flat, axis=1).reshape(hidden, -1)
     state, cells = remaining.pop(0), remaining.pop(0) if kind == "lstm" else None
-    term, peepholes, lengths = (remaining.pop(0) if attributes[f"has_{word}"] else None for word in _OPTIONAL)
-    activations: dict[str, Callable[[Array], Array]] = {
-        "sigmoid": sigmoid,
-        "tanh": np.tanh,
-        "nn.relu": ACTIVATIONS["relu"],
-    }
-    functions = [activations[name] for name in attributes["functions"]]
+    term, peepholes, lengths = (remaining.pop(0) if attrs[f"has_{word}"] else None for word in _OPTIONAL)
+    table: dict[str, Callable[[Array], Array]] = {"sigmoid": sigmoid, "tanh": np.tanh, "nn.relu": ACTIVATIONS["relu"]}
+    functions = [table[name] for name in attrs["functions"]]
     states = np.zeros((*inputs.shape[:2], hidden), inputs.dtype)
     order = range(len(inputs))
-    for index, step in enumerate(reversed(order) if attributes["is_turned"] else order):
+    for index, step in enumerate(reversed(order) if attrs["is_turned"] else order):
         gates, new_cells = np.split(inputs[step], inputs.shape[2] // hidden, axis=1), cells
         if kind == "rnn":
             new = functions[0](gates[0] + state @ weight)
         elif kind == "gru":
-            update, reset = (
-                functions[0](gates[gate] + state @ weight[:, gate * hidden :][:, :hidden]) for gate in (0, 1)
-            )
-            if attributes["is_late"]:
+            update, reset = (functions[0](gates[g] + state @ weight[:, g * hidden :][:, :hidden]) for g in (0, 1))
+            if attrs["is_late"]:
                 inner = reset * (state @ weight[:, 2 * hidden :] + (0 if term is None else term))
             else:
                 inner = (reset * state) @ weight[:, 2 * hidden :]
@@ -293,7 +283,7 @@ def recurrent(inputs: Array, *operands: Array, **attributes: Argument) -> Array:
             sums = np.split(np.concatenate(gates, axis=1) + state @ weight, 4, axis=1)
             peeps = np.zeros((3, hidden)) if peepholes is None else peepholes.reshape(3, hidden)
             input_gate = functions[0](sums[0] + peeps[0] * cells)
-            forget_gate = 1 - input_gate if attributes["joins_forget"] else functions[0](sums[2] + peeps[2] * cells)
+            forget_gate = 1 - input_gate if attrs["joins_forget"] else functions[0](sums[2] + peeps[2] * cells)
             new_cells = forget_gate * cells + input_gate * functions[1](sums[3])
             new = functions[0](sums[1] + peeps[1] * new_cells) * functions[2](new_cells)
         is_active = np.ones((len(state), 1), bool) if lengths is None else (lengths > index)[:, None]
@@ -306,20 +296,20 @@ def recurrent(inputs: Array, *operands: Array, **attributes: Argument) -> Array:
 _OPTIONAL = ("term", "peepholes", "lengths")
 
 
-def window(data: Array, *operands: Array, **attributes: Any) -> Array:
+def window(data: Array, *operands: Array, **attrs: Any) -> Array:
     """Return depthwise convolutions, maxima or means over windows, as ``anatune.window`` defines them."""
-    kind, sizes, remaining = attributes["kind"], data.shape[2:4], list(operands)
+    kind, sizes, remaining = attrs["kind"], data.shape[2:4], list(operands)
     weight = remaining.pop(0) if kind == "depthwise" else None
-    shape = (*data.shape[:2], *attributes["outputs"], data.shape[4])
+    shape = (*data.shape[:2], *attrs["outputs"], data.shape[4])
     result = np.full(shape, -np.inf if kind == "max" else 0.0)
-    count = np.zeros((*attributes["outputs"], 1))
-    for taps in np.ndindex(attributes["window"]):
+    count = np.zeros((*attrs["outputs"], 1))
+    for taps in np.ndindex(attrs["window"]):
         input_positions: list[NDArray[np.int64]] = []
         output_positions: list[NDArray[np.int64]] = []
         for axis in range(2):
-            places = np.arange(attributes["outputs"][axis])
-            positions = places * attributes["strides"][axis] + taps[axis] * attributes["dilation"][axis]
-            positions -= attributes["before"][axis]
+            places = np.arange(attrs["outputs"][axis])
+            positions = places * attrs["strides"][axis] + taps[axis] * attrs["dilation"][axis]
+            positions -= attrs["before"][axis]
             is_inside = (positions >= 0) & (positions < sizes[axis])
             input_positions.append(positions[is_inside])
             output_positions.append(places[is_inside])
@@ -331,8 +321,8 @@ def window(data: Array, *operands: Array, **attributes: Any) -> Array:
             result[:, :, y, x] += part if weight is None else part * weight[:, taps[0], taps[1], None, None]
         count[y, x] += 1
     if kind == "mean":
-        result /= math.prod(attributes["window"]) if attributes["counts_padding"] else np.maximum(count, 1)
-    for step in attributes["epilogue"]:
+        result /= math.prod(attrs["window"]) if attrs["counts_padding"] else np.maximum(count, 1)
+    for step in attrs["epilogue"]:
         if step == "bias":
             result += remaining.pop(0)[:, None, None]
         else:

@@ -41,13 +41,13 @@ def workload_of(node: Node) -> Workload:
     steps = node.attributes["epilogue"]
     if node.op == SCALED_MATMUL:
         return _scaled_workload(node, data[0], data[1], weight[0])
-    attributes = {name: node.attributes[name] for name in ZERO_POINTS if name in node.attributes}
+    attrs = {name: node.attributes[name] for name in ZERO_POINTS if name in node.attributes}
     word = format_word([kind.dtype for kind in kinds], tensor_type(node).dtype, steps)
-    attributes |= {"dtype": node.attributes.get("dtype") or word, "epilogue": steps}
+    attrs |= {"dtype": node.attributes.get("dtype") or word, "epilogue": steps}
     if node.op == MATMUL:
-        return workload_named("matmul", m=data[0], n=weight[1], k=data[1], **attributes)
+        return workload_named("matmul", m=data[0], n=weight[1], k=data[1], **attrs)
     if node.op == BATCH_MATMUL:
-        return workload_named("batch_matmul", b=data[0], m=data[1], n=weight[2], k=data[2], **attributes)
+        return workload_named("batch_matmul", b=data[0], m=data[1], n=weight[2], k=data[2], **attrs)
     read, written = orders_of(node)
     rank = len(node.attributes["strides"])
     batch, channels, *sizes = map(int, image_sizes(tensor_type(node.arguments[0]), read))
@@ -65,26 +65,24 @@ def workload_of(node: Node) -> Workload:
         dilation=node.attributes["dilation"],
         groups=node.attributes["groups"],
         layout=node.attributes["layout"],
-        **attributes,
+        **attrs,
     )
 
 
 def _scaled_workload(node: Node, m: int, k: int, n: int) -> Workload:
-    attributes = node.attributes
-    if "scales" in attributes:  # scales of rows and columns: 8-bit floats on GPUs
+    attrs = node.attributes
+    if "scales" in attrs:  # scales of rows and columns: 8-bit floats on GPUs
         return workload_named(
-            "scaled_matmul", m=m, n=n, k=k, dtype=f"{attributes['dtype']}:bfloat16", scales=attributes["scales"]
+            "scaled_matmul", m=m, n=n, k=k, dtype=f"{attrs['dtype']}:bfloat16", scales=attrs["scales"]
         )
-    fields = {name: attributes[name] for name in ("zero_points", "rounded", "epilogue")}
-    group = 0 if attributes["group"] == k else attributes["group"]
-    return workload_named(
-        "scaled_matmul", m=m, n=n, k=k, dtype=f"float32xint{attributes['bits']}", group=group, **fields
-    )
+    fields = {name: attrs[name] for name in ("zero_points", "rounded", "epilogue")}
+    group = 0 if attrs["group"] == k else attrs["group"]
+    return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"float32xint{attrs['bits']}", group=group, **fields)
 
 
 def _experts_workload(node: Node, experts: int, k: int) -> Workload:
-    (rows, n), attributes = tensor_type(node).shape, node.attributes
-    return workload_named("grouped_matmul", tokens=rows // attributes["top_k"], experts=experts, n=n, k=k, **attributes)
+    (rows, n), attrs = tensor_type(node).shape, node.attributes
+    return workload_named("grouped_matmul", tokens=rows // attrs["top_k"], experts=experts, n=n, k=k, **attrs)
 
 
 def orders_of(node: Node) -> tuple[Order, Order]:

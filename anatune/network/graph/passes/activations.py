@@ -51,11 +51,11 @@ def fuse_activations(graph: Graph) -> Graph:
         if node.op not in _LAST or not isinstance(node.type, TensorType) or node.type.dtype != "float32":
             return node
         for source in reversed(_sources(node)):
-            polynomial = _polynomial_of(node, {source: _ARGUMENT}, is_half=is_half)
-            if polynomial is None or len(polynomial) > 2:
+            poly = _polynomial_of(node, {source: _ARGUMENT}, is_half=is_half)
+            if poly is None or len(poly) > 2:
                 continue
             for name, known_polynomial in _ACTIVATIONS.items():
-                if _is_equal(polynomial, known_polynomial):
+                if _is_equal(poly, known_polynomial):
                     return applied(f"nn.{name}", source)
         return node
 
@@ -105,14 +105,14 @@ def _function(name: str, *operands: object) -> _Polynomial:
     return ((((name, *operands),), 1.0),)
 
 
-def _add_polynomials(first: _Polynomial, second: _Polynomial) -> _Polynomial:
+def _add(first: _Polynomial, second: _Polynomial) -> _Polynomial:
     terms = dict(first)
     for factors, size in second:
         terms[factors] = terms.get(factors, 0.0) + size
     return _sort_terms(terms)
 
 
-def _multiply_polynomials(first: _Polynomial, second: _Polynomial) -> _Polynomial:
+def _multiply(first: _Polynomial, second: _Polynomial) -> _Polynomial:
     terms: dict[tuple[_Factor, ...], float] = {}
     for factors, size in first:
         for more_factors, more in second:
@@ -121,18 +121,18 @@ def _multiply_polynomials(first: _Polynomial, second: _Polynomial) -> _Polynomia
     return _sort_terms(terms)
 
 
-def _number(polynomial: _Polynomial) -> float | None:
+def _number(poly: _Polynomial) -> float | None:
     """Return the number that a polynomial is equal to, or None if it has other terms."""
-    if not polynomial:
+    if not poly:
         return 0.0
-    return polynomial[0][1] if len(polynomial) == 1 and not polynomial[0][0] else None
+    return poly[0][1] if len(poly) == 1 and not poly[0][0] else None
 
 
 def _divide(first: _Polynomial, second: _Polynomial) -> _Polynomial | None:
     number = _number(second)
     if number is None:
-        return _multiply_polynomials(first, _function("reciprocal", second))
-    return _multiply_polynomials(first, _constant(1.0 / number)) if number else None
+        return _multiply(first, _function("reciprocal", second))
+    return _multiply(first, _constant(1.0 / number)) if number else None
 
 
 def _power(base: _Polynomial, exponent: _Polynomial) -> _Polynomial | None:
@@ -141,37 +141,32 @@ def _power(base: _Polynomial, exponent: _Polynomial) -> _Polynomial | None:
         return None
     product = base
     for _ in range(int(number) - 1):
-        product = _multiply_polynomials(product, base)
+        product = _multiply(product, base)
     return product
 
 
-def _negate(polynomial: _Polynomial) -> _Polynomial:
-    return _multiply_polynomials(polynomial, _constant(-1.0))
+def _negate(poly: _Polynomial) -> _Polynomial:
+    return _multiply(poly, _constant(-1.0))
 
 
-def _sigmoid(polynomial: _Polynomial) -> _Polynomial:
-    return _function("reciprocal", _add_polynomials(_constant(1.0), _function("exp", _negate(polynomial))))
+def _sigmoid(poly: _Polynomial) -> _Polynomial:
+    return _function("reciprocal", _add(_constant(1.0), _function("exp", _negate(poly))))
 
 
-def _tanh(polynomial: _Polynomial) -> _Polynomial:
-    twice = _multiply_polynomials(_constant(2.0), polynomial)
-    return _add_polynomials(_multiply_polynomials(_constant(2.0), _sigmoid(twice)), _constant(-1.0))
+def _tanh(poly: _Polynomial) -> _Polynomial:
+    twice = _multiply(_constant(2.0), poly)
+    return _add(_multiply(_constant(2.0), _sigmoid(twice)), _constant(-1.0))
 
 
-def _clip(polynomial: _Polynomial, low: _Polynomial, high: _Polynomial) -> _Polynomial | None:
+def _clip(poly: _Polynomial, low: _Polynomial, high: _Polynomial) -> _Polynomial | None:
     """Return a polynomial clipped to two numbers, which may be infinite; nested bounds become one pair of bounds."""
     least, most = _number(low), _number(high)
     if least is None or most is None or not least <= most:
         return None
-    if (
-        len(polynomial) == 1
-        and polynomial[0][1] == 1.0
-        and len(polynomial[0][0]) == 1
-        and polynomial[0][0][0][0] == "between"
-    ):
-        _, polynomial, *bounds = cast(tuple[str, _Polynomial, float, float], polynomial[0][0][0])
+    if len(poly) == 1 and poly[0][1] == 1.0 and len(poly[0][0]) == 1 and poly[0][0][0][0] == "between":
+        _, poly, *bounds = cast(tuple[str, _Polynomial, float, float], poly[0][0][0])
         least, most = (min(max(bound, least), most) for bound in bounds)
-    return _function("between", polynomial, least, most)
+    return _function("between", poly, least, most)
 
 
 _LEAST, _MOST = _constant(-math.inf), _constant(math.inf)
@@ -188,36 +183,33 @@ def _minimum(first: _Polynomial, second: _Polynomial) -> _Polynomial | None:
 
 
 _FUNCTIONS: dict[str, Callable[..., _Polynomial | None]] = {
-    "add": _add_polynomials,
+    "add": _add,
     "clip": _clip,
     "divide": _divide,
-    "erf": lambda polynomial: _function("erf", polynomial),
-    "exp": lambda polynomial: _function("exp", polynomial),
+    "erf": lambda poly: _function("erf", poly),
+    "exp": lambda poly: _function("exp", poly),
     "maximum": _maximum,
     "minimum": _minimum,
-    "multiply": _multiply_polynomials,
+    "multiply": _multiply,
     "negative": _negate,
-    "nn.relu": lambda polynomial: _clip(polynomial, (), _MOST),
+    "nn.relu": lambda poly: _clip(poly, (), _MOST),
     "power": _power,
     "sigmoid": _sigmoid,
-    "square": lambda polynomial: _multiply_polynomials(polynomial, polynomial),
-    "subtract": lambda first, second: _add_polynomials(first, _negate(second)),
+    "square": lambda poly: _multiply(poly, poly),
+    "subtract": lambda first, second: _add(first, _negate(second)),
     "tanh": _tanh,
 }
 """Operator -> the polynomial of its result from those of its operands, or None."""
 _ARGUMENT: _Polynomial = (((("x",),), 1.0),)
 _SCALE, _CUBE = math.sqrt(2.0 / math.pi), 0.044715
 _INNER = _sort_terms({(("x",),): 2.0 * _SCALE, (("x",),) * 3: 2.0 * _SCALE * _CUBE})
-_HALF = _multiply_polynomials(_constant(0.5), _ARGUMENT)
+_HALF = _multiply(_constant(0.5), _ARGUMENT)
 _ACTIVATIONS = {
     "relu": _function("between", _ARGUMENT, 0.0, math.inf),
     "relu6": _function("between", _ARGUMENT, 0.0, 6.0),
-    "silu": _multiply_polynomials(_ARGUMENT, _sigmoid(_ARGUMENT)),
-    "gelu": _add_polynomials(
-        _HALF,
-        _multiply_polynomials(_HALF, _function("erf", _multiply_polynomials(_constant(math.sqrt(0.5)), _ARGUMENT))),
-    ),
-    "gelu_tanh": _multiply_polynomials(_ARGUMENT, _sigmoid(_INNER)),
+    "silu": _multiply(_ARGUMENT, _sigmoid(_ARGUMENT)),
+    "gelu": _add(_HALF, _multiply(_HALF, _function("erf", _multiply(_constant(math.sqrt(0.5)), _ARGUMENT)))),
+    "gelu_tanh": _multiply(_ARGUMENT, _sigmoid(_INNER)),
 }
 """Activation -> its polynomial."""
 _IRRATIONAL = (math.sqrt(2.0), math.sqrt(0.5), _SCALE, _CUBE, 2.0 * _SCALE)
@@ -232,20 +224,13 @@ _FROM_HALVES = {
 """The constants of activations rounded to 16 bits -> the exact constants."""
 
 
-def _is_equal(polynomial: object, expected: object) -> bool:
+def _is_equal(poly: object, other: object) -> bool:
     """Whether two polynomials are equal up to the rounding of factors; exact numbers have to agree."""
-    if isinstance(polynomial, tuple) and isinstance(expected, tuple):
-        return len(polynomial) == len(expected) and all(
-            _is_equal(part, same) for part, same in zip(polynomial, expected, strict=True)
-        )
-    if (
-        isinstance(polynomial, float)
-        and isinstance(expected, float)
-        and not (2.0 * expected).is_integer()
-        and math.isfinite(expected)
-    ):
-        return abs(polynomial - expected) <= _ROUNDED * abs(expected)
-    return polynomial == expected
+    if isinstance(poly, tuple) and isinstance(other, tuple):
+        return len(poly) == len(other) and all(_is_equal(part, same) for part, same in zip(poly, other, strict=True))
+    if isinstance(poly, float) and isinstance(other, float) and not (2.0 * other).is_integer() and math.isfinite(other):
+        return abs(poly - other) <= _ROUNDED * abs(other)
+    return poly == other
 
 
 def _polynomial_of_number(number: float, *, is_half: bool) -> _Polynomial | None:
@@ -270,13 +255,9 @@ def _polynomial_of(
         elif _spells(value):
             operands: list[_Polynomial] = []
             for argument in value.arguments:
-                polynomial = _polynomial_of(argument, sums, depth + 1, is_half=is_half)
-                if (
-                    polynomial is None
-                    or len(polynomial) > _MOST_TERMS
-                    or any(len(term[0]) > _MOST_FACTORS for term in polynomial)
-                ):
+                poly = _polynomial_of(argument, sums, depth + 1, is_half=is_half)
+                if poly is None or len(poly) > _MOST_TERMS or any(len(term[0]) > _MOST_FACTORS for term in poly):
                     return None  # skip the other operands, of which there may be many
-                operands.append(polynomial)
+                operands.append(poly)
             sums[value] = _FUNCTIONS[value.op](*operands)
     return sums[value]

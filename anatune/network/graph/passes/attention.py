@@ -199,27 +199,21 @@ class StridedAttention(NamedTuple):
 def attention_of(node: Node) -> StridedAttention | None:
     """Return the parameters of an attention, or None if it is more than the softmax of products under a causal mask."""
     node = without_mask(node)
-    attributes = node.attributes
-    if "window" not in attributes or attributes["value_dim"] != attributes["dim"] or attributes["causal"] is not None:
+    attrs = node.attributes
+    if "window" not in attrs or attrs["value_dim"] != attrs["dim"] or attrs["causal"] is not None:
         return None
-    layouts: tuple[Place, Place, Place] = attributes["places"]
-    (q, k, v), heads = layouts, attributes["heads"]
+    layouts: tuple[Place, Place, Place] = attrs["places"]
+    (q, k, v), heads = layouts, attrs["heads"]
     shared = heads if k.head == v.head == 0 else k.group
     if shared not in (v.group, heads) or q.group != 1:
         return None
     strides = tuple((layout.batch, layout.head, layout.row) for layout in layouts)
-    pool = math.prod(tensor_type(node.arguments[1]).shape) // k.batch if attributes["page_size"] else 0
+    pool = math.prod(tensor_type(node.arguments[1]).shape) // k.batch if attrs["page_size"] else 0
     offsets = tuple(layout.offset for layout in layouts)
     return StridedAttention(
-        heads // shared,
-        attributes["is_causal"],
-        attributes["window"],
-        strides,
-        offsets,
-        attributes["counted"],
-        pool,
-        attributes["page_size"],
-    )
+        heads // shared, attrs["is_causal"], attrs["window"], strides, offsets,
+        attrs["counted"], pool, attrs["page_size"],
+    )  # fmt: skip
 
 
 def without_mask(node: Node) -> Node:
@@ -236,11 +230,11 @@ def without_mask(node: Node) -> Node:
     seen = _mask_pattern(node) if limit is None else (limit.is_causal, limit.window)
     if seen is None:
         return node
-    attributes, data = node.attributes, node.arguments[0]
-    usual = 1.0 / math.sqrt(attributes["dim"])
-    if not math.isclose(attributes["scale"], usual, rel_tol=2.0**-21):
-        data = elementwise("multiply", data, attributes["scale"] / usual)
-    is_causal = seen[0] or attributes["queries"] == 1
+    attrs, data = node.attributes, node.arguments[0]
+    usual = 1.0 / math.sqrt(attrs["dim"])
+    if not math.isclose(attrs["scale"], usual, rel_tol=2.0**-21):
+        data = elementwise("multiply", data, attrs["scale"] / usual)
+    is_causal = seen[0] or attrs["queries"] == 1
     pages = pages_of(node)
     keys = node.arguments[1:3] if pages is None else pages.pools
     table = () if pages is None else (pages.table,)
@@ -248,16 +242,16 @@ def without_mask(node: Node) -> Node:
     return node.of(
         (*map(stored, (data, *keys)), *table, *lengths), is_causal=is_causal, window=seen[1], visible=(), scale=usual,
         page_size=0 if pages is None else pages.size, counted="" if limit is None else "lengths",
-        places=attributes["places"] if pages is None else (attributes["places"][0], *pages.places),
+        places=attrs["places"] if pages is None else (attrs["places"][0], *pages.places),
     )  # fmt: skip
 
 
 def _mask_pattern(node: Node) -> tuple[bool, int] | None:
     """Return whether a mask is causal and the most keys that a query sees (0: all), or None for any other mask."""
-    attributes = node.attributes
+    attrs = node.attributes
     if len(node.arguments) <= 3:
-        return None if attributes["visible"] else (False, 0)
-    mask, queries, keys = node.arguments[3], attributes["queries"], attributes["keys"]
+        return None if attrs["visible"] else (False, 0)
+    mask, queries, keys = node.arguments[3], attrs["queries"], attrs["keys"]
     if not isinstance(mask, Constant) or mask.array.size % (queries * keys) or keys < queries:
         return None
     parts = mask.array.reshape(-1, queries, keys)  # usable only if all sequences have the same mask

@@ -2,8 +2,8 @@
 
 Networks convert integers to numbers, compute with the numbers, and convert the result back. `move_conversions` moves
 the conversions past operators that only move elements, up to the products. `fuse_integer_products` replaces those
-products by products of integers. The remaining conversions are compiled with the operators around them. A result differs from
-the exact one by 1 if a number is closer to the middle between two integers than float32 can resolve.
+products by products of integers. The remaining conversions are compiled with the operators around them. A result
+differs by 1 from the exact one if a number is too close to the middle of two integers for float32.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def move_conversions(graph: Graph) -> Graph:
     alone: set[Value] = set()  # new values with a single reader
 
     def replace(node: Node, old: Node) -> Value:
-        moved = _quantize_earlier(node, alone) if node.op == QUANTIZE else _dequantize_later(node)
+        moved = _move_quantize(node, alone) if node.op == QUANTIZE else _move_dequantize(node)
         if uses[old] == 1:
             alone.add(moved)
         return moved
@@ -75,7 +75,7 @@ def _move_other(node: Node, value: Value) -> Node:
     return node.of((value, *node.arguments[1:]), kind)
 
 
-def _dequantize_later(node: Node) -> Value:
+def _move_dequantize(node: Node) -> Value:
     """Return an operator on dequantised integers as the dequantised result of the operator on integers, if equal."""
     first = node.arguments[0] if node.arguments else None
     if node.op == ITEM and isinstance(first, Node) and first.op == "split":
@@ -112,7 +112,7 @@ def _dequantize_later(node: Node) -> Value:
     return node
 
 
-def _quantize_earlier(node: Node, alone: set[Value]) -> Value:
+def _move_quantize(node: Node, alone: set[Value]) -> Value:
     """Return a quantisation moved before data movement, or removed if it inverts a dequantisation of the same scale."""
     scale, data = scale_of(node, QUANTIZE), node.arguments[0]
     assert scale is not None
@@ -127,9 +127,7 @@ def _quantize_earlier(node: Node, alone: set[Value]) -> Value:
         return node
 
     def before(value: Value) -> Value:
-        return _quantize_earlier(
-            node.of((value, *node.arguments[1:]), TensorType(tensor_type(value).shape, dtype)), alone
-        )
+        return _move_quantize(node.of((value, *node.arguments[1:]), TensorType(tensor_type(value).shape, dtype)), alone)
 
     if (_is_move(data) or data.op in MAXIMA) and not isinstance(data.arguments[0], Constant):
         return _move_other(data, before(data.arguments[0]))

@@ -199,7 +199,7 @@ def _axis_in_order(axis: int, rank: int, order: Order) -> int:
     return rank - 1 if axis == 1 else axis - 1
 
 
-def _apply_to_convolution(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
+def _convolution(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
     data, weight, *operands = arguments
     steps = [step for step in node.attributes["epilogue"] if STEP_OPERANDS[step]]
     block = form.written.block
@@ -209,7 +209,7 @@ def _apply_to_convolution(node: Node, arguments: tuple[Argument, ...], form: For
     ]
     transposed_weight = _weight_in_form(weight, form, depthwise=is_depthwise(node))
     word = layout_word(form.read, form.written, _rank(node) - 2)
-    return _apply_to_elementwise(node, (data, transposed_weight, *others), form, layout=word)
+    return _elementwise(node, (data, transposed_weight, *others), form, layout=word)
 
 
 def _weight_in_form(weight: Value, form: Form, *, depthwise: bool) -> Value:
@@ -228,13 +228,11 @@ def _weight_in_form(weight: Value, form: Form, *, depthwise: bool) -> Value:
 
 
 def _elementwise_can_have(node: Node, form: Form) -> bool:
-    shape = tensor_type(node).shape
-    return _rank(node) == _read_rank(node) and any(
-        tensor_type(operand).shape == shape for operand in values_in(node.arguments)
-    )
+    shapes = [tensor_type(value).shape for value in values_in(node.arguments)]
+    return _rank(node) == _read_rank(node) and tensor_type(node).shape in shapes
 
 
-def _apply_to_elementwise(node: Node, arguments: tuple[Argument, ...], form: Form, **attributes: object) -> Node:
+def _elementwise(node: Node, arguments: tuple[Argument, ...], form: Form, **attributes: object) -> Node:
     """Return the operator on arguments in a form's orders, with its result in the form's order."""
     return node.of(arguments, reorder_type(tensor_type(node), form.written), **attributes)
 
@@ -243,15 +241,13 @@ def _pool_can_have(node: Node, form: Form) -> bool:
     return bool(node.attributes["layout"] == CHANNELS_FIRST.word(_rank(node) - 2))
 
 
-def _apply_to_pool(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
+def _pool(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
     word = form.written.word(_rank(node) - 2)
-    return _apply_to_elementwise(node, arguments, form, layout=word, out_layout=word)
+    return _elementwise(node, arguments, form, layout=word, out_layout=word)
 
 
-def _apply_to_concat(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
-    return _apply_to_elementwise(
-        node, arguments, form, axis=_axis_in_order(node.attributes["axis"], _rank(node), form.written)
-    )
+def _concat(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
+    return _elementwise(node, arguments, form, axis=_axis_in_order(node.attributes["axis"], _rank(node), form.written))
 
 
 def _reduction_can_have(node: Node, form: Form) -> bool:
@@ -262,10 +258,10 @@ def _reduction_can_have(node: Node, form: Form) -> bool:
     return bool(node.attributes["keepdims"]) or axes == image
 
 
-def _apply_to_reduction(node: Node, arguments: tuple[Argument, ...], form: Form) -> Value:
+def _reduction(node: Node, arguments: tuple[Argument, ...], form: Form) -> Value:
     rank, order = _read_rank(node), form.written
     axes = tuple(sorted(_axis_in_order(axis, rank, order) for axis in _axes(node)))
-    reduction = _apply_to_elementwise(node, arguments, form, axis=axes)
+    reduction = _elementwise(node, arguments, form, axis=axes)
     if node.attributes["keepdims"]:
         return reduction
     shape, dtype = tensor_type(node)
@@ -293,11 +289,11 @@ class _Family(NamedTuple):
 
 
 _FAMILIES = {
-    "concat": _Family(lambda node, form: True, _apply_to_concat),
-    "convolution": _Family(_convolution_can_have, _apply_to_convolution, is_as_fast=False),
-    "elementwise": _Family(_elementwise_can_have, _apply_to_elementwise),
-    "pool": _Family(_pool_can_have, _apply_to_pool, is_as_fast=False),
-    "reduction": _Family(_reduction_can_have, _apply_to_reduction),
+    "concat": _Family(lambda node, form: True, _concat),
+    "convolution": _Family(_convolution_can_have, _convolution, is_as_fast=False),
+    "elementwise": _Family(_elementwise_can_have, _elementwise),
+    "pool": _Family(_pool_can_have, _pool, is_as_fast=False),
+    "reduction": _Family(_reduction_can_have, _reduction),
 }
 """`Operator.layout` -> the family."""
 
@@ -342,7 +338,7 @@ def reordered_in_place(kind: TensorType, before: Order, after: Order) -> bool:
 
 def _dimension_names(order: Order, num_dimensions: int) -> list[str]:
     """Return the names of the dimensions in memory; channels are split into blocks (c) and channels of a block (b)."""
-    image = [str(dimension) for dimension in range(num_dimensions)]
+    image = [str(axis) for axis in range(num_dimensions)]
     if order.is_last:
         return ["n", *image, "c", "b"]
     return ["n", "c", *image, "b"] if order.block else ["n", "c", "b", *image]

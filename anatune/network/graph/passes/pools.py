@@ -40,25 +40,21 @@ def move_pools_last(graph: Graph) -> Graph:
 
 def _is_pointwise(node: Node) -> bool:
     """Whether a channels-first convolution has one tap, no groups and no strides."""
-    attributes = node.attributes
+    attrs = node.attributes
     weight = node.arguments[1]
     return (
-        attributes["data_layout"] in ("NCW", "NCHW")
-        and attributes["kernel_layout"] in ("OIW", "OIHW")
-        and attributes["out_layout"] in ("", attributes["data_layout"])
+        attrs["data_layout"] in ("NCW", "NCHW")
+        and attrs["kernel_layout"] in ("OIW", "OIHW")
+        and attrs["out_layout"] in ("", attrs["data_layout"])
         and tensor_type(node).dtype == tensor_type(weight).dtype == "float32"
-        and attributes["groups"] == 1
-        and all(size == 1 for size in (*tensor_type(weight).shape[2:], *attributes["strides"]))
-        and not any(attributes["padding"])
+        and attrs["groups"] == 1
+        and all(size == 1 for size in (*tensor_type(weight).shape[2:], *attrs["strides"]))
+        and not any(attrs["padding"])
     )
 
 
 def _keeps_zeros(pool: Node) -> bool:
     """Whether every mean divides the sum of its window by the same number."""
-    attributes = pool.attributes
-    first = attributes["layout"] in ("NCW", "NCHW") and attributes["out_layout"] in ("", None, attributes["layout"])
-    return (
-        first
-        and (bool(attributes["count_include_pad"]) or not any(attributes["padding"]))
-        and not attributes["ceil_mode"]
-    )
+    attrs = pool.attributes
+    first = attrs["layout"] in ("NCW", "NCHW") and attrs["out_layout"] in ("", None, attrs["layout"])
+    return first and (bool(attrs["count_include_pad"]) or not any(attrs["padding"])) and not attrs["ceil_mode"]

@@ -83,9 +83,7 @@ def widened(graph: Graph, state_inputs: Collection[int] = (), state_outputs: Col
         kind = _widen_type(node.type) if isinstance(node.type, TensorType) else tuple(map(_widen_type, node.type))
         attributes = {name: WIDE if str(value) in HALVES else value for name, value in node.attributes.items()}
         arguments = mapped(node.arguments, replace)
-        is_identity = (
-            node.op == "astype" and arguments[0].type == kind
-        )  # now without effect; passes look at its operand
+        is_identity = node.op == "astype" and arguments[0].type == kind  # passes expect the operand instead
         replacements[node] = arguments[0] if is_identity else Node(node.op, arguments, kind, attributes, node.kind)
     outputs = [
         replace(value) if place in state_outputs else cast(replace(value), tensor_type(value).dtype)
@@ -157,11 +155,7 @@ class _StoragePass:
         users, small = graph.users(), set[Value]()
         for node in reversed(graph.nodes()):
             readers = users.get(node, [])
-            is_wanted = (
-                bool(readers)
-                and node not in graph.outputs
-                and all(self.wants(reader, node, small) for reader in readers)
-            )
+            is_wanted = bool(readers) and node not in graph.outputs and all(self.wants(r, node, small) for r in readers)
             is_float = isinstance(node.type, TensorType) and node.type.dtype == WIDE
             if is_float and (is_wanted or (node.op == CONVOLUTION and _mark(node))):
                 small.add(node)
@@ -178,18 +172,14 @@ class _StoragePass:
 
     def in_dtype(self, value: Value, dtype: str) -> Value:
         """Return the new value of a value of the old graph, in a dtype."""
-        replacement = self.value(value)
-        if (
-            isinstance(replacement, Node)
-            and replacement.op == "astype"
-            and tensor_type(replacement.arguments[0]).dtype == dtype
-        ):
-            replacement = replacement.arguments[0]  # a 16-bit input
-        if tensor_type(replacement).dtype == dtype:
-            return replacement
+        new = self.value(value)
+        if isinstance(new, Node) and new.op == "astype" and tensor_type(new.arguments[0]).dtype == dtype:
+            new = new.arguments[0]  # a 16-bit input
+        if tensor_type(new).dtype == dtype:
+            return new
         if value not in self.other:
             array = value.array.astype(dtype) if isinstance(value, Constant) else None
-            self.other[value] = cast(replacement, dtype) if array is None else Constant(array)
+            self.other[value] = cast(new, dtype) if array is None else Constant(array)
         return self.other[value]
 
     def wide(self, argument: Argument) -> Argument:
@@ -205,16 +195,13 @@ class _StoragePass:
         if _mark(node):
             dtype = self.dtype if is_half else WIDE
             data, weight, *others = node.arguments
-            read = [self.in_dtype(operand, self.dtype) for operand in (data, weight)]
-            return node.of((*read, *(self.in_dtype(operand, dtype) for operand in others)), kind, dtype="")
+            read = [self.in_dtype(v, self.dtype) for v in (data, weight)]
+            return node.of((*read, *(self.in_dtype(v, dtype) for v in others)), kind, dtype="")
         if node.op == WINDOW:  # weights and biases are small
-            return node.of(
-                tuple(operand if isinstance(operand, Constant) else self.value(operand) for operand in node.arguments),
-                kind,
-            )
+            return node.of(tuple(v if isinstance(v, Constant) else self.value(v) for v in node.arguments), kind)
         if node.op in _MOVES:
-            operands = [self.value(operand) for operand in values_in(node.arguments)]
-            if is_half or all(_is_half(operand) for operand in operands):
+            operands = [self.value(v) for v in values_in(node.arguments)]
+            if is_half or all(_is_half(v) for v in operands):
                 return node.of(mapped(node.arguments, self.narrow), kind._replace(dtype=self.dtype))
         arguments = mapped(node.arguments, self.wide)
         if is_half and node.op == LAYER_NORM:

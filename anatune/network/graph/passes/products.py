@@ -166,7 +166,7 @@ def unfused(node: Node) -> Value:
     return with_steps(node.of(node.arguments[:2], epilogue=()), node)
 
 
-def with_steps(result: Value, node: Node) -> Value:
+def with_steps(value: Value, node: Node) -> Value:
     """Return a result followed by the steps of a product's epilogue as operators."""
     operands = list(node.arguments[2:])
     rank = len(tensor_type(node).shape)
@@ -175,12 +175,12 @@ def with_steps(result: Value, node: Node) -> Value:
         if step == "bias":
             sizes = [1] * rank
             sizes[channels] = tensor_type(node).shape[channels]
-            result = building.elementwise("add", result, building.reshape(operands.pop(0), sizes))
+            value = building.elementwise("add", value, building.reshape(operands.pop(0), sizes))
         else:
-            result = (
-                building.elementwise(step, result, operands.pop(0)) if step == "add" else applied(f"nn.{step}", result)
+            value = (
+                building.elementwise(step, value, operands.pop(0)) if step == "add" else applied(f"nn.{step}", value)
             )
-    return result
+    return value
 
 
 def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
@@ -206,16 +206,16 @@ def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
         for node in group:
             columns[node] = number, start
             start += tensor_type(node).shape[1]
-    joined_products: dict[int, Node] = {}
+    joined: dict[int, Node] = {}
 
     def replace(node: Node, old: Node) -> Value:
         if old in columns:
             number, start = columns[old]
-            if number not in joined_products:
-                joined_products[number] = _concatenate_products(joined_groups[number], node.arguments[0])
-            part = building.sliced(joined_products[number], [1], [start], [start + tensor_type(node).shape[1]])
+            if number not in joined:
+                joined[number] = _concatenate_products(joined_groups[number], node.arguments[0])
+            part = building.sliced(joined[number], [1], [start], [start + tensor_type(node).shape[1]])
             for step in node.attributes["epilogue"]:
-                if step not in joined_products[number].attributes["epilogue"]:
+                if step not in joined[number].attributes["epilogue"]:
                     part = applied(f"nn.{step}", part)
             return part
         if node.op != ATTENTION:
@@ -224,10 +224,8 @@ def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
         for index, (value, layout) in enumerate(zip(old.arguments, old.attributes["places"], strict=False)):
             if value in columns:
                 number, start = columns[value]
-                operands[index] = joined_products[number]
-                layout = _move_layout(
-                    layout, tensor_type(value).shape[1], tensor_type(joined_products[number]).shape[1], start
-                )
+                operands[index] = joined[number]
+                layout = _move_layout(layout, tensor_type(value).shape[1], tensor_type(joined[number]).shape[1], start)
             new_places.append(layout)
         return node.of(tuple(operands), places=tuple(new_places))
 
@@ -251,10 +249,10 @@ def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
     users, kept = graph.users(), set(graph.outputs)
     for node in graph.nodes():
         if node.op == ATTENTION:
-            attributes = node.attributes
-            sizes = (attributes["dim"], attributes["dim"], attributes["value_dim"])
-            for value, layout, size in zip(node.arguments, attributes["places"], sizes, strict=False):
-                layouts.setdefault(value, []).append((layout, attributes["heads"], size))
+            attrs = node.attributes
+            sizes = (attrs["dim"], attrs["dim"], attrs["value_dim"])
+            for value, layout, size in zip(node.arguments, attrs["places"], sizes, strict=False):
+                layouts.setdefault(value, []).append((layout, attrs["heads"], size))
 
     def is_loose(value: Value) -> bool:
         """Whether all readers of a value, also through reshapes, have their own loops."""

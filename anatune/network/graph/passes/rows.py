@@ -177,9 +177,7 @@ def _fuse_guard(node: Node) -> Value | None:
     is_zero = isinstance(zeros, Constant) and not once(zeros.array).any()
     if not (is_zero and isinstance(inner, Node) and inner.op == SOFTMAX and softmax.type == node.type):
         return None
-    if (
-        isinstance(condition, Node) and condition.op == "isnan" and condition.arguments[0] is softmax
-    ):  # as ONNX files do
+    if isinstance(condition, Node) and condition.op == "isnan" and condition.arguments[0] is softmax:  # ONNX
         return reshape_value(inner.of(inner.arguments, zero_rows=True), tensor_type(node).shape)
     value: Argument = condition
     for op in _EMPTY:
@@ -227,7 +225,7 @@ def _layer_norm(node: Node) -> Value:
         reshape_value(term, (length,)),
     )
     neutral = zip((factor, term), (1, 0), strict=True)
-    if all(isinstance(operand, Constant) and np.all(operand.array == number) for operand, number in neutral):
+    if all(isinstance(value, Constant) and np.all(value.array == number) for value, number in neutral):
         operands = operands[:1]
     attributes = {"epsilon": node.attributes["epsilon"]}
     return reshape_value(Node(LAYER_NORM, operands, TensorType(kind, _DTYPE), attributes), shape)
@@ -264,19 +262,19 @@ def without_rows(graph: Graph) -> Graph:
 
 
 def _expand_softmax(node: Node) -> Value:
-    attributes = node.attributes
+    attrs = node.attributes
     data, *masks = node.arguments
     rows, length = tensor_type(node).shape
-    if attributes["scale"] != 1.0:
-        data = building.elementwise("multiply", data, attributes["scale"])
+    if attrs["scale"] != 1.0:
+        data = building.elementwise("multiply", data, attrs["scale"])
     for mask in masks:
-        parts = rows // attributes["block"]
+        parts = rows // attrs["block"]
         mask_rows = tensor_type(mask).shape[0] // parts
-        whole = building.reshape(data, (parts, attributes["block"] // mask_rows, mask_rows, length))
+        whole = building.reshape(data, (parts, attrs["block"] // mask_rows, mask_rows, length))
         added = building.elementwise("add", whole, building.reshape(mask, (parts, 1, mask_rows, length)))
         data = building.reshape(added, (rows, length))
     result = building.softmax(data, 1)
-    if not attributes["zero_rows"]:
+    if not attrs["zero_rows"]:
         return result
     most = building.reduced("max", data, (1,), keepdims=True)
     empty = building.elementwise("equal", most, -np.inf)

@@ -35,21 +35,19 @@ def simplified(graph: Graph) -> Graph:
 
     Equal constants are frequent: importers and passes copy weights that are read several times.
     """
-    simpler_nodes: dict[Hashable, Value] = {}
+    results: dict[Hashable, Value] = {}
     constants: dict[Hashable, list[Constant]] = {}
 
     def shared(argument: Argument) -> Argument:
         return _find_twin(argument, constants) if isinstance(argument, Constant) else argument
 
     def replace(node: Node) -> Value:
-        node_with_twins = node.of(mapped(node.arguments, shared))
-        key = _node_key(node_with_twins)
-        if key not in simpler_nodes:
-            simpler = _simplify_node(node_with_twins)
-            simpler_nodes[key] = (
-                simpler_nodes.setdefault(_node_key(simpler), simpler) if isinstance(simpler, Node) else shared(simpler)
-            )
-        return simpler_nodes[key]
+        shared_node = node.of(mapped(node.arguments, shared))
+        key = _node_key(shared_node)
+        if key not in results:
+            new = _simplify_node(shared_node)
+            results[key] = results.setdefault(_node_key(new), new) if isinstance(new, Node) else shared(new)
+        return results[key]
 
     return rewritten(graph, replace)
 

@@ -94,49 +94,40 @@ def _fuse_step(node: Node, window: Node) -> Value:
 
 def _lower_depthwise(node: Node) -> Value:
     data, weight, *operands = node.arguments
-    attributes = node.attributes
+    attrs = node.attributes
     order, written = orders_of(node)
-    rank = len(attributes["strides"])
+    rank = len(attrs["strides"])
     outputs = image_sizes(tensor_type(node), written)[1]
     if order != written or not (order.is_last or order.block) or rank > 2:
         return node
     if any(tensor_type(value).dtype != _DTYPE for value in (data, weight)):  # products handle sums of integers
         return node
-    if not outputs == attributes["groups"] == image_sizes(tensor_type(data), order)[1]:
+    if not outputs == attrs["groups"] == image_sizes(tensor_type(data), order)[1]:
         return node
     shape = tensor_type(weight).shape
     taps = shape[:rank] if order.is_last else shape[2 : 2 + rank]
     image = _image_shape(tensor_type(node).shape, order)
     sizes = {"bias": (image[1], image[4]), "add": image}
-    steps = [step for step in attributes["epilogue"] if step in sizes]
-    reshaped_operands = [reshape_value(operand, sizes[step]) for step, operand in zip(steps, operands, strict=True)]
-    reshaped_weight = reshape_value(weight, (image[1], *_plane_sizes(taps, 1), image[4]))
-    return _make_window(
-        node,
-        order,
-        "depthwise",
-        _window_sizes(node, taps),
-        (reshaped_weight, *reshaped_operands),
-        attributes["epilogue"],
-    )
+    steps = [step for step in attrs["epilogue"] if step in sizes]
+    extras = [reshape_value(operand, sizes[step]) for step, operand in zip(steps, operands, strict=True)]
+    taps_first = reshape_value(weight, (image[1], *_plane_sizes(taps, 1), image[4]))
+    return _make_window(node, order, "depthwise", _window_sizes(node, taps), (taps_first, *extras), attrs["epilogue"])
 
 
 def _lower_pool(node: Node, order: Order) -> Value:
-    attributes = node.attributes
+    attrs = node.attributes
     kind = "max" if node.op.startswith("nn.max") else "mean"
-    if kind == "mean" and any(step != 1 for step in attributes["dilation"]):
+    if kind == "mean" and any(step != 1 for step in attrs["dilation"]):
         return node
-    sizes = _window_sizes(node, attributes["pool_size"])
-    return _make_window(
-        node, order, kind, sizes, counts_padding=kind == "mean" and bool(attributes["count_include_pad"])
-    )
+    sizes = _window_sizes(node, attrs["pool_size"])
+    return _make_window(node, order, kind, sizes, counts_padding=kind == "mean" and bool(attrs["count_include_pad"]))
 
 
 def _window_sizes(node: Node, window: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Return the window attributes of a convolution or pool; ``before`` is the padding before the image."""
-    attributes = node.attributes
-    before = attributes["padding"][: len(window)]
-    return {"window": window, "strides": attributes["strides"], "dilation": attributes["dilation"], "before": before}
+    attrs = node.attributes
+    before = attrs["padding"][: len(window)]
+    return {"window": window, "strides": attrs["strides"], "dilation": attrs["dilation"], "before": before}
 
 
 def _lower_adaptive_pool(node: Node, order: Order) -> Value:
@@ -166,16 +157,14 @@ def _make_window(
         return node
     data = node.arguments[0]
     image = TensorType(_image_shape(tensor_type(node).shape, order), _DTYPE)
-    attributes = {
+    attrs = {
         "kind": kind,
         **{name: _plane_sizes(tuple(value), int(name != "before")) for name, value in sizes.items()},
         "outputs": image.shape[2:4],
         "counts_padding": counts_padding,
         "epilogue": epilogue,
     }
-    window = Node(
-        WINDOW, (reshape_value(data, _image_shape(tensor_type(data).shape, order)), *operands), image, attributes
-    )
+    window = Node(WINDOW, (reshape_value(data, _image_shape(tensor_type(data).shape, order)), *operands), image, attrs)
     return reshape_value(window, tensor_type(node).shape)
 
 
