@@ -12,7 +12,7 @@ import numpy as np
 from anatune.core.generation import MOST_ELEMENTS
 from anatune.network.graph.building import elementwise
 from anatune.network.graph.caches.lengths import lengths_of
-from anatune.network.graph.caches.pages import pages_of, stored
+from anatune.network.graph.caches.pages import pages_of, skip_widening
 from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type
 from anatune.network.graph.operators import ATTENTION, BATCH_MATMUL, SOFTMAX
 from anatune.network.graph.passes.products import with_joined_products
@@ -121,7 +121,7 @@ def _head_layout(view: View, batch: int, heads: int) -> Place | None:
     """Return the position of the rows of all heads, or None if no `Place` describes it; groups of heads share rows."""
     rows = view.sizes[-2:]
     for group in (size for size in range(1, heads + 1) if heads % size == 0):
-        grouped = view.reshaped((batch, heads // group, group, *rows))
+        grouped = view.reshape((batch, heads // group, group, *rows))
         if grouped is not None and (grouped.strides[2] == 0 or group == 1):
             is_near = grouped.strides[-1] in ((0, 1) if rows[-1] == 1 else (1,))
             batch_stride, head_stride, _, row_stride = grouped.strides[:4]
@@ -240,8 +240,8 @@ def without_mask(node: Node) -> Node:
     table = () if pages is None else (pages.table,)
     lengths = () if limit is None else (limit.lengths,)
     return node.of(
-        (*map(stored, (data, *keys)), *table, *lengths), is_causal=is_causal, window=seen[1], visible=(), scale=usual,
-        page_size=0 if pages is None else pages.size, counted="" if limit is None else "lengths",
+        (*map(skip_widening, (data, *keys)), *table, *lengths), is_causal=is_causal, window=seen[1], visible=(),
+        scale=usual, page_size=0 if pages is None else pages.size, counted="" if limit is None else "lengths",
         places=attrs["places"] if pages is None else (attrs["places"][0], *pages.places),
     )  # fmt: skip
 

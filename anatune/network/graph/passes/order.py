@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anatune.network.graph.experts.passes import with_experts, with_gates, with_rounds, with_terms, without_groups
+from anatune.network.graph.experts.passes import expand_groups, expand_sums, fuse_gates, unsort_experts, with_rounds
 from anatune.network.graph.integers.few_bits import unpacked_products
 from anatune.network.graph.nodes import Graph
 from anatune.network.graph.operators import DEQUANTIZE, QUANTIZE
@@ -31,7 +31,7 @@ __all__ = ["CPU", "CPU_KERNELS", "GPU", "MATRIX_UNITS", "WEIGHTS", "Pass", "afte
 Pass = Callable[[Graph], Graph]
 
 WEIGHTS: tuple[Pass, ...] = (
-    without_groups,
+    expand_groups,
     simplified,
     fold_batch_norms,
     simplified,
@@ -85,11 +85,11 @@ compiler compares the result with its channels-last form."""
 MATRIX_UNITS: tuple[Pass, ...] = (
     unpacked_products,
     unroll_recurrent_layers,
-    with_experts,
+    unsort_experts,
     with_rounds,
     *WEIGHTS,
-    with_gates,
-    with_terms,
+    fuse_gates,
+    expand_sums,
     fuse_rows,
     fuse_products,
     simplified,

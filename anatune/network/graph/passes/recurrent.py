@@ -5,7 +5,7 @@ from __future__ import annotations
 from anatune.network.graph.building import concat, padded, permute, reshape, sliced
 from anatune.network.graph.nodes import Graph, Node, Value, rewritten, tensor_type
 from anatune.network.graph.operators import RECURRENCE, RECURRENT, UNITS
-from anatune.network.graph.recurrent import GATES, layer_of, written_out
+from anatune.network.graph.recurrent import GATES, layer_of, unroll
 
 __all__ = ["block_recurrent_weights", "unroll_recurrent_layers"]
 
@@ -45,7 +45,7 @@ def unroll_recurrent_layers(graph: Graph) -> Graph:
     def replace(node: Node) -> Value:
         if node.op != RECURRENT:
             return node
-        steps, ends = written_out(*layer_of(node))
+        steps, ends = unroll(*layer_of(node))
         return concat([steps, *(reshape(state, (1, *tensor_type(state).shape)) for state in ends)], 0)
 
     return rewritten(graph, replace)

@@ -7,7 +7,7 @@ from anatune.network.graph import building as b
 from anatune.network.graph.meanings import recurrent
 from anatune.network.graph.nodes import Graph, Input, TensorType
 from anatune.network.graph.passes.recurrent import block_recurrent_weights, unroll_recurrent_layers
-from anatune.network.graph.recurrent import GATES, Layer, layer_of, recurrence, written_out
+from anatune.network.graph.recurrent import GATES, RecurrentLayer, layer_of, recurrence, unroll
 from tests.unit.network.relax.rest.test_loops import THREADS, run
 
 pytest.importorskip("tvm")
@@ -33,7 +33,7 @@ def layer(kind, steps, batch, hidden, *, lengths=False, peepholes=False, **own):
         term = others.pop(0) if kind == "gru" and own.get("is_late") else None
         peeps = others.pop(0) if peepholes else None
         functions = {"rnn": ("nn.relu",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}[kind]
-        made = Layer(kind, inputs, weight, functions, term=term, peepholes=peeps,
+        made = RecurrentLayer(kind, inputs, weight, functions, term=term, peepholes=peeps,
                      lengths=others.pop(0) if lengths else None, **own)  # fmt: skip
         whole, ends = recurrence(made, state)
         return (whole, *ends)
@@ -83,7 +83,7 @@ def test_steps_that_are_written_out_compute_the_same(case):
     constants = [b.constant(one, one.dtype.name) for one in arrays]
     outputs = make(*(Input(f"x{n}", TensorType(one.shape, one.dtype.name)) for n, one in enumerate(arrays)))
     (node,) = [one for one in Graph((), outputs, is_tuple=True).nodes() if one.op == "recurrent"]
-    found = written_out(*layer_of(node.of(tuple(constants))))
+    found = unroll(*layer_of(node.of(tuple(constants))))
     for one, want in zip((found[0], *found[1]), run_numpy(make, arrays), strict=True):
         np.testing.assert_allclose(one.array, want, rtol=1e-4, atol=2e-6)
     graph = unroll_recurrent_layers(Graph((), outputs, is_tuple=True))

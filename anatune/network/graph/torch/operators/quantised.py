@@ -6,7 +6,7 @@ import numpy as np
 
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.network.graph.building import cast, constant, elementwise, reshape
-from anatune.network.graph.integers.scaled import Scale, dequantized, known_scale, quantized
+from anatune.network.graph.integers.scaled import Scale, constant_scale, dequantized, quantized
 from anatune.network.graph.nodes import Constant, Value, tensor_type
 from anatune.network.graph.torch.call import Call, Convert, RefusedError
 
@@ -30,7 +30,7 @@ def _scale(call: Call, dtype: str) -> tuple[Value, Value, Scale | None]:
     scale = _operand(call, "scales" if of_channels else "scale", "float32")
     zero = _operand(call, "zero_points" if of_channels else "zero_point", "int32")
     try:
-        return scale, zero, known_scale(scale, zero, dtype)
+        return scale, zero, constant_scale(scale, zero, dtype)
     except ValueError as error:
         raise RefusedError(str(error)) from None
 

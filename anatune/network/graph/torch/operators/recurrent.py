@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anatune.network.graph.building import concat, constant, matmul, permute, reshape, sliced, taken
 from anatune.network.graph.nodes import Value, tensor_type
-from anatune.network.graph.recurrent import GATES, Layer, States, recurrence, with_biases
+from anatune.network.graph.recurrent import GATES, RecurrentLayer, States, add_biases, recurrence
 from anatune.network.graph.torch.call import Call, Convert
 
 __all__ = ["READERS"]
@@ -30,8 +30,8 @@ def _direction(
     product = matmul(reshape(data, (steps * batch, inputs)), permute(of_inputs, (1, 0)))
     term = None
     if biases:
-        product, term = with_biases(product, biases[0], biases[1], is_late=kind == "gru")
-    layer = Layer(
+        product, term = add_biases(product, biases[0], biases[1], is_late=kind == "gru")
+    layer = RecurrentLayer(
         kind, reshape(product, (steps, batch, -1)), permute(of_state, (1, 0)), functions, term=term,
         is_late=kind == "gru", is_turned=is_turned,
     )  # fmt: skip

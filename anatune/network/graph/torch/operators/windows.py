@@ -25,7 +25,7 @@ from anatune.network.graph.building import (
     taken,
     taken_at,
 )
-from anatune.network.graph.images import grid_sampled, neighbours, resized_axis
+from anatune.network.graph.images import neighbours, resize_axis, sample_grid
 from anatune.network.graph.nodes import Array, TensorType, Value, tensor_type
 from anatune.network.graph.operators import GROUPED_MATMUL
 from anatune.network.graph.torch.call import Call, Convert, RefusedError, is_float
@@ -303,7 +303,7 @@ def _between(mode: str, *, is_smoothed: bool = False) -> Convert:
                 )
             else:
                 places, weights = neighbours(np.maximum(centres, 0) if mode == "linear" else centres, size, mode)
-            value = resized_axis(value, 2 + axis, places, weights)
+            value = resize_axis(value, 2 + axis, places, weights)
         return value
 
     return read
@@ -311,7 +311,7 @@ def _between(mode: str, *, is_smoothed: bool = False) -> Convert:
 
 def _sampled(call: Call) -> Value:
     """Return the elements of an image at places that another tensor has."""
-    return grid_sampled(
+    return sample_grid(
         call["input"],
         call["grid"],
         mode=("linear", "nearest", "cubic")[call["interpolation_mode"]],

@@ -200,7 +200,7 @@ def test_large_weights_are_not_copied_where_bodies_are_spelt():
     model.functions.append(function)
     model.opset_import.append(helper.make_opsetid("mine", 1))
     before = model.SerializeToString()
-    stripped, (large,) = reading.inlined(model, "it")
+    stripped, (large,) = reading.inline_bodies(model, "it")
     assert stripped.ByteSize() < 4096
     assert large.name == "w"
     graph = read(model)
