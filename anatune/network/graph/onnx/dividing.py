@@ -22,7 +22,7 @@ __all__ = ["ForeignNode", "Part", "divided"]
 _PRODUCTS = ("Attention", "Conv", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "QLinear", "RNN")
 """Prefixes of operators for which anatune has planned kernels; "Attention" may also be a suffix."""
 _FOREIGN = "reads text, sequences, or tensors whose sizes depend on data"
-_BETWEEN = "lies between such nodes and is no matrix product, so that compiling it gains nothing"
+_BETWEEN = "lies between such nodes in a part without convolutions and matrix products, which gains nothing"
 _WITH_WEIGHTS = 4
 """The version of the ONNX format from which on weights need not be inputs."""
 _SMALL_BYTES = 1 << 12

@@ -314,10 +314,10 @@ class OnnxReader:
         return weights
 
     def outputs_of(
-        self, graph: onnx.GraphProto, inputs: Mapping[str, Value], around: Mapping[str, Value]
+        self, graph: onnx.GraphProto, inputs: Mapping[str, Value], outer: Mapping[str, Value]
     ) -> list[Value]:
-        """Return the outputs of a graph from its inputs `own` and from the values `around` it that it can read."""
-        values = {**around, **self.weights_of(graph), **inputs}
+        """Return the outputs of a graph from its `inputs` and from the `outer` values that it can read."""
+        values = {**outer, **self.weights_of(graph), **inputs}
         for node in graph.node:
             results = self.results_of(node, values)
             values.update((word, value) for word, value in zip(node.output, results, strict=False) if word)

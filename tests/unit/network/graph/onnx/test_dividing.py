@@ -95,7 +95,7 @@ def test_what_stands_between_nodes_that_are_left_without_a_product_is_left():
     nodes = [*through_a_sequence("x", "a"), node("Relu", ["a"], ["b"]), *through_a_sequence("b", "c")]
     parts = divided(model_of([*nodes, node("Conv", ["c", "k"], ["z"])], ["z"], KERNEL))
     assert [bool(part.left) for part in parts] == [True, False]
-    assert dict(parts[0].left)["Relu (node b)"].startswith("stands between such nodes")
+    assert dict(parts[0].left)["Relu (node b)"].startswith("lies between such nodes")
     nodes[4] = node("Conv", ["a", "k"], ["b"])
     parts = divided(model_of([*nodes, node("Conv", ["c", "k"], ["z"])], ["z"], KERNEL))
     assert operators(parts)[1] == "Conv"
@@ -144,7 +144,7 @@ def test_branches_see_what_is_around_them():
 def test_an_operator_of_nobody_says_that_it_is_not_known():
     nodes = [node("Conv", ["x", "k"], ["c"]), node("Wavelet", ["c"], ["z"], domain="org.example")]
     (_, part) = divided(model_of(nodes, ["z"], KERNEL))
-    assert part.left[0].why == "operators that are not known: org.example.Wavelet (node z)"
+    assert part.left[0].why == "operators that anatune cannot read: org.example.Wavelet (node z)"
 
 
 def test_a_damaged_model_is_refused():
