@@ -313,11 +313,9 @@ class OnnxReader:
             self.weights.append((graph, weights))
         return weights
 
-    def outputs_of(
-        self, graph: onnx.GraphProto, inputs: Mapping[str, Value], outer: Mapping[str, Value]
-    ) -> list[Value]:
-        """Return the outputs of a graph from its `inputs` and from the `outer` values that it can read."""
-        values = {**outer, **self.weights_of(graph), **inputs}
+    def outputs_of(self, graph: onnx.GraphProto, given: Mapping[str, Value], outer: Mapping[str, Value]) -> list[Value]:
+        """Return the outputs of a graph from the values `given` for its inputs and from `outer` values."""
+        values = {**outer, **self.weights_of(graph), **given}
         for node in graph.node:
             results = self.results_of(node, values)
             values.update((word, value) for word, value in zip(node.output, results, strict=False) if word)

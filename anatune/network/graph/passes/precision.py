@@ -54,7 +54,7 @@ def widened(graph: Graph, state_inputs: Collection[int] = (), state_outputs: Col
 
     Parameters
     ----------
-    held, kept : collection of int
+    state_inputs, state_outputs : collection of int
         Indices of inputs and of outputs that become float32 as well, such as a state.
     """
     nodes = graph.nodes()

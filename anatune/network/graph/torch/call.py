@@ -9,7 +9,7 @@ from typing import Any
 from anatune.network.graph.building import RefusedError, cast, constant, elementwise
 from anatune.network.graph.nodes import Array, Constant, TensorType, Value, tensor_type
 
-__all__ = ["Convert", "RefusedError", "TorchArgument", "TorchCall", "convert", "is_float"]
+__all__ = ["Convert", "RefusedError", "TorchArgument", "TorchCall", "is_float", "to_dtype"]
 
 TorchArgument = Any
 """An argument: a value, a number, text, None, or a list of them."""
@@ -55,7 +55,7 @@ class TorchCall:
     def operand(self, name: str, dtype: str = "") -> Value:
         """Return a tensor or a number as a value of a dtype; "" stands for that of the result."""
         argument, dtype = self[name], dtype or self.kind.dtype
-        return convert(argument, dtype) if isinstance(argument, Value) else constant(argument, dtype)
+        return to_dtype(argument, dtype) if isinstance(argument, Value) else constant(argument, dtype)
 
     def shape(self, name: str = "self") -> tuple[int, ...]:
         """Return the sizes of an argument."""
@@ -90,7 +90,7 @@ def is_float(dtype: str) -> bool:
     return "float" in dtype
 
 
-def convert(value: Value, dtype: str) -> Value:
+def to_dtype(value: Value, dtype: str) -> Value:
     """Return a value in another dtype with PyTorch's conversion: all numbers except zero become true."""
     value_dtype = tensor_type(value).dtype
     return elementwise("not_equal", value, 0) if dtype == "bool" != value_dtype else cast(value, dtype)

@@ -172,7 +172,7 @@ def _interpolate(rows: Value, positions: Sequence[Value], sizes: Sequence[int]) 
     ----------
     rows : Value
         (images * pixels, channels).
-    places : sequence of Value
+    positions : sequence of Value
         Positions along each dimension, (n, offset groups, ...) for ``n * offset groups`` images.
     """
     kind = tensor_type(positions[0])

@@ -29,7 +29,7 @@ from anatune.network.graph.building import (
     where,
 )
 from anatune.network.graph.nodes import Constant, Value, tensor_type
-from anatune.network.graph.torch.call import Convert, RefusedError, TorchCall, convert
+from anatune.network.graph.torch.call import Convert, RefusedError, TorchCall, to_dtype
 
 __all__ = ["READERS"]
 
@@ -109,7 +109,7 @@ def _index(call: TorchCall) -> Value:
 
 def _index_put(call: TorchCall) -> Value:
     """Return a tensor with values written at indices: selected by a mask, or scattered along one dimension."""
-    values, dtype = convert(call["values"], call.kind.dtype), call.kind.dtype
+    values, dtype = to_dtype(call["values"], call.kind.dtype), call.kind.dtype
     masks = [index for index in call["indices"] if index is not None]
     if len(masks) == 1 and tensor_type(masks[0]).dtype == "bool" and not isinstance(masks[0], Constant):
         return _put_by_mask(call, masks[0], values)
@@ -230,7 +230,7 @@ def _scatter(call: TorchCall) -> Value:
     if "value" in call.arguments:
         updates = broadcast(call.operand("value"), sizes)
     else:
-        updates = convert(call["src"], kind.dtype)
+        updates = to_dtype(call["src"], kind.dtype)
         updates = sliced(updates, range(len(sizes)), [0] * len(sizes), sizes)
     if not rank:
         data, index, updates = (reshape(tensor, (1,)) for tensor in (data, index, updates))
@@ -259,7 +259,7 @@ def _scatter_mean(call: TorchCall, data: Value, index: Value, updates: Value, ax
 
 def _index_add(call: TorchCall) -> Value:
     """Return a tensor with slices of another tensor added at indices along a dimension."""
-    data, source = call["self"], convert(call["source"], call.kind.dtype)
+    data, source = call["self"], to_dtype(call["source"], call.kind.dtype)
     shape, axis = tensor_type(source).shape, call["dim"] % max(len(call.shape()), 1)
     along = [-1 if dimension == axis else 1 for dimension in range(len(shape))]
     index = clamp_indices(call["index"], call.shape()[axis] if call.shape() else 1)

@@ -32,7 +32,7 @@ from anatune.network.graph.building import (
 )
 from anatune.network.graph.nodes import TensorType, Value, tensor_type
 from anatune.network.graph.operators import HISTOGRAM
-from anatune.network.graph.torch.call import Convert, RefusedError, TorchCall, convert, is_float
+from anatune.network.graph.torch.call import Convert, RefusedError, TorchCall, is_float, to_dtype
 from anatune.network.graph.torch.operators.elements import raise_to
 
 __all__ = ["READERS"]
@@ -92,7 +92,7 @@ def _read_extreme(word: str) -> Convert:
         if not call.shape():
             return [call["self"], constant(0, "int64")]
         value, axes, keepdims = _make_comparable(call["self"]), call.axes(), bool(call["keepdim"])
-        result = convert(reduced(word, value, axes, keepdims=keepdims), call.kind.dtype)
+        result = to_dtype(reduced(word, value, axes, keepdims=keepdims), call.kind.dtype)
         return [result, arg_extreme(f"arg{word}", value, axes[0], keepdims=keepdims)]
 
     return read

@@ -81,10 +81,7 @@ def test_all_that_is_refused_is_named_with_its_place():
     with pytest.raises(WorkloadError) as caught:
         graph_of_program(program, "Model")
     said = str(caught.value)
-    assert said.startswith(
-        "Model cannot be read: it does not know lgamma.default (node lgamma in 0 and 1 more), digamma.default (node "
-        "digamma in 0); export the model with other operators, or run it by torch.compile"
-    )
+    assert "lgamma.default (node lgamma in 0 and 1 more), digamma.default (node digamma in 0); " in said
     assert "rand.default (node rand in 0) draws random numbers" in said
     assert "\n" not in said
     assert [node.name for node in refused_nodes(program)] == ["lgamma", "lgamma_1", "digamma", "rand"]
