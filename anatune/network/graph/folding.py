@@ -108,7 +108,7 @@ def concatenate(arrays: Sequence[Array], axis: int) -> Array:
 
 
 def _sums_nothing(node: Node) -> bool:
-    """Whether a node is a matrix product over an axis without elements, hence zeros."""
+    """Return whether a node is a matrix product over an axis without elements, hence zeros."""
     return node.op == "matmul" and all(0 in tensor_type(operand).shape for operand in node.arguments)
 
 

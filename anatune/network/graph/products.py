@@ -96,7 +96,7 @@ def orders_of(node: Node) -> tuple[Order, Order]:
 
 
 def is_depthwise(node: Node) -> bool:
-    """Whether a convolution in channels-first order has one group for each channel."""
+    """Return whether a convolution in channels-first order has one group for each channel."""
     channels = [tensor_type(value).shape[1] for value in (node.arguments[0], node)]
     return node.attributes["groups"] > 1 and channels == [node.attributes["groups"]] * 2
 

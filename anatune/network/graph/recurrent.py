@@ -40,7 +40,7 @@ States = tuple[Value, ...]
 
 
 class RecurrentLayer(NamedTuple):
-    """One direction of a recurrent layer.
+    """A recurrent layer in one direction.
 
     Attributes
     ----------

@@ -219,7 +219,7 @@ def with_state(graph: Graph, pairs: Sequence[StatePair], name: str) -> Graph:
 
 
 def _is_appended(new: Value, past: Value, axis: int) -> bool:
-    """Whether a value is the concatenation of the old state and new elements."""
+    """Return whether a value is the concatenation of the old state and new elements."""
     if not isinstance(new, Node) or new.op != "concat" or new.attributes["axis"] != axis:
         return False
     first, *others = new.arguments[0]

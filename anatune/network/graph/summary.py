@@ -115,7 +115,7 @@ class WeightPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kernel of anatune, which all equal products of a network share.
+    """A kernel of anatune, which all equal products of a network share.
 
     Attributes
     ----------
@@ -295,7 +295,7 @@ class TuningSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PartSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the parts that a network was divided into. The parts run one after the other.
+    """A part of a divided network. The parts run one after the other.
 
     Attributes
     ----------

@@ -278,7 +278,7 @@ class _ReadingJoiner:
             yield from itertools.product((0, *state_symbols), repeat=largest.ndim)
 
     def is_part(self, constants: Sequence[Constant], largest: Array, starts: Sequence[int]) -> bool:
-        """Whether the constant of each reading is the part of the largest one that begins at `starts`."""
+        """Return whether the constant of each reading is the part of the largest one that begins at `starts`."""
         for smaller, sizes in zip(constants, self.fit.environments, strict=True):
             begins = [start.at(sizes) if isinstance(start, Size) else start for start in starts]
             part = largest[

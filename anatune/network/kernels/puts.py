@@ -29,7 +29,7 @@ class PutKernel:
 
     @property
     def has_indices(self) -> bool:
-        """Whether a tensor holds the indices."""
+        """Return whether a tensor holds the indices."""
         return not at_run_time(self.first) and self.first < 0
 
 

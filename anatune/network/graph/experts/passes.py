@@ -182,7 +182,7 @@ class _Routing:
         return self.unsorted[value]
 
     def _matches(self, value: Value, expected: Callable[[Array, Array], Array]) -> bool:
-        """Whether a value equals a function of the choices and the sorted order, for all samples."""
+        """Return whether a value equals a function of the choices and the sorted order, for all samples."""
         return all(
             value in vectors and np.array_equal(vectors[value].array, expected(chosen, order))
             for chosen, order, vectors in self.samples
@@ -250,7 +250,7 @@ def _takes_rows(node: Node) -> bool:
 
 
 def _is_rowwise(node: Node) -> bool:
-    """Whether an operator that keeps the first dimension computes each row from the same row."""
+    """Return whether an operator that keeps the first dimension computes each row from the same row."""
     if node.op == "strided_slice":
         return all(axis.value for axis in node.arguments[1])
     return node.op in (ITEM, "split", "reshape")

@@ -16,7 +16,7 @@ __all__ = ["Scale", "constant_scale", "dequantized", "has_integers", "quantized"
 
 
 def has_integers(graph: Graph) -> bool:
-    """Whether a graph quantises numbers to 8 bits."""
+    """Return whether a graph quantises numbers to 8 bits."""
     return any(node.op == QUANTIZE or (node.op in PRODUCTS and _reads_bytes(node)) for node in graph.nodes())
 
 
@@ -40,11 +40,11 @@ class Scale(NamedTuple):
 
     @property
     def is_one(self) -> bool:
-        """Whether the whole tensor has a single scale and zero point."""
+        """Return whether the whole tensor has a single scale and zero point."""
         return self.scale.size == self.zero.size == 1
 
     def equals(self, other: Scale | None) -> bool:
-        """Whether both have the same scale and zero point."""
+        """Return whether both have the same scale and zero point."""
         return other is not None and all(
             np.array_equal(first, second) for first, second in zip(self, other, strict=True)
         )

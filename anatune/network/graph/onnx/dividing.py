@@ -223,7 +223,7 @@ class _Divider:
         return [self.part(group, indices) for group in groups.values()]
 
     def is_between(self, group: tuple[int, bool], groups: Mapping[tuple[int, bool], Sequence[int]]) -> bool:
-        """Whether a part has no product and lies between parts of the other engine."""
+        """Return whether a part has no product and lies between parts of the other engine."""
         switch, is_left = group
         if is_left or not switch or (switch + 1, True) not in groups:
             return False

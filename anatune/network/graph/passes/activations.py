@@ -225,7 +225,7 @@ _FROM_HALVES = {
 
 
 def _is_equal(poly: object, other: object) -> bool:
-    """Whether two polynomials are equal up to the rounding of factors; exact numbers have to agree."""
+    """Return whether two polynomials are equal up to the rounding of factors; exact numbers have to agree."""
     if isinstance(poly, tuple) and isinstance(other, tuple):
         return len(poly) == len(other) and all(_is_equal(part, same) for part, same in zip(poly, other, strict=True))
     if isinstance(poly, float) and isinstance(other, float) and not (2.0 * other).is_integer() and math.isfinite(other):

@@ -66,7 +66,7 @@ def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
 
 
 def _is_attention(node: Node, uses: Counter[Value]) -> bool:
-    """Whether a node computes the result of an attention: softmax(product) times values, with no other readers."""
+    """Return whether a node ends an attention: the product of softmax(product) and values, with no other readers."""
 
     def alone(value: Value, op: str) -> Node | None:
         while isinstance(value, Node) and value.op == "reshape" and uses[value] == 1:

@@ -206,7 +206,7 @@ def fuse_integer_products(graph: Graph) -> Graph:
 
 
 def _is_integer_product(node: Node) -> bool:
-    """Whether a node is a product of dequantised integers with constant integers."""
+    """Return whether a node is a product of dequantised integers with constant integers."""
     if node.op not in CONVOLUTIONS and node.op != "matmul":
         return False
     data, weight = node.arguments

@@ -79,7 +79,7 @@ def everywhere(graph: Graph, order: Order = CHANNELS_LAST) -> dict[Value, Form]:
 
 
 def can_have(node: Node, form: Form) -> bool:
-    """Whether a node can have a form; blocks have to divide the channels of all tensors in that order."""
+    """Return whether a node can have a form; blocks have to divide the channels of all tensors in that order."""
     if form == AS_IT_IS:
         return True
     family = _FAMILIES.get(operator_of(node).layout)
@@ -91,7 +91,7 @@ def can_have(node: Node, form: Form) -> bool:
 
 
 def has_any_order(node: Node) -> bool:
-    """Whether a node is equally fast in any order; pools are not, because anatune has kernels for some orders only."""
+    """Return whether a node is equally fast in any order; pools are not, as only some orders have kernels."""
     family = _FAMILIES.get(operator_of(node).layout)
     return family is not None and family.is_as_fast
 
@@ -176,7 +176,7 @@ def _convolution_can_have(node: Node, form: Form) -> bool:
 
 
 def _has_blocks(node: Node, order: Order) -> bool:
-    """Whether blocks divide the channels of a node's result and operands, except a single channel, which broadcasts."""
+    """Return whether blocks divide the channels of a node's result and operands; a single channel broadcasts."""
     if not order.block:
         return True
     rank = _read_rank(node)
@@ -251,7 +251,7 @@ def _concat(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
 
 
 def _reduction_can_have(node: Node, form: Form) -> bool:
-    """Whether a reduction keeps its dimensions or reduces exactly the image, and does not split blocks."""
+    """Return whether a reduction keeps its dimensions or reduces exactly the image, and does not split blocks."""
     axes, image = sorted(_axes(node)), list(range(2, _read_rank(node)))
     if form.read.block and not set(axes) <= set(image):
         return False
@@ -329,7 +329,7 @@ def reorder(value: Value, before: Order, after: Order) -> Value:
 
 
 def reordered_in_place(kind: TensorType, before: Order, after: Order) -> bool:
-    """Whether reordering a tensor moves nothing in memory; `kind` is its type with channels first."""
+    """Return whether reordering a tensor moves nothing in memory; `kind` is its type with channels first."""
     moved = reorder(Input("", reorder_type(kind, before)), before, after)
     while isinstance(moved, Node) and moved.op == "reshape":
         moved = moved.arguments[0]

@@ -39,7 +39,7 @@ def move_pools_last(graph: Graph) -> Graph:
 
 
 def _is_pointwise(node: Node) -> bool:
-    """Whether a channels-first convolution has one tap, no groups and no strides."""
+    """Return whether a channels-first convolution has one tap, no groups and no strides."""
     attrs = node.attributes
     weight = node.arguments[1]
     return (
@@ -54,7 +54,7 @@ def _is_pointwise(node: Node) -> bool:
 
 
 def _keeps_zeros(pool: Node) -> bool:
-    """Whether every mean divides the sum of its window by the same number."""
+    """Return whether every mean divides the sum of its window by the same number."""
     attrs = pool.attributes
     first = attrs["layout"] in ("NCW", "NCHW") and attrs["out_layout"] in ("", None, attrs["layout"])
     return first and (bool(attrs["count_include_pad"]) or not any(attrs["padding"])) and not attrs["ceil_mode"]

@@ -162,7 +162,7 @@ class _StoragePass:
         return small
 
     def wants(self, reader: Node, node: Node, small: Collection[Value]) -> bool:
-        """Whether a reader of a node wants 16 bits; `found` are the later nodes that write 16 bits."""
+        """Return whether a reader of a node wants 16 bits; `found` are the later nodes that write 16 bits."""
         if _mark(reader):
             return node in reader.arguments[:2] or reader in small
         return reader.op == WINDOW or (reader.op in _MOVES and reader in small)

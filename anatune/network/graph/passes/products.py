@@ -69,7 +69,7 @@ def fuse_products(graph: Graph) -> Graph:
 
 
 def _is_product(node: Node) -> bool:
-    """Whether anatune has kernels for a node."""
+    """Return whether anatune has kernels for a node."""
     if operator_of(node).own not in PRODUCTS or tensor_type(node).dtype != _DTYPE or not tensor_type(node).shape:
         return False
     if node.op == "scaled_matmul":
@@ -255,7 +255,7 @@ def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
                 layouts.setdefault(value, []).append((layout, attrs["heads"], size))
 
     def is_loose(value: Value) -> bool:
-        """Whether all readers of a value, also through reshapes, have their own loops."""
+        """Return whether all readers of a value, also through reshapes, have their own loops."""
         return value not in kept and all(
             is_loose(user) if user.op == "reshape" else user.op not in (*PRODUCTS, ATTENTION)
             for user in users.get(value, ())
@@ -263,7 +263,7 @@ def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
         )
 
     def is_taken(node: Node) -> bool:
-        """Whether all readers can read columns; they have to compute the later steps, which attentions cannot."""
+        """Return whether all readers can read columns; they compute the later steps, which attentions cannot."""
         node_places, later = layouts.get(node, []), _steps(node)[len(_joinable_steps(node)) :]
         if not all(_is_in_columns(*attention, tensor_type(node).shape[1]) for attention in node_places):
             return False
@@ -275,14 +275,14 @@ def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
 
 
 def _has_constant_weights(node: Node) -> bool:
-    """Whether all operands except the data are constant, and the epilogue adds no tensor."""
+    """Return whether all operands except the data are constant, and the epilogue adds no tensor."""
     return "add" not in node.attributes["epilogue"] and all(
         isinstance(argument, Constant) for argument in node.arguments[1:]
     )
 
 
 def _is_in_columns(layout: Place, heads: int, size: int, width: int) -> bool:
-    """Whether a place describes columns of the rows of a matrix."""
+    """Return whether a place describes columns of the rows of a matrix."""
     fits = layout.offset + (heads // layout.group - 1) * layout.head + size <= width
     return fits and layout.row in (0, width) and layout.batch % width == 0
 

@@ -66,7 +66,7 @@ def _is_product(node: Node) -> bool:
 
 
 def _is_fused(user: Node, before: Node) -> bool:
-    """Whether a node is fused into the product before it."""
+    """Return whether a node is fused into the product before it."""
     if not isinstance(user.type, TensorType) or user.type != before.type:
         return False
     if user.op == "add":

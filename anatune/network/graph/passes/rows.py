@@ -197,7 +197,7 @@ def _fuse_guard(node: Node) -> Value | None:
 
 
 def _is_softmax_of(node: Node, scores: Value) -> bool:
-    """Whether a softmax is that of `scores`, even if it has absorbed a part of their computation."""
+    """Return whether a softmax is that of `scores`, even if it has absorbed a part of their computation."""
     value: Argument = scores
     for _ in range(3):
         data = node.arguments[0]

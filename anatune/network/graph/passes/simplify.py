@@ -67,12 +67,12 @@ def _find_twin(value: Constant, constants: dict[Hashable, list[Constant]]) -> Co
 
 
 def _may_be_nan(value: Argument) -> bool:
-    """Whether elements of a tensor may be NaN."""
+    """Return whether elements of a tensor may be NaN."""
     return isinstance(value, Value) and "float" in tensor_type(value).dtype
 
 
 def _same_bits(first: Array, second: Array) -> bool:
-    """Whether arrays of one type hold the same bits, so that NaNs and signed zeros count as numbers."""
+    """Return whether arrays of one type hold the same bits, so that NaNs and signed zeros count as numbers."""
     if first.strides == second.strides:  # compare repeated elements only once
         first, second = once(first), once(second)
     return first.tobytes() == second.tobytes()

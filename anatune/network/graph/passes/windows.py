@@ -68,7 +68,7 @@ def lower_windows(graph: Graph) -> Graph:
 
 
 def _is_open(node: Node) -> bool:
-    """Whether a size other than the batch is known only at run time."""
+    """Return whether a size other than the batch is known only at run time."""
     kinds = [node.type, *(value.type for value in node.arguments[:1] if isinstance(value, Value))]
     return any(isinstance(kind, TensorType) and at_run_time(kind.shape[1:]) for kind in kinds)
 

@@ -86,7 +86,7 @@ Convert = Callable[[TorchCall], Value | Sequence[Value | None] | int | float]
 
 
 def is_float(dtype: str) -> bool:
-    """Whether a dtype has fractions."""
+    """Return whether a dtype has fractions."""
     return "float" in dtype
 
 

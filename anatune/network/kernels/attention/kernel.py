@@ -79,7 +79,7 @@ class AttentionKernel:
 
     @property
     def is_open(self) -> bool:
-        """Whether the number of queries or keys, or a stride of rows, is known only at run time."""
+        """Return whether the number of queries or keys, or a stride of rows, is known only at run time."""
         return at_run_time((self.queries, self.keys, tuple(place[3] for place in self.places)))
 
 

@@ -1,4 +1,4 @@
-"""What is done to every model: the same outputs, fewer operators."""
+"""Passes over every network: the same outputs, fewer operators."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Where elements lie behind reshapes, permutations and parts: as NumPy's own strides have it."""
+"""Views after reshapes, permutations and slices have the strides of NumPy's views."""
 
 import numpy as np
 import pytest

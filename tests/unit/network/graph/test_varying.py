@@ -1,4 +1,4 @@
-"""One graph from readings of a model at several sizes."""
+"""Join readings of a network at several sizes into one graph."""
 
 import numpy as np
 import pytest

@@ -40,7 +40,7 @@ class _AxisChange(NamedTuple):
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing changes."""
+        """Return whether nothing changes."""
         return self.size == self.outputs and math.isclose(self.scale, 1) and self.region == (0.0, 1.0)
 
 

@@ -121,7 +121,7 @@ def _divide_down(dividend: Value, divisor: Value) -> Value:
 
 
 def _has_other_sign(remainder: Value, divisor: Value) -> Value:
-    """Whether a remainder and its divisor have different signs."""
+    """Return whether a remainder and its divisor have different signs."""
     signs = elementwise("logical_xor", elementwise("less", remainder, 0), elementwise("less", divisor, 0))
     return elementwise("logical_and", elementwise("not_equal", remainder, 0), signs)
 

@@ -1,4 +1,4 @@
-"""What masks say of how many keys sequences have, and masks that say something else."""
+"""Masks that give the number of keys of sequences, and masks that say something else."""
 
 import numpy as np
 import pytest

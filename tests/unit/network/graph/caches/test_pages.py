@@ -1,4 +1,4 @@
-"""Which attentions read keys and values in their pages, and which are given what was gathered."""
+"""Attentions that read keys and values in their pages, and attentions that read gathered ones."""
 
 import pytest
 

@@ -51,7 +51,7 @@ VALUES = {
     "to": (1, 6, 7, 9, 11),
     "training_mode": (0,), "transA": _ON, "transB": _ON, "upper": _ON,
 }  # fmt: skip
-"""By the name of an attribute: what it may be for operands as below."""
+"""Attribute -> its possible values for the operands below."""
 OWN = {
     "CenterCropPad": {"axes": ([2, 3],)}, "Clip": {"max": (0.3,), "min": (-0.3,)}, "Concat": {"axis": (0, 1, -1)},
     "Compress": {"axis": (1, -1)}, "DFT": {"axis": (1, -2)},
@@ -75,7 +75,7 @@ OWN = {
     "TopK": {"axis": (-1, 3), "k": (3,)}, "Unique": {"axis": (0, 1)}, "Unsqueeze": {"axes": ([0], [2], [0, -1])},
     "Upsample": {"mode": ("nearest", "linear")},
 }  # fmt: skip
-"""By operator and attribute, where an operator has others."""
+"""Operator and attribute -> possible values of an operator with other ones."""
 
 
 def attributes(rng, schema, share):

@@ -19,7 +19,7 @@ SEEDS = 3
 
 
 def differs(op, own, opset):
-    """Whether onnxruntime is known to compute something else than the standard says."""
+    """Return whether onnxruntime is known to compute something else than the standard says."""
     return (
         (op.endswith("Pool") and own.get("dilations") == [2, 1] and own.get("auto_pad", "").startswith("SAME"))
         or own.get("sorted") == 0

@@ -1,4 +1,4 @@
-"""Which divisors are looked at."""
+"""Divisors that are checked."""
 
 import numpy as np
 import pytest

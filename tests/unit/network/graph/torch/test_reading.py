@@ -1,4 +1,4 @@
-"""What of an exported program is no operator: inputs, weights, parts, results, and what is refused."""
+"""Read inputs, weights, parts and results of exported programs, and refuse some programs."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 
 class Module(torch.nn.Module):
-    """What a function computes, with one parameter under two names."""
+    """A module that calls a function, with one parameter under two names."""
 
     def __init__(self, function):
         super().__init__()
