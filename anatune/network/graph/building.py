@@ -127,14 +127,12 @@ def concat(values: Sequence[Value], axis: int) -> Value:
         if [*kind.shape[:axis], shape[axis], *kind.shape[axis + 1 :]] != shape:
             raise ValueError(f"{kinds[0]} and {kind} cannot be concatenated along axis {axis}")
     shape[axis] = sum(kind.shape[axis] for kind in kinds)
-    parts = tuple(
+    full = tuple(
         value for value, kind in zip(values, kinds, strict=True) if math.prod(kind.shape) or isinstance(value, Input)
     )  # the initial content of a state may be empty
-    if sum(tensor_type(value).shape[axis] for value in parts) != shape[axis]:  # all are empty
-        parts = tuple(values)
-    return (
-        parts[0] if len(parts) == 1 else made("concat", (parts,), TensorType(tuple(shape), kinds[0].dtype), axis=axis)
-    )
+    if sum(tensor_type(value).shape[axis] for value in full) != shape[axis]:  # all are empty
+        full = tuple(values)
+    return full[0] if len(full) == 1 else made("concat", (full,), TensorType(tuple(shape), kinds[0].dtype), axis=axis)
 
 
 def split(value: Value, sizes: Sequence[int], axis: int) -> list[Value]:

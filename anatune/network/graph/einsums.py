@@ -68,20 +68,20 @@ def _parse_terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     terms = left.split(",")
     if len(terms) != len(ranks):
         raise ValueError(f"{equation} is an equation of {len(terms)} tensors, got {len(ranks)}")
-    rank_left = 0
+    rest = 0
     full = []
     for term, rank in zip(terms, ranks, strict=True):
         missing = rank - len(term.replace("...", ""))
         if missing < 0 or (missing and "..." not in term):
             raise ValueError(f"{term or 'an empty term'} of {equation} does not fit a tensor of {rank} dimensions")
-        rank_left = max(rank_left, missing) if "..." in term else rank_left
+        rest = max(rest, missing) if "..." in term else rest
         full.append(term.replace("...", _ellipsis_letters(missing)))
     if not arrow:
         whole = left.replace("...", "").replace(",", "")
-        return full, _ellipsis_letters(rank_left) + "".join(
+        return full, _ellipsis_letters(rest) + "".join(
             sorted(letter for letter in set(whole) if whole.count(letter) == 1)
         )
-    return full, output.replace("...", _ellipsis_letters(rank_left))
+    return full, output.replace("...", _ellipsis_letters(rest))
 
 
 def _ellipsis_letters(count: int) -> str:

@@ -198,9 +198,9 @@ def sample_grid(
             position = elementwise("divide", elementwise("subtract", elementwise("multiply", position, size), 1.0), 2.0)
         taps.append(_interpolation_taps(position, size, mode, padding, is_aligned, clips_first))
     first, total = axis_indices(0, 1 + len(outputs), batch), None
-    for combination in itertools.product(*taps):
+    for corner in itertools.product(*taps):
         part = weight_rows(
-            gather_rows(image, [first, *(place for place, _ in combination)]), [weight for _, weight in combination]
+            gather_rows(image, [first, *(place for place, _ in corner)]), [weight for _, weight in corner]
         )
         total = part if total is None else elementwise("add", total, part)
     assert total is not None

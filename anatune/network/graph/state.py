@@ -89,15 +89,13 @@ def paired(
         if not words:
             raise WorkloadError(
                 f"{name} has no outputs such as present.0.key with inputs such as past_key_values.0.key; map "
-                f"outputs to inputs; outputs: {_list_names(outputs)}; inputs: {_list_names(inputs)}"
+                f"outputs to inputs; outputs: {_names(outputs)}; inputs: {_names(inputs)}"
             )
         mapping = words
     for what, names, existing in (("output", mapping.keys(), outputs), ("input", mapping.values(), inputs)):
         for word in names:
             if word not in existing:
-                raise WorkloadError(
-                    f"state: {name} has no {what} {word!r:.80}, expected one of {_list_names(existing)}"
-                )
+                raise WorkloadError(f"state: {name} has no {what} {word!r:.80}, expected one of {_names(existing)}")
     taken_inputs = list(mapping.values())
     repeated = next((word for word in taken_inputs if taken_inputs.count(word) > 1), None)
     if repeated is not None:
@@ -105,7 +103,7 @@ def paired(
     return [(outputs.index(output), inputs.index(word)) for output, word in mapping.items()]
 
 
-def _list_names(names: Sequence[str]) -> str:
+def _names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:6])}{', ...' if len(names) > 6 else ''}"
 
 

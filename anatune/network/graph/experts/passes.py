@@ -96,10 +96,8 @@ def expand_groups(graph: Graph) -> Graph:
         row = constant(np.arange(rows)[:, None], tensor_type(ends).dtype)
         is_below = cast(elementwise("less", row, reshape(ends, (1, groups))), "int8")
         before = padded(sliced(is_below, [1], [0], [groups - 1]), [0, 1], [0, 0])
-        one_hot = cast(elementwise("subtract", is_below, before), tensor_type(node).dtype)
-        return reduced(
-            "sum", elementwise("multiply", products, reshape(one_hot, (rows, groups, 1))), [1], keepdims=False
-        )
+        mask = cast(elementwise("subtract", is_below, before), tensor_type(node).dtype)
+        return reduced("sum", elementwise("multiply", products, reshape(mask, (rows, groups, 1))), [1], keepdims=False)
 
     return rewritten(graph, replace)
 

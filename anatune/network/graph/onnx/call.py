@@ -14,14 +14,7 @@ from anatune.network.graph.nodes import Array, Constant, Graph, Input, Node, Ten
 from anatune.untyped import onnx
 
 __all__ = [
-    "DTYPES",
-    "Attributes",
-    "Convert",
-    "OnnxCall",
-    "RefusedError",
-    "UnknownValueError",
-    "check_table",
-    "constant_array",
+    "DTYPES", "Attributes", "Convert", "OnnxCall", "RefusedError", "UnknownValueError", "check_table", "constant_array",
 ]  # fmt: skip
 
 

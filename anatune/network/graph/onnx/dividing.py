@@ -240,9 +240,7 @@ class _Divider:
         others.update(output.name for output in self.model.graph.output)
         makes = tuple(word for word in outputs if word in others)
         model = self.make_model(nodes, self.declare_all(list(read)), makes)
-        left = tuple(
-            ForeignNode(_describe(self.model.graph.node[at]), self.left[at]) for at in group if at in self.left
-        )
+        left = tuple(ForeignNode(_describe(self.model.graph.node[i]), self.left[i]) for i in group if i in self.left)
         return Part(model, tuple(one.name for one in model.graph.input), makes, left)
 
 

@@ -317,9 +317,7 @@ def reorder(value: Value, before: Order, after: Order) -> Value:
     first_type = TensorType(image_sizes(tensor_type(value), before), tensor_type(value).dtype)
     batch, channels, *image = first_type.shape
     block = block_size(channels, before if before.block else after)
-    sizes = {"n": batch, "c": channels // block, "b": block} | {
-        str(dimension): size for dimension, size in enumerate(image)
-    }
+    sizes = {"n": batch, "c": channels // block, "b": block} | {str(d): size for d, size in enumerate(image)}
     names, new_names = (
         [name for name in _dimension_names(order, len(image)) if name != "b" or block > 1] for order in (before, after)
     )

@@ -166,7 +166,7 @@ def unfused(node: Node) -> Value:
     return with_steps(node.of(node.arguments[:2], epilogue=()), node)
 
 
-def with_steps(value: Value, node: Node) -> Value:
+def with_steps(last: Value, node: Node) -> Value:
     """Return a result followed by the steps of a product's epilogue as operators."""
     operands = list(node.arguments[2:])
     rank = len(tensor_type(node).shape)
@@ -175,12 +175,10 @@ def with_steps(value: Value, node: Node) -> Value:
         if step == "bias":
             sizes = [1] * rank
             sizes[channels] = tensor_type(node).shape[channels]
-            value = building.elementwise("add", value, building.reshape(operands.pop(0), sizes))
+            last = building.elementwise("add", last, building.reshape(operands.pop(0), sizes))
         else:
-            value = (
-                building.elementwise(step, value, operands.pop(0)) if step == "add" else applied(f"nn.{step}", value)
-            )
-    return value
+            last = building.elementwise(step, last, operands.pop(0)) if step == "add" else applied(f"nn.{step}", last)
+    return last
 
 
 def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
@@ -195,9 +193,7 @@ def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
     """
     groups: dict[tuple[Value, tuple[str, ...]], list[Node]] = {}
     for node in _candidates(graph, takes_columns):
-        groups.setdefault((node.arguments[0], _joinable_steps(node) if takes_columns else _steps(node)), []).append(
-            node
-        )
+        groups.setdefault((node.arguments[0], _column_steps(node) if takes_columns else _steps(node)), []).append(node)
     columns: dict[Value, tuple[int, int]] = {}
     """Product -> its group and its first column there."""
     joined_groups = [group for group in groups.values() if len(group) > 1]
@@ -237,7 +233,7 @@ def _steps(node: Node) -> tuple[str, ...]:
     return epilogue
 
 
-def _joinable_steps(node: Node) -> tuple[str, ...]:
+def _column_steps(node: Node) -> tuple[str, ...]:
     """Return the first steps of a product that it keeps when its columns are joined with those of others."""
     return tuple(itertools.takewhile(lambda step: step in _KEPT, _steps(node)))
 
@@ -264,7 +260,7 @@ def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
 
     def is_taken(node: Node) -> bool:
         """Return whether all readers can read columns; they compute the later steps, which attentions cannot."""
-        node_places, later = layouts.get(node, []), _steps(node)[len(_joinable_steps(node)) :]
+        node_places, later = layouts.get(node, []), _steps(node)[len(_column_steps(node)) :]
         if not all(_is_in_columns(*attention, tensor_type(node).shape[1]) for attention in node_places):
             return False
         if not takes_columns:
@@ -299,7 +295,7 @@ def _concatenate_products(group: Sequence[Node], data: Value) -> Node:
         for constants in zip(*(node.arguments[1:] for node in group), strict=True)
     ]
     steps = [_steps(node) for node in group]
-    common = steps[0] if len(set(steps)) == 1 else _joinable_steps(group[0])
+    common = steps[0] if len(set(steps)) == 1 else _column_steps(group[0])
     rows = tensor_type(group[0]).shape[0]
     kind = TensorType((rows, sum(tensor_type(node).shape[1] for node in group)), tensor_type(group[0]).dtype)
     return group[0].of((data, *operands), kind, epilogue=common)

@@ -23,15 +23,14 @@ def block_recurrent_weights(graph: Graph) -> Graph:
             [(0, 2), (2, 3)] if node.attributes["kind"] == "gru" and not node.attributes["is_late"] else [(0, count)]
         )
         blocks = [
-            _split_into_blocks(sliced(weight, [1], [first * hidden], [last * hidden]), last - first)
-            for first, last in parts
+            _to_blocks(sliced(weight, [1], [first * hidden], [last * hidden]), last - first) for first, last in parts
         ]
         return Node(RECURRENCE, (inputs, *blocks, *others), node.type, node.attributes)
 
     return rewritten(graph, replace)
 
 
-def _split_into_blocks(weight: Value, gates: int) -> Value:
+def _to_blocks(weight: Value, gates: int) -> Value:
     """Return weights (hidden, gates * hidden) as (blocks, hidden, gates, units), with zeros after the last unit."""
     hidden = tensor_type(weight).shape[0]
     blocks = -(-hidden // UNITS)

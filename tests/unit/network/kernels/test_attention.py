@@ -13,7 +13,7 @@ from anatune.templates.cpu.model.model import CpuModel
 tvm = pytest.importorskip("tvm")
 
 BOUND = 2e-6
-"""The largest error over the result's magnitude, for sums of up to 200 products: 2**-24 times the root of their number."""
+"""The largest error over the result's magnitude, for sums of up to 200 products."""
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_scores_far_from_each_other(hardware, scale):
 @pytest.mark.parametrize("power", [0, 8, 14, 20, 40, 58])
 @pytest.mark.parametrize("scale", [0.3, 17**-0.5, 1 / 3])
 def test_scores_of_any_magnitude(hardware, scale, power):
-    """Return numbers whose products are exact; above 2**31 the largest ones share a row."""
+    """The products of the numbers are exact; above 2**31 the largest ones share a row."""
     kernel = kernel_of(hardware, 8, 16, 50, scale=float(np.float32(scale)))
     random = np.random.default_rng(power)
     query, key = (random.integers(-3, 4, shape) * np.float32(2) ** power for shape in kernel.shapes[:2])

@@ -167,13 +167,11 @@ def _means(value: Value, windows: Windows, outputs: Sequence[int], *, counts: bo
     dtype = tensor_type(value).dtype
     if dtype in HALVES:
         return cast(_means(cast(value, "float32"), windows, outputs, counts=counts), dtype)
-    of_windows = windows.indices(outputs)
+    tables = windows.indices(outputs)
     ends = [
         (-windows.padding[d], sizes[d] + windows.padding[rank + d]) if counts else (0, sizes[d]) for d in range(rank)
     ]
-    number = [
-        ((table >= low) & (table < high)).sum(axis=1) for table, (low, high) in zip(of_windows, ends, strict=True)
-    ]
+    number = [((table >= low) & (table < high)).sum(axis=1) for table, (low, high) in zip(tables, ends, strict=True)]
     element_counts = functools.reduce(np.multiply.outer, number)[None, None]
     if rank <= 3 and all(step == 1 for step in windows.dilation):
         means = _pool("avg", value, windows, outputs, counts=counts)

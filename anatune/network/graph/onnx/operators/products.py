@@ -80,9 +80,7 @@ def convolve(data: Value, weight: Value, bias: Value | None, windows: Windows, g
     if len(sizes) > 3:
         raise RefusedError(f"is a convolution over {len(sizes)} dimensions, expected 1 to 3")
     if channels != each * groups or outputs % groups:
-        raise RefusedError(
-            f"has {channels} channels and {outputs} outputs, expected {groups} groups of {each} channels"
-        )
+        raise RefusedError(f"has {channels} channels, {outputs} outputs, expected {groups} groups of {each} channels")
     dtype = tensor_type(data).dtype
     result = convolution(
         widen_to_float32(data), widen_to_float32(weight), strides=windows.strides, padding=windows.padding,

@@ -251,7 +251,7 @@ def _operand(call: OnnxCall, index: int, axis: int = 0) -> Value:
     return _dequantise(call[index], scale, None if zero is None else _shape_scale(zero, shape, axis, 0))
 
 
-def _write_result(call: OnnxCall, value: Value, index: int) -> Value:
+def _requantise(call: OnnxCall, value: Value, index: int) -> Value:
     """Return numbers quantised with a scale and a zero point that are operands, or unchanged without a scale."""
     scale, zero = call.get(index), call.get(index + 1)
     if scale is None:
@@ -276,7 +276,7 @@ def _quantised_convolution(call: OnnxCall) -> Value:
     if call.get(8) is not None:
         unit = elementwise("multiply", *(reshape(cast(call[place], "float32"), (-1,)) for place in (1, 4)))
         bias = elementwise("multiply", cast(call[8], "float32"), unit)
-    result = _write_result(
+    result = _requantise(
         call, _apply(call, "Conv", _channels_first(call, _operand(call, 0)), _operand(call, 3), bias), 6
     )
     return _channels_first(call, result, turns_back=True)
@@ -290,23 +290,23 @@ def _quantised_gemm(call: OnnxCall) -> Value:
         unit = elementwise("multiply", unit, call.attributes["alpha"])
         term = elementwise("multiply", cast(call[6], "float32"), unit)
     columns = 0 if call.attributes["transB"] else 1
-    return _write_result(call, _apply(call, "Gemm", _operand(call, 0), _operand(call, 3, columns), term, beta=1.0), 7)
+    return _requantise(call, _apply(call, "Gemm", _operand(call, 0), _operand(call, 3, columns), term, beta=1.0), 7)
 
 
 def _quantised_matmul(call: OnnxCall) -> Value:
-    return _write_result(call, _apply(call, "MatMul", _operand(call, 0, -2), _operand(call, 3, -1)), 6)
+    return _requantise(call, _apply(call, "MatMul", _operand(call, 0, -2), _operand(call, 3, -1)), 6)
 
 
 def _read_pair(op: str) -> Convert:
     """Return a reader of an operator on two quantised tensors."""
-    return lambda call: _write_result(call, _apply(call, op, _operand(call, 0), _operand(call, 3)), 6)
+    return lambda call: _requantise(call, _apply(call, op, _operand(call, 0), _operand(call, 3)), 6)
 
 
 def _read_one(op: str) -> Callable[[OnnxCall], Value]:
     """Return a reader of an operator on a quantised tensor."""
 
     def read(call: OnnxCall) -> Value:
-        result = _write_result(call, _apply(call, op, _channels_first(call, _operand(call, 0))), 3)
+        result = _requantise(call, _apply(call, op, _channels_first(call, _operand(call, 0))), 3)
         return _channels_first(call, result, turns_back=True)
 
     return read
@@ -377,11 +377,9 @@ def _few_bits_matmul(call: OnnxCall) -> Value:
         raise RefusedError("has scales that are not finite, expected finite numbers")
     zeros: Array | None = None
     if call.get(3) is not None:
-        points = call.constant_values(3, "the zero points")
-        is_packed = points.dtype == np.uint8
-        zeros = (
-            unpacked(points.reshape(columns, -1), bits)[:, :blocks] if is_packed else points.reshape(columns, blocks)
-        )
+        zero = call.constant_values(3, "the zero points")
+        is_packed = zero.dtype == np.uint8
+        zeros = unpacked(zero.reshape(columns, -1), bits)[:, :blocks] if is_packed else zero.reshape(columns, blocks)
     is_whole = zeros is None or zeros.dtype == np.uint8
     if bits in (4, 8) and is_whole and is_sorted and block in GROUPS and length % block == 0:
         result = scaled_product(data, packed, scales, zeros, bits=bits, rounded=attrs["accuracy_level"] == _INT8)

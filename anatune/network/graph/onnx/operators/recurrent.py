@@ -135,9 +135,7 @@ def _direction(
     (steps, batch, inputs), dtype = tensor_type(data).shape, tensor_type(data).dtype
     mirrors = is_turned and lengths is not None
     if lengths is not None and is_turned:
-        data = reshape(
-            _reverse_sequences(reshape(data, (steps * batch, inputs)), lengths, steps), (steps, batch, inputs)
-        )
+        data = reshape(_reverse(reshape(data, (steps * batch, inputs)), lengths, steps), (steps, batch, inputs))
     layer = _layer(call, data, direction, functions)._replace(lengths=lengths, is_turned=is_turned and not mirrors)
     zeros = broadcast(constant(0, dtype), (batch, layer.hidden))
     state: States = ()
@@ -149,7 +147,7 @@ def _direction(
         state = (*state, zeros if first is None else first)
     whole, state = recurrence(layer, state)
     if lengths is not None and is_turned:
-        whole = _reverse_sequences(reshape(whole, (steps * batch, layer.hidden)), lengths, steps)
+        whole = _reverse(reshape(whole, (steps * batch, layer.hidden)), lengths, steps)
     return whole, state
 
 
@@ -182,7 +180,7 @@ def _layer(call: OnnxCall, data: Value, direction: int, functions: list[Activati
     )
 
 
-def _reverse_sequences(rows: Value, lengths: Value, steps: int) -> Value:
+def _reverse(rows: Value, lengths: Value, steps: int) -> Value:
     """Return the rows of sequences, (steps * batch, ...), in reverse order within the length of each sequence."""
     batch = tensor_type(lengths).shape[0]
     step = constant(np.arange(steps)[:, None], "int64")

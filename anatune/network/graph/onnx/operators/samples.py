@@ -104,12 +104,10 @@ def _roi_align(call: OnnxCall) -> Value:
     for axis, (begin, end) in enumerate(((top, bottom), (left, right))):
         extent = elementwise("subtract", end, begin)
         extent = extent if is_half else elementwise("maximum", extent, 1.0)
-        axis_taps, count = _region_taps(begin, extent, kind.shape[2 + axis], bins[axis], ratio)
-        samples = tensor_type(axis_taps[0][0]).shape[2]
+        pairs, count = _region_taps(begin, extent, kind.shape[2 + axis], bins[axis], ratio)
+        samples = tensor_type(pairs[0][0]).shape[2]
         shape = (regions, bins[0], samples, 1, 1) if axis == 0 else (regions, 1, 1, bins[1], samples)
-        taps.append(
-            [(reshape(index, shape), reshape(weight, shape)) for index, weight in axis_taps if weight is not None]
-        )
+        taps.append([(reshape(index, shape), reshape(weight, shape)) for index, weight in pairs if weight is not None])
         counts.append(reshape(count, (regions, 1, 1, 1, 1, 1)))
         are_samples.append(elementwise("less", cast(axis_indices(2 + 2 * axis, 6, samples), dtype), counts[-1]))
     first = reshape(cast(call[2], "int64"), (-1, 1, 1, 1, 1))

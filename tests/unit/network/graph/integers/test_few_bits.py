@@ -107,7 +107,7 @@ def test_whole_numbers_of_8_bits_that_are_scaled_by_columns_are_packed():
 @pytest.mark.parametrize(("least", "most", "bits"), [(-8, 7, 4), (-128, 127, 8)])
 @pytest.mark.parametrize("has_zeros", [False, True])
 def test_integers_with_scales_of_groups_are_packed(least, most, bits, has_zeros):
-    """Return a product with weights as torchao's are read: (n, groups, k of a group) integers, then transposed."""
+    """Weights are read as torchao exports them: (n, groups, k of a group) integers, reshaped and transposed."""
     rng = np.random.default_rng(bits)
     numbers = rng.integers(least, most + 1, (5, 2, 32)).astype(np.int8)
     numbers[0, 0, :2] = least, most
