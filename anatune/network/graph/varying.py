@@ -2,7 +2,7 @@
 
 The network is read, and goes through all passes, at a few sizes. If the graphs differ in numbers only, each number
 that differs becomes an expression of the symbols that agrees with all readings. A constant that grows becomes the
-leading part of the largest one. Any other difference means that the network is not the same at all sizes: it is
+leading part of the largest one. Every other difference means that the network is not the same at all sizes: it is
 refused. Expressions with floor division need more readings (`MoreReadingsError`): if several expressions fit that
 differ somewhere in the range, and at sizes near the ends, where a floor may be a minimum or maximum.
 """
