@@ -86,8 +86,8 @@ def test_slices_begin_further_on_and_step_over_elements():
 
 def test_known_places_that_are_evenly_apart_are_slices():
     x = graphs.source(4, 6)
-    one, some, others = (taken(x, constant(places, "int64"), 1) for places in (3, [1, 3, 5], [0, 1, 3]))
+    item, some, others = (taken(x, constant(places, "int64"), 1) for places in (3, [1, 3, 5], [0, 1, 3]))
     array = graphs.array(4, 6)
-    assert (one.type.shape, some.op, others.op) == ((4,), "strided_slice", "take")
-    np.testing.assert_array_equal(through(view_of(one), array), array[:, 3])
+    assert (item.type.shape, some.op, others.op) == ((4,), "strided_slice", "take")
+    np.testing.assert_array_equal(through(view_of(item), array), array[:, 3])
     np.testing.assert_array_equal(through(view_of(some), array), array[:, 1::2])

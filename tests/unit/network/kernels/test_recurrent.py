@@ -13,7 +13,7 @@ from tests.unit.network.relax.rest.test_loops import THREADS, run
 pytest.importorskip("tvm")
 
 
-def layer(kind, steps, batch, hidden, *, lengths=False, peepholes=False, **own):
+def layer(kind, steps, batch, hidden, *, lengths=False, peepholes=False, **options):
     """Return arrays of a layer, and what makes its results of inputs."""
     rng = np.random.default_rng(5)
     gates = GATES[kind]
@@ -22,7 +22,7 @@ def layer(kind, steps, batch, hidden, *, lengths=False, peepholes=False, **own):
         (hidden, gates * hidden),
         *[(batch, hidden)] * (2 if kind == "lstm" else 1),
     ]
-    shapes += [(hidden,)] * (kind == "gru" and own.get("is_late", False)) + [(3 * hidden,)] * peepholes
+    shapes += [(hidden,)] * (kind == "gru" and options.get("is_late", False)) + [(3 * hidden,)] * peepholes
     arrays = [(rng.standard_normal(shape) / 2).astype(np.float32) for shape in shapes]
     if lengths:
         arrays.append(rng.integers(1, steps + 1, batch))
@@ -30,12 +30,12 @@ def layer(kind, steps, batch, hidden, *, lengths=False, peepholes=False, **own):
     def make(*values):
         inputs, weight, *others = values
         state = tuple(others.pop(0) for _ in range(2 if kind == "lstm" else 1))
-        term = others.pop(0) if kind == "gru" and own.get("is_late") else None
+        term = others.pop(0) if kind == "gru" and options.get("is_late") else None
         peeps = others.pop(0) if peepholes else None
         functions = {"rnn": ("nn.relu",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}[kind]
-        made = RecurrentLayer(kind, inputs, weight, functions, term=term, peepholes=peeps,
-                     lengths=others.pop(0) if lengths else None, **own)  # fmt: skip
-        whole, ends = recurrence(made, state)
+        built_node = RecurrentLayer(kind, inputs, weight, functions, term=term, peepholes=peeps,
+                     lengths=others.pop(0) if lengths else None, **options)  # fmt: skip
+        whole, ends = recurrence(built_node, state)
         return (whole, *ends)
 
     return arrays, make
@@ -56,13 +56,13 @@ CASES = {
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_what_numpy_does(case, threads, monkeypatch):
-    kind, steps, batch, hidden, own = CASES[case]
+    kind, steps, batch, hidden, options = CASES[case]
     monkeypatch.setattr("anatune.network.kernels.recurrent._PARALLEL_FROM", 1)
-    arrays, make = layer(kind, steps, batch, hidden, **own)
-    found = run(make, *arrays, threads=threads, passes=block_recurrent_weights)
+    arrays, make = layer(kind, steps, batch, hidden, **options)
+    result = run(make, *arrays, threads=threads, passes=block_recurrent_weights)
     wanted = run_numpy(make, arrays)
-    for one, want in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, want, rtol=1e-5, atol=2e-6)
+    for actual, want in zip(result, wanted, strict=True):
+        np.testing.assert_allclose(actual, want, rtol=1e-5, atol=2e-6)
 
 
 def run_numpy(make, arrays):
@@ -78,14 +78,14 @@ def run_numpy(make, arrays):
 
 @pytest.mark.parametrize("case", CASES)
 def test_steps_that_are_written_out_compute_the_same(case):
-    kind, steps, batch, hidden, own = CASES[case]
-    arrays, make = layer(kind, steps, batch, hidden, **own)
+    kind, steps, batch, hidden, options = CASES[case]
+    arrays, make = layer(kind, steps, batch, hidden, **options)
     constants = [b.constant(one, one.dtype.name) for one in arrays]
     outputs = make(*(Input(f"x{n}", TensorType(one.shape, one.dtype.name)) for n, one in enumerate(arrays)))
     (node,) = [one for one in Graph((), outputs, is_tuple=True).nodes() if one.op == "recurrent"]
-    found = unroll(*layer_of(node.of(tuple(constants))))
-    for one, want in zip((found[0], *found[1]), run_numpy(make, arrays), strict=True):
-        np.testing.assert_allclose(one.array, want, rtol=1e-4, atol=2e-6)
+    result = unroll(*layer_of(node.of(tuple(constants))))
+    for actual, want in zip((result[0], *result[1]), run_numpy(make, arrays), strict=True):
+        np.testing.assert_allclose(actual.array, want, rtol=1e-4, atol=2e-6)
     graph = unroll_recurrent_layers(Graph((), outputs, is_tuple=True))
     assert "recurrent" not in {one.op for one in graph.nodes()}
 

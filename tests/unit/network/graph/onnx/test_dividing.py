@@ -24,10 +24,10 @@ def model_of(nodes, outputs, weights=(), *, inputs=(("x", (1, 4, 8, 8)),)):
 def divided(model, **shapes):
     from anatune.network.graph.onnx import dividing
 
-    def infer(one):
-        if one.graph.node[0].domain:
-            return one.graph.output
-        return onnx.shape_inference.infer_shapes(one, data_prop=True).graph.output
+    def infer(item):
+        if item.graph.node[0].domain:
+            return item.graph.output
+        return onnx.shape_inference.infer_shapes(item, data_prop=True).graph.output
 
     return dividing.divided(model, shapes or {"x": (1, 4, 8, 8)}, "it", infer)
 
@@ -111,8 +111,8 @@ def test_what_is_known_is_known_in_later_parts():
     weights |= {name: np.array([value]) for name, value in (("from", 0), ("to", 1), ("rest", -1))}
     parts = divided(model_of(nodes, ["z"], weights))
     assert operators(parts) == ["[SplitToSequence ConcatFromSequence Reshape]", "Reshape MatMul"]
-    known = {one.name: onnx.numpy_helper.to_array(one).tolist() for one in parts[1].model.graph.initializer}
-    assert known["shape"] == [1, -1]
+    constants = {one.name: onnx.numpy_helper.to_array(one).tolist() for one in parts[1].model.graph.initializer}
+    assert constants["shape"] == [1, -1]
 
 
 def test_sizes_that_depend_on_data_are_left_with_what_reads_them():

@@ -18,12 +18,18 @@ NEWEST = 25
 SEEDS = 3
 
 
-def differs(op, own, opset):
+def differs(op, attributes, opset):
     """Return whether onnxruntime is known to compute something else than the standard says."""
     return (
-        (op.endswith("Pool") and own.get("dilations") == [2, 1] and own.get("auto_pad", "").startswith("SAME"))
-        or own.get("sorted") == 0
-        or (op == "Resize" and own.get("coordinate_transformation_mode") == "align_corners")  # of fractional scales
+        (
+            op.endswith("Pool")
+            and attributes.get("dilations") == [2, 1]
+            and attributes.get("auto_pad", "").startswith("SAME")
+        )
+        or attributes.get("sorted") == 0
+        or (
+            op == "Resize" and attributes.get("coordinate_transformation_mode") == "align_corners"
+        )  # of fractional scales
     )
 
 
@@ -58,5 +64,5 @@ def test_any_attributes(op):
 
 
 def test_most_operators_are_tried():
-    known = {name for domain, name in READERS if not domain}
-    assert len(known.intersection(OPERANDS)) > 140
+    constants = {name for domain, name in READERS if not domain}
+    assert len(constants.intersection(OPERANDS)) > 140

@@ -13,11 +13,11 @@ from tests.unit.network.graph import graphs as g
 
 def made_of(graph):
     """Return the nodes of the graph with its concatenations, which computes the same."""
-    made = simplified(lower_concatenations(graph))
+    new_graph = simplified(lower_concatenations(graph))
     arrays = [g.array(*tensor_type(value).shape, seed=3) for value in graph.inputs]
-    for got, want in zip(run(made, *arrays), run(graph, *arrays), strict=True):
+    for got, want in zip(run(new_graph, *arrays), run(graph, *arrays), strict=True):
         np.testing.assert_array_equal(got, want)
-    return [node for node in made.nodes() if node.op != "reshape"]
+    return [node for node in new_graph.nodes() if node.op != "reshape"]
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (1, 72)), (1, (2, 36)), (-1, (6, 12))])

@@ -17,11 +17,11 @@ from tests.unit.network.graph import graphs as g
 
 def check(graph, passes=lambda graph: after(CPU_KERNELS, g.prepared(graph))):
     """Return what passes make of a graph: it computes the same."""
-    made = passes(graph)
+    new_graph = passes(graph)
     arrays = [g.array(*tensor_type(value).shape, seed=9) for value in graph.inputs]
-    for got, want in zip(run(made, *arrays), run(graph, *arrays), strict=True):
+    for got, want in zip(run(new_graph, *arrays), run(graph, *arrays), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
-    return made
+    return new_graph
 
 
 def ops(graph):
@@ -47,34 +47,34 @@ def pool(kind, data, window, *, stride=1, padding=0, counts=False):
 def test_depthwise_convolutions_take_their_steps_along(rank, stride):
     x = g.source(2, 6, *[9, 7][:rank])
     inner = g.convolution(x, 6, 3, stride=stride, padding=1, groups=6)
-    made = check(g.graph(g.relu(g.add(inner, g.constant(6, *[1] * rank))), inputs=[x]))
-    (window,) = [node for node in made.nodes() if node.op == WINDOW]
+    new_graph = check(g.graph(g.relu(g.add(inner, g.constant(6, *[1] * rank))), inputs=[x]))
+    (window,) = [node for node in new_graph.nodes() if node.op == WINDOW]
     assert window.attributes["epilogue"] == ("bias", "relu")
     assert len(tensor_type(window).shape) == 5
-    assert CONVOLUTION not in ops(made)
+    assert CONVOLUTION not in ops(new_graph)
 
 
 def test_a_residual_sum_behind_a_depthwise_convolution():
     x = g.source(1, 4, 5, 5)
-    made = check(g.graph(g.add(g.convolution(x, 4, 3, padding=1, groups=4), x), inputs=[x]))
-    (window,) = [node for node in made.nodes() if node.op == WINDOW]
+    new_graph = check(g.graph(g.add(g.convolution(x, 4, 3, padding=1, groups=4), x), inputs=[x]))
+    (window,) = [node for node in new_graph.nodes() if node.op == WINDOW]
     assert window.attributes["epilogue"] == ("add",)
 
 
 @pytest.mark.parametrize("groups", [2, 1])
 def test_other_convolutions_stay(groups):
     x = g.source(1, 4, 5, 5)
-    made = check(g.graph(g.convolution(x, 8, 3, groups=groups), inputs=[x]))
-    assert WINDOW not in ops(made)
+    new_graph = check(g.graph(g.convolution(x, 8, 3, groups=groups), inputs=[x]))
+    assert WINDOW not in ops(new_graph)
 
 
 @pytest.mark.parametrize(("kind", "counts"), [("max", False), ("avg", False), ("avg", True)])
 @pytest.mark.parametrize("shape", [(2, 7, 5), (1, 7, 8, 5)])
 def test_pools(kind, counts, shape):
     x = g.source(*shape)
-    made = check(g.graph(pool(kind, x, 3, stride=2, padding=1, counts=counts), inputs=[x]), lower_windows)
-    assert ops(made)[-1] in (WINDOW, "reshape")
-    assert WINDOW in ops(made)
+    new_graph = check(g.graph(pool(kind, x, 3, stride=2, padding=1, counts=counts), inputs=[x]), lower_windows)
+    assert ops(new_graph)[-1] in (WINDOW, "reshape")
+    assert WINDOW in ops(new_graph)
 
 
 @pytest.mark.parametrize(("size", "count"), [(8, 4), (6, 6)])
@@ -82,8 +82,8 @@ def test_adaptive_pools_of_equal_parts(size, count):
     x = g.source(1, size, size, 3)
     attributes = {"output_size": (count, count), "layout": "NHWC", "out_layout": "NHWC"}
     node = Node("nn.adaptive_avg_pool2d", (x,), TensorType((1, count, count, 3), "float32"), attributes)
-    made = check(g.graph(node, inputs=[x]), lower_windows)
-    assert ops(made) == (["reshape", WINDOW, "reshape"] if size != count else [])
+    new_graph = check(g.graph(node, inputs=[x]), lower_windows)
+    assert ops(new_graph) == (["reshape", WINDOW, "reshape"] if size != count else [])
 
 
 def test_what_has_no_form_with_the_channels_last_stays():

@@ -45,11 +45,11 @@ def test_a_known_condition_takes_a_branch():
 
 
 def test_an_unknown_condition_chooses_of_equal_types():
-    own = {"unknown": (0,), "then_branch": branch([1.0])}
-    (output,) = read(model_of("If", np.array(True), else_branch=branch([2.0]), **own)).outputs
+    attributes = {"unknown": (0,), "then_branch": branch([1.0])}
+    (output,) = read(model_of("If", np.array(True), else_branch=branch([2.0]), **attributes)).outputs
     assert output.op == "where"
     with pytest.raises(UnknownValueError, match="takes the branch from values"):
-        read(model_of("If", np.array(True), else_branch=branch([2.0, 3.0]), **own))
+        read(model_of("If", np.array(True), else_branch=branch([2.0, 3.0]), **attributes))
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
@@ -62,11 +62,16 @@ def test_a_known_count_is_written_out(count):
 
 def test_a_loop_ends_by_its_condition():
     for count in (None, np.array(100)):
-        own = {"body": loop_body("is_less"), "outputs": 2}
+        attributes = {"body": loop_body("is_less"), "outputs": 2}
         check(
-            "Loop", count, np.array(True), np.float32(0), want=[np.float32(3), np.array([0, 1, 3], np.float32)], **own
+            "Loop",
+            count,
+            np.array(True),
+            np.float32(0),
+            want=[np.float32(3), np.array([0, 1, 3], np.float32)],
+            **attributes,
         )
-    check("Loop", None, np.array(False), np.float32(7), want=[np.float32(7), np.zeros(0, np.float32)], **own)
+    check("Loop", None, np.array(False), np.float32(7), want=[np.float32(7), np.zeros(0, np.float32)], **attributes)
 
 
 def test_loops_that_do_not_end_are_refused(monkeypatch):
@@ -76,9 +81,9 @@ def test_loops_that_do_not_end_are_refused(monkeypatch):
 
 
 def test_a_condition_of_unknown_values_names_them():
-    own = {"unknown": (2,), "body": loop_body("is_less"), "outputs": 2}
+    attributes = {"unknown": (2,), "body": loop_body("is_less"), "outputs": 2}
     with pytest.raises(UnknownValueError, match="takes whether it goes on from values") as error:
-        read(model_of("Loop", None, np.array(True), np.float32(0), **own))
+        read(model_of("Loop", None, np.array(True), np.float32(0), **attributes))
     assert error.value.inputs == ("x2",)
 
 
@@ -97,7 +102,7 @@ def test_a_scan_is_written_out():
 
 
 def test_a_scan_along_other_axes_backwards():
-    own = {
+    attributes = {
         "scan_input_axes": [1],
         "scan_input_directions": [1],
         "scan_output_axes": [-1],
@@ -105,7 +110,7 @@ def test_a_scan_along_other_axes_backwards():
     }
     sums = np.cumsum(X[::-1], axis=0)
     want = [sums[-1], 2 * sums[::-1].T]
-    check("Scan", np.zeros(2, np.float32), X.T, body=scan_body(), num_scan_inputs=1, outputs=2, want=want, **own)
+    check("Scan", np.zeros(2, np.float32), X.T, body=scan_body(), num_scan_inputs=1, outputs=2, want=want, **attributes)
 
 
 def test_version_8_has_batches_and_lengths():
@@ -113,12 +118,12 @@ def test_version_8_has_batches_and_lengths():
     first, second = np.cumsum(X, 0), np.cumsum((X + 1)[:2], 0)
     want = [np.stack([first[-1], second[-1]]), 2 * np.stack([first, np.concatenate([second, np.zeros((1, 2))])])]
     want = [one.astype(np.float32) for one in want]
-    own = {"body": scan_body(), "num_scan_inputs": 1, "outputs": 2, "opset": 8}
-    check("Scan", np.array([3, 2]), np.zeros((2, 2), np.float32), rows, want=want, **own)
+    attributes = {"body": scan_body(), "num_scan_inputs": 1, "outputs": 2, "opset": 8}
+    check("Scan", np.array([3, 2]), np.zeros((2, 2), np.float32), rows, want=want, **attributes)
 
 
 @pytest.mark.parametrize(
-    ("op", "own", "text"),
+    ("op", "attributes", "text"),
     [
         ("SequenceConstruct", {}, "SequenceConstruct .* handles sequences, which stay outside"),
         ("StringNormalizer", {}, "handles text or counts parts of it, which stays outside"),
@@ -128,9 +133,9 @@ def test_version_8_has_batches_and_lengths():
         ("Scaler", {"domain": "ai.onnx.ml", "opset": 1}, "one of classic machine learning"),
     ],
 )
-def test_what_stays_outside_is_refused_in_one_line(op, own, text):
+def test_what_stays_outside_is_refused_in_one_line(op, attributes, text):
     with pytest.raises(WorkloadError, match=text) as error:
-        read(model_of(op, X, **own))
+        read(model_of(op, X, **attributes))
     assert "\n" not in str(error.value)
 
 

@@ -16,7 +16,7 @@ def ints(*numbers):
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "own"),
+    ("op", "operands", "attributes"),
     [
         ("Shape", (X,), {"start": -2}),
         ("Shape", (X,), {"start": 1, "end": -1}),
@@ -47,8 +47,8 @@ def ints(*numbers):
         ("Compress", (X, np.array([False, True])), {}),
     ],
 )
-def test_as_the_reference_evaluator(op, operands, own):
-    check(op, *operands, **own)
+def test_as_the_reference_evaluator(op, operands, attributes):
+    check(op, *operands, **attributes)
 
 
 def test_numbers_are_attributes_of_older_versions():
@@ -81,8 +81,8 @@ def test_a_number_around_may_be_unknown():
 
 
 def test_a_diagonal_may_be_unknown():
-    for own, op in (({}, "triu"), ({"unknown": (0, 1)}, "where")):
-        (output,) = read(model_of("Trilu", X, np.array(-1, np.int64), **{"unknown": (0,), **own})).outputs
+    for attributes, op in (({}, "triu"), ({"unknown": (0, 1)}, "where")):
+        (output,) = read(model_of("Trilu", X, np.array(-1, np.int64), **{"unknown": (0,), **attributes})).outputs
         assert (output.op, output.type.shape) == (op, X.shape)
 
 
@@ -93,7 +93,7 @@ def test_sizes_that_are_unknown_name_the_inputs_that_decide():
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "own", "text"),
+    ("op", "operands", "attributes", "text"),
     [
         ("Split", (X, ints(1, 1)), {"axis": 1, "outputs": 2}, "splits 3 elements into 2, expected as many"),
         ("Pad", (X, ints(1, 1)), {}, "has 2 pads, expected two for each of 3 dimensions"),
@@ -101,14 +101,14 @@ def test_sizes_that_are_unknown_name_the_inputs_that_decide():
         ("Slice", (X,), {"opset": 9}, "has no starts or no ends"),
     ],
 )
-def test_what_contradicts_itself_is_refused_in_one_line(op, operands, own, text):
+def test_what_contradicts_itself_is_refused_in_one_line(op, operands, attributes, text):
     with pytest.raises(WorkloadError, match=text) as error:
-        read(model_of(op, *operands, **own))
+        read(model_of(op, *operands, **attributes))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "own", "said"),
+    ("op", "operands", "attributes", "said"),
     [
         ("Concat", [X, X[:, :2]], {"axis": 0}, "cannot be joined along axis 0"),
         ("Reshape", [X, np.array([-2, -X.size // 2], np.int64)], {}, "cannot have the shape"),
@@ -116,6 +116,6 @@ def test_what_contradicts_itself_is_refused_in_one_line(op, operands, own, text)
         ("Trilu", [X.reshape(-1)], {}, "takes matrices, got"),
     ],
 )
-def test_what_fits_nowhere_is_one_line(op, operands, own, said):
+def test_what_fits_nowhere_is_one_line(op, operands, attributes, said):
     with pytest.raises(WorkloadError, match=said):
-        read(model_of(op, *operands, unknown=range(len(operands) if op == "Concat" else 1), **own))
+        read(model_of(op, *operands, unknown=range(len(operands) if op == "Concat" else 1), **attributes))
