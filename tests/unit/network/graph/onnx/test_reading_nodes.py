@@ -48,14 +48,14 @@ def test_any_attributes(op):
     for version, schema in schemas(op):
         for seed in range(SEEDS):
             rng = np.random.default_rng([seed, version, zlib.crc32(op.encode())])
-            own = attributes(rng, schema, share=0.0 if seed == 0 else 0.6)
-            operands = OPERANDS[op](rng, version, own)
-            model = model_of(op, *operands, opset=version, outputs=OUTPUTS.get(op, 1), **own)
-            want = None if differs(op, own, version) else by_onnxruntime(model)
+            node_attributes = attributes(rng, schema, share=0.0 if seed == 0 else 0.6)
+            operands = OPERANDS[op](rng, version, node_attributes)
+            model = model_of(op, *operands, opset=version, outputs=OUTPUTS.get(op, 1), **node_attributes)
+            want = None if differs(op, node_attributes, version) else by_onnxruntime(model)
             try:
                 got = computed(model)
             except WorkloadError as error:
-                assert want is None or "not supported" in str(error), (own, error)  # noqa: PT017
+                assert want is None or "not supported" in str(error), (node_attributes, error)  # noqa: PT017
                 continue
             if want is not None:
                 compared += 1

@@ -47,7 +47,7 @@ def test_weights_of_16_bits():
 
 
 def test_parts_of_a_program_without_gradients_are_read():
-    def function(own, x):
+    def function(module, x):
         with torch.enable_grad():
             y = x * 2
         return y + 1
@@ -74,7 +74,7 @@ def test_sizes_that_depend_on_known_values(function, kind):
 
 
 def test_all_that_is_refused_is_named_with_its_place():
-    def function(own, x):
+    def function(module, x):
         return torch.lgamma(x) + torch.lgamma(x + 1) + torch.digamma(x) + torch.rand(2)
 
     program = program_of(function, torch.ones(2))
