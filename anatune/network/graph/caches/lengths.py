@@ -28,11 +28,11 @@ class Lengths(NamedTuple):
 
 
 class _AffineNumber(NamedTuple):
-    """Integers ``sign * source[place] + offset``; without a source `sign` is 0."""
+    """Integers ``sign * source[indices] + offset``; without a source `sign` is 0."""
 
     source: Value | None
     sign: int
-    place: Array
+    indices: Array
     offset: Array
 
 
@@ -53,7 +53,7 @@ def lengths_of(node: Node) -> Lengths | None:
     before = [n.offset for n in numbers if n.sign < 0]
     if first is None or first.source is None or len(before) > 1:
         return None
-    if any(n.source is not first.source or not np.array_equal(n.place, first.place) for n in numbers):
+    if any(n.source is not first.source or not np.array_equal(n.indices, first.indices) for n in numbers):
         return None
     offset = np.minimum.reduce([n.offset for n in numbers if n.sign > 0])
     more = offset[:, -1, 0]  # the last query sees the keys below source + more
@@ -62,7 +62,7 @@ def lengths_of(node: Node) -> Lengths | None:
     if (step and keys < queries) or not (offset == last[..., None] - np.arange(keys)).all():
         return None
     count = math.prod(tensor_type(first.source).shape)
-    if not (first.place == (np.arange(parts)[:, None, None] if count > 1 else 0)).all() or count not in (1, parts):
+    if not (first.indices == (np.arange(parts)[:, None, None] if count > 1 else 0)).all() or count not in (1, parts):
         return None
     lengths = reshape(first.source, (count,))
     if more.any():
@@ -130,7 +130,7 @@ def _add_numbers(first: Value, second: Value, sign: int) -> _AffineNumber | None
     left, right = operands[0], operands[1]._replace(sign=sign * operands[1].sign, offset=sign * operands[1].offset)
     source = left if left.source is not None else right
     shape = np.broadcast_shapes(left.offset.shape, right.offset.shape)
-    return _AffineNumber(source.source, source.sign, np.broadcast_to(source.place, shape), left.offset + right.offset)
+    return _AffineNumber(source.source, source.sign, np.broadcast_to(source.indices, shape), left.offset + right.offset)
 
 
 def _affine_number(value: Value) -> _AffineNumber | None:
@@ -161,4 +161,4 @@ def _reshape_numbers(numbers: list[_AffineNumber] | None, value: Node) -> list[_
 def _reshape_number(number: _AffineNumber, shape: tuple[int, ...], op: str) -> _AffineNumber:
     """Return a number reshaped or broadcast to another shape."""
     change_shape = np.reshape if op == "reshape" else np.broadcast_to
-    return number._replace(place=change_shape(number.place, shape), offset=change_shape(number.offset, shape))  # type: ignore[operator]
+    return number._replace(indices=change_shape(number.indices, shape), offset=change_shape(number.offset, shape))  # type: ignore[operator]

@@ -1,1 +1,1 @@
-"""Read PyTorch's exported programs as graphs: `reading` reads a program, `call` is a node, `operators` reads operators."""
+"""Read PyTorch's exported programs as graphs: `reading` reads a program, `call` is a node, `operators` reads a node."""
