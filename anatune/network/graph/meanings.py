@@ -16,28 +16,10 @@ from anatune.core.activations import ACTIVATIONS
 from anatune.network.graph.nodes import Argument, Array
 
 __all__ = [
-    "argsort",
-    "attention",
-    "cumulative_sum",
-    "erf",
-    "erfc",
-    "histogram",
-    "layer_norm",
-    "log_softmax",
-    "masked_softmax",
-    "pad",
-    "put",
-    "recurrent",
-    "scatter_elements",
-    "sigmoid",
-    "sign",
-    "softmax",
-    "strided_slice",
-    "take",
-    "top_indices",
-    "whole_quotients",
-    "window",
-]
+    "argsort", "attention", "cumulative_sum", "erf", "erfc", "histogram", "layer_norm", "log_softmax", "masked_softmax",
+    "pad", "put", "recurrent", "scatter_elements", "sigmoid", "sign", "softmax", "strided_slice", "take", "top_indices",
+    "whole_quotients", "window",
+]  # fmt: skip
 
 # SciPy is imported in the functions: running a compiled network does not need it.
 

@@ -82,35 +82,11 @@ from anatune.network.graph import meanings
 from anatune.network.graph.nodes import Argument, Array, Node, Shape, TensorType, Value, tensor_type
 
 __all__ = [
-    "ATTENTION",
-    "BATCH_MATMUL",
-    "CONCAT",
-    "CONVOLUTION",
-    "CONVOLUTIONS",
-    "DEQUANTIZE",
-    "DIVISIONS",
-    "DIVISOR",
-    "EXPERTS",
-    "GROUPED_MATMUL",
-    "HISTOGRAM",
-    "LAYER_NORM",
-    "MATMUL",
-    "OPERATORS",
-    "PRODUCTS",
-    "PUT",
-    "QUANTIZE",
-    "RECURRENCE",
-    "RECURRENT",
-    "ROUTE",
-    "SCALED_MATMUL",
-    "SCATTER",
-    "SOFTMAX",
-    "UNITS",
-    "WINDOW",
-    "Operator",
-    "applied",
+    "ATTENTION", "BATCH_MATMUL", "CONCAT", "CONVOLUTION", "CONVOLUTIONS", "DEQUANTIZE", "DIVISIONS", "DIVISOR",
+    "EXPERTS", "GROUPED_MATMUL", "HISTOGRAM", "LAYER_NORM", "MATMUL", "OPERATORS", "PRODUCTS", "PUT", "QUANTIZE",
+    "RECURRENCE", "RECURRENT", "ROUTE", "SCALED_MATMUL", "SCATTER", "SOFTMAX", "UNITS", "WINDOW", "Operator", "applied",
     "operator_of",
-]
+]  # fmt: skip
 
 CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "anatune.batch_matmul"
 SCALED_MATMUL = "anatune.scaled_matmul"
