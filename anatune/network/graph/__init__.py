@@ -1,1 +1,1 @@
-"""Models as typed graphs of operators, and what is done to them before any code is written."""
+"""Networks as typed graphs of operators: the readers that build graphs, and the passes that rewrite them."""

@@ -1,7 +1,7 @@
-"""Nodes as readers of models write them: each operator with its type and all attributes, known values computed at once.
+"""Functions that build nodes for the readers of networks, with types and attributes; known values are folded at once.
 
-Functions return values: a node, or the constant that it is. Axes may be negative. Numbers beside tensors are constants
-of the tensors' dtype.
+Each function returns a value: a node, or a constant if the result is known. Axes may be negative. Numbers beside
+tensors become constants of the tensors' dtype.
 """
 
 from __future__ import annotations
@@ -31,86 +31,86 @@ from anatune.network.graph.operators import OPERATORS, applied
 from anatune.network.graph.orders import pool_sizes
 
 __all__ = [
-    "RefusedError", "along", "arg_extreme", "broadcast", "cast", "concat", "constant", "convolution",
-    "cumulative", "elementwise", "flat_places", "from_start", "gathered", "histogram", "in_float32", "inside",
-    "layer_norm", "made", "matmul", "padded", "permute", "pool", "reduced", "reshape", "rows_at", "scattered",
-    "sliced", "softmax", "sorted_places", "split", "standardised", "statistics", "taken", "taken_at",
-    "top_places", "turned", "where",
+    "RefusedError", "arg_extreme", "axis_indices", "broadcast", "cast", "clamp_indices", "concat", "constant",
+    "convolution", "cumulative", "elementwise", "flatten_indices", "flip", "gather", "gather_rows", "histogram",
+    "layer_norm", "made", "matmul", "padded", "permute", "pool", "reduced", "reshape", "scattered", "sliced", "softmax",
+    "sorted_places", "split", "standardise", "standardise_last", "taken", "taken_at", "top_places", "where",
+    "widen_to_float32", "wrap_negative_indices",
 ]  # fmt: skip
 
 _MOST_TOP = 64
-"""Elements that are chosen without all being sorted."""
+"""The most elements that are selected without sorting all of them."""
 _ORDERS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 _KERNELS = {1: "OIW", 2: "OIHW", 3: "OIDHW"}
 
 
 class RefusedError(Exception):
-    """An operator cannot be read; the message says why, and goes behind the operator's name."""
+    """An operator cannot be read. The message gives the reason and is appended to the operator's name."""
 
 
 def made(name: str, arguments: tuple[Argument, ...], kind: TensorType, **attributes: object) -> Value:
-    """Return an operator whose result's type is given."""
+    """Return an operator with a result of the given type."""
     return computed(Node(name, arguments, kind, attributes, OPERATORS[name].kind))
 
 
 def constant(number: object, dtype: str) -> Constant:
-    """Return a constant of a number, a list or an array."""
+    """Return a constant from a number, a list or an array."""
     return Constant(np.asarray(number).astype(dtype))
 
 
 def elementwise(name: str, *values: Value | float) -> Value:
-    """Return an operator on elements, which are broadcast; numbers have the dtype of the first tensor."""
+    """Return an elementwise operator on broadcast operands; numbers get the dtype of the first tensor."""
     dtype = next(tensor_type(value).dtype for value in values if isinstance(value, Value))
-    if dtype.startswith("uint") and name in ("negative", "sign"):  # TVM has a -1 in both
+    if dtype.startswith("uint") and name in ("negative", "sign"):  # TVM computes both with a -1
         name, values = ("subtract", (0, *values)) if name == "negative" else ("minimum", (*values, 1))
-    return computed(applied(name, *(one if isinstance(one, Value) else constant(one, dtype) for one in values)))
+    return computed(applied(name, *(part if isinstance(part, Value) else constant(part, dtype) for part in values)))
 
 
 def cast(value: Value, dtype: str) -> Value:
-    """Return a value in another dtype."""
+    """Return a value cast to another dtype."""
     kind = tensor_type(value)
     return value if kind.dtype == dtype else made("astype", (value,), TensorType(kind.shape, dtype), dtype=dtype)
 
 
-def in_float32(value: Value) -> Value:
-    """Return numbers of 16 bits in float32, in which sums are taken; others as they are."""
+def widen_to_float32(value: Value) -> Value:
+    """Return a 16-bit float tensor cast to float32, in which sums are computed; others are returned unchanged."""
     return cast(value, "float32") if tensor_type(value).dtype in HALVES else value
 
 
 def where(condition: Value, yes: Value, no: Value) -> Value:
-    """Return elements of one or the other; all three are broadcast."""
+    """Return elements of `yes` where the condition holds, else of `no`; all three are broadcast."""
     shape = np.broadcast_shapes(*(tensor_type(value).shape for value in (condition, yes, no)))
     return made("where", (condition, yes, no), TensorType(shape, tensor_type(yes).dtype))
 
 
-def _within(axis: int, rank: int) -> int:
-    """Return an axis counted from the first one."""
+def _wrap_axis(axis: int, rank: int) -> int:
+    """Return a non-negative axis for an axis that may count from the end."""
     if not -rank <= axis < rank:
-        raise ValueError(f"axis {axis} of a tensor of {rank} dimensions")
+        raise ValueError(f"axis {axis} is out of range for a tensor of {rank} dimensions")
     return int(axis) % rank
 
 
 def reshape(value: Value, shape: Sequence[int]) -> Value:
-    """Return a value in another shape; one size may be -1."""
+    """Return a value in another shape, in which one size may be -1."""
     kind, sizes = tensor_type(value), [int(size) for size in shape]
     if -1 in sizes:
         sizes[sizes.index(-1)] = math.prod(kind.shape) // max(1, -math.prod(sizes))
     if min(sizes, default=0) < 0 or math.prod(sizes) != math.prod(kind.shape):
-        raise ValueError(f"{kind} cannot have the shape {'x'.join(map(str, shape))}")
+        raise ValueError(f"{kind} cannot be reshaped to {'x'.join(map(str, shape))}")
     return value if tuple(sizes) == kind.shape else computed(applied("reshape", value, Shape(sizes)))
 
 
 def permute(value: Value, axes: Sequence[int]) -> Value:
     """Return a value with its dimensions in another order."""
     rank = len(tensor_type(value).shape)
-    order = tuple(_within(axis, rank) for axis in axes)
+    order = tuple(_wrap_axis(axis, rank) for axis in axes)
     if sorted(order) != list(range(rank)):
-        raise ValueError(f"the order {list(axes)} of {rank} dimensions")
+        raise ValueError(f"{list(axes)} is not an order of {rank} dimensions")
     return value if order == tuple(range(rank)) else computed(applied("permute_dims", value, axes=order))
 
 
 def broadcast(value: Value, shape: Sequence[int]) -> Value:
-    """Return a value repeated to a shape."""
+    """Return a value broadcast to a shape."""
     kind = tensor_type(value)
     sizes = tuple(np.broadcast_shapes(kind.shape, tuple(map(int, shape))))
     if sizes == kind.shape:
@@ -119,112 +119,108 @@ def broadcast(value: Value, shape: Sequence[int]) -> Value:
 
 
 def concat(values: Sequence[Value], axis: int) -> Value:
-    """Return tensors of one dtype behind each other."""
+    """Return the concatenation of tensors of one dtype along an axis."""
     kinds = [tensor_type(value) for value in values]
     shape = list(kinds[0].shape)
-    axis = _within(axis, len(shape))
+    axis = _wrap_axis(axis, len(shape))
     for kind in kinds:
         if [*kind.shape[:axis], shape[axis], *kind.shape[axis + 1 :]] != shape:
-            raise ValueError(f"{kinds[0]} and {kind} cannot be joined along axis {axis}")
+            raise ValueError(f"{kinds[0]} and {kind} cannot be concatenated along axis {axis}")
     shape[axis] = sum(kind.shape[axis] for kind in kinds)
-    kept = tuple(
+    full = tuple(
         value for value, kind in zip(values, kinds, strict=True) if math.prod(kind.shape) or isinstance(value, Input)
-    )  # what a state holds at first may be nothing
-    if sum(tensor_type(value).shape[axis] for value in kept) != shape[axis]:  # none has elements
-        kept = tuple(values)
-    return kept[0] if len(kept) == 1 else made("concat", (kept,), TensorType(tuple(shape), kinds[0].dtype), axis=axis)
+    )  # the initial content of a state may be empty
+    if sum(tensor_type(value).shape[axis] for value in full) != shape[axis]:  # all are empty
+        full = tuple(values)
+    return full[0] if len(full) == 1 else made("concat", (full,), TensorType(tuple(shape), kinds[0].dtype), axis=axis)
 
 
 def split(value: Value, sizes: Sequence[int], axis: int) -> list[Value]:
-    """Return the parts of a tensor along an axis."""
+    """Return the parts of a tensor along an axis, of the given sizes."""
     kind = tensor_type(value)
-    axis = _within(axis, len(kind.shape))
+    axis = _wrap_axis(axis, len(kind.shape))
     if min(sizes) < 0:
-        raise ValueError(f"parts of {list(sizes)} elements")
+        raise ValueError(f"cannot split into parts of {list(sizes)} elements")
     kinds = tuple(TensorType((*kind.shape[:axis], int(size), *kind.shape[axis + 1 :]), kind.dtype) for size in sizes)
     if len(kinds) == 1:
         return [value]
     ends = np.cumsum(sizes)
-    if isinstance(value, Constant) or not all(math.prod(one.shape) for one in kinds):
+    if isinstance(value, Constant) or not all(math.prod(part.shape) for part in kinds):
         return [sliced(value, [axis], [end - size], [end]) for end, size in zip(ends, sizes, strict=True)]
-    places = tuple(int(end) for end in ends[:-1])
-    parts = Node("split", (value,), kinds, {"indices_or_sections": places, "axis": axis}, OPERATORS["split"].kind)
+    borders = tuple(int(end) for end in ends[:-1])
+    parts = Node("split", (value,), kinds, {"indices_or_sections": borders, "axis": axis}, OPERATORS["split"].kind)
     return [item_of(parts, place) for place in range(len(kinds))]
 
 
 def sliced(
-    value: Value,
-    axes: Sequence[int],
-    begins: Sequence[int],
-    ends: Sequence[int],
-    steps: Sequence[int] | None = None,
+    value: Value, axes: Sequence[int], begins: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None = None
 ) -> Value:
-    """Return each `steps`-th element from `begins` to before `ends` along axes, as Python slices with these numbers."""
+    """Return a slice of a tensor: along each axis the elements ``begin:end:step``, as in Python."""
     kind, shape, numbers = tensor_type(value), list(tensor_type(value).shape), []
     for axis, begin, end, step in zip(axes, begins, ends, steps or [1] * len(axes), strict=True):
-        axis = _within(axis, len(shape))
-        places = range(kind.shape[axis])[slice(int(begin), int(end), int(step))]
-        if places.step < 0 and len(places):
-            value = turned(sliced(value, [axis], [places[-1]], [places[0] + 1], [-places.step]), axis)
-            shape[axis] = len(places)
-        elif len(places) != shape[axis]:
-            shape[axis] = len(places)
-            end = min(places.start + len(places) * places.step, kind.shape[axis])
-            numbers.append((axis, places.start, end, places.step))
+        axis = _wrap_axis(axis, len(shape))
+        positions = range(kind.shape[axis])[slice(int(begin), int(end), int(step))]
+        if positions.step < 0 and len(positions):
+            value = flip(sliced(value, [axis], [positions[-1]], [positions[0] + 1], [-positions.step]), axis)
+            shape[axis] = len(positions)
+        elif len(positions) != shape[axis]:
+            shape[axis] = len(positions)
+            end = min(positions.start + len(positions) * positions.step, kind.shape[axis])
+            numbers.append((axis, positions.start, end, positions.step))
     if not numbers:
         return value
     words = tuple(tuple(Scalar(number, "int64") for number in column) for column in zip(*numbers, strict=True))
     return made("strided_slice", (value, *words), TensorType(tuple(shape), kind.dtype), assume_inbound=False)
 
 
-def turned(value: Value, axis: int) -> Value:
-    """Return a tensor whose last element along an axis is the first one."""
-    return made("flip", (value,), kind := tensor_type(value), axis=_within(axis, len(kind.shape)))
+def flip(value: Value, axis: int) -> Value:
+    """Return a tensor with its elements along an axis in reverse order."""
+    return made("flip", (value,), kind := tensor_type(value), axis=_wrap_axis(axis, len(kind.shape)))
 
 
-def taken_at(value: Value, places: Array, axis: int) -> Value:
-    """Return the parts of a tensor at known places along a dimension, none negative."""
-    if places.ndim == 1 and places.size > 1 and np.all(np.diff(places) == -1):
-        return turned(sliced(value, [axis], [places[-1]], [places[0] + 1]), axis)
-    return taken(value, constant(places, "int64"), axis)
+def taken_at(value: Value, indices: Array, axis: int) -> Value:
+    """Return the slices of a tensor at constant, non-negative indices along an axis."""
+    if indices.ndim == 1 and indices.size > 1 and np.all(np.diff(indices) == -1):
+        return flip(sliced(value, [axis], [indices[-1]], [indices[0] + 1]), axis)
+    return taken(value, constant(indices, "int64"), axis)
 
 
 def taken(value: Value, indices: Value, axis: int) -> Value:
-    """Return the parts of a tensor that indices along an axis name; they are in range and not negative.
+    """Return the slices of a tensor at indices along an axis; the indices are in range and not negative.
 
-    One index that is known, or some that are evenly apart, make a slice, whose elements passes know where to find.
+    A known index, or known indices at equal distances, become a slice, which passes can analyse.
     """
-    kind, places = tensor_type(value), tensor_type(indices)
-    axis, mode = _within(axis, len(kind.shape)), "fast" if isinstance(indices, Constant) else "clip"
+    kind, index_type = tensor_type(value), tensor_type(indices)
+    axis, mode = _wrap_axis(axis, len(kind.shape)), "fast" if isinstance(indices, Constant) else "clip"
     if isinstance(indices, Constant) and indices.array.size:
         ends = int(indices.array.min()), int(indices.array.max())
         if ends[0] < 0 or ends[1] >= kind.shape[axis]:
-            raise ValueError(f"indices from {ends[0]} to {ends[1]} of {kind.shape[axis]} elements along axis {axis}")
+            raise ValueError(f"indices {ends[0]} to {ends[1]} exceed axis {axis} of {kind.shape[axis]} elements")
         first, *more = indices.array.reshape(-1)[:2].tolist()
         step = more[0] - first if more else 1
         if step > 0 and np.array_equal(indices.array.reshape(-1), np.arange(first, ends[1] + 1, step)):
             part = sliced(value, [axis], [first], [ends[1] + 1], [step])
-            return reshape(part, (*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :]))
-    result = TensorType((*kind.shape[:axis], *places.shape, *kind.shape[axis + 1 :]), kind.dtype)
+            return reshape(part, (*kind.shape[:axis], *index_type.shape, *kind.shape[axis + 1 :]))
+    result = TensorType((*kind.shape[:axis], *index_type.shape, *kind.shape[axis + 1 :]), kind.dtype)
     return made("take", (value, indices), result, axis=axis, mode=mode)
 
 
 def reduced(name: str, value: Value, axes: Sequence[int] | None, *, keepdims: bool) -> Value:
-    """Return "sum", "mean", "max", "min" or "prod" along axes; None: all."""
+    """Return the reduction "sum", "mean", "max", "min" or "prod" along axes, or along all of them if `axes` is None."""
     kind = tensor_type(value)
     rank = len(kind.shape)
-    named = tuple(range(rank)) if axes is None else tuple(sorted({_within(axis, rank) for axis in axes}))
-    if not named:
+    reduced_axes = tuple(range(rank)) if axes is None else tuple(sorted({_wrap_axis(axis, rank) for axis in axes}))
+    if not reduced_axes:
         return value
-    sizes = [1 if axis in named else size for axis, size in enumerate(kind.shape)]
-    shape = tuple(sizes if keepdims else (size for axis, size in enumerate(sizes) if axis not in named))
+    sizes = [1 if axis in reduced_axes else size for axis, size in enumerate(kind.shape)]
+    shape = tuple(sizes if keepdims else (size for axis, size in enumerate(sizes) if axis not in reduced_axes))
     if math.prod(kind.shape) == 0:
-        return broadcast(constant(_of_nothing(name, kind.dtype), kind.dtype), shape)
-    return made(name, (value,), TensorType(shape, kind.dtype), axis=named, keepdims=keepdims)
+        return broadcast(constant(_reduction_identity(name, kind.dtype), kind.dtype), shape)
+    return made(name, (value,), TensorType(shape, kind.dtype), axis=reduced_axes, keepdims=keepdims)
 
 
-def _of_nothing(name: str, dtype: str) -> float:
-    """Return what a reduction of no elements is; extremes have the number that loses against all others."""
+def _reduction_identity(name: str, dtype: str) -> float:
+    """Return the result of a reduction over no elements; for "max" and "min" it is the identity of the reduction."""
     if name not in ("max", "min"):
         return {"sum": 0.0, "prod": 1.0, "mean": np.nan}[name]
     is_max = name == "max"
@@ -234,9 +230,9 @@ def _of_nothing(name: str, dtype: str) -> float:
 
 
 def arg_extreme(name: str, value: Value, axis: int, *, keepdims: bool) -> Value:
-    """Return where "argmax" or "argmin" is along an axis, the first place, int64."""
+    """Return the first index of the "argmax" or "argmin" along an axis, int64."""
     shape = list(tensor_type(value).shape)
-    axis = _within(axis, len(shape))
+    axis = _wrap_axis(axis, len(shape))
     if not shape[axis]:
         raise RefusedError(f"chooses one of no elements along axis {axis} of {tensor_type(value)}, expected some")
     shape[axis : axis + 1] = [1] if keepdims else []
@@ -244,79 +240,79 @@ def arg_extreme(name: str, value: Value, axis: int, *, keepdims: bool) -> Value:
 
 
 def cumulative(name: str, value: Value, axis: int, *, exclusive: bool = False) -> Value:
-    """Return "cumsum" or "cumprod" along an axis."""
+    """Return the "cumsum" or "cumprod" along an axis."""
     kind = tensor_type(value)
-    return made(name, (value,), kind, axis=_within(axis, len(kind.shape)), dtype=kind.dtype, exclusive=exclusive)
+    return made(name, (value,), kind, axis=_wrap_axis(axis, len(kind.shape)), dtype=kind.dtype, exclusive=exclusive)
 
 
 def sorted_places(value: Value, axis: int, *, descending: bool) -> Value:
-    """Return the places of the elements in order along an axis, int64; equal ones stay in order."""
+    """Return the indices that sort the elements along an axis, int64; equal elements stay in order."""
     kind = tensor_type(value)
-    own = {"axis": _within(axis, len(kind.shape)), "descending": descending, "dtype": "int64"}
-    return made("argsort", (value,), TensorType(kind.shape, "int64"), **own)
+    attrs = {"axis": _wrap_axis(axis, len(kind.shape)), "descending": descending, "dtype": "int64"}
+    return made("argsort", (value,), TensorType(kind.shape, "int64"), **attrs)
 
 
 def top_places(value: Value, count: int, axis: int, *, largest: bool) -> Value:
-    """Return the places of the largest or smallest elements along an axis, in order, int64."""
+    """Return the indices of the `count` largest or smallest elements along an axis, sorted, int64."""
     kind = tensor_type(value)
-    axis = _within(axis, len(kind.shape))
+    axis = _wrap_axis(axis, len(kind.shape))
     if not 0 < count <= _MOST_TOP:
         return sliced(sorted_places(value, axis, descending=largest), [axis], [0], [count])
     shape = (*kind.shape[:axis], count, *kind.shape[axis + 1 :])
-    own = {"k": count, "axis": axis, "ret_type": "indices", "largest": largest, "dtype": "int64"}
-    return made("topk", (value,), TensorType(shape, "int64"), **own)
+    attrs = {"k": count, "axis": axis, "ret_type": "indices", "largest": largest, "dtype": "int64"}
+    return made("topk", (value,), TensorType(shape, "int64"), **attrs)
 
 
 def histogram(value: Value, bins: int, first: Value, last: Value) -> Value:
-    """Return how many elements lie in each of equal parts between two numbers, in the elements' dtype."""
+    """Return how many elements lie in each of `bins` equal intervals between two numbers, in the elements' dtype."""
     dtype, x = tensor_type(value).dtype, reshape(value, (-1, 1))
-    along = elementwise("multiply", elementwise("subtract", x, first), bins)
-    place = elementwise("floor", elementwise("divide", along, elementwise("subtract", last, first)))
-    place = where(elementwise("equal", x, last), constant(bins - 1, dtype), place)
-    hits = elementwise("equal", place, constant(np.arange(bins), dtype))
+    scaled = elementwise("multiply", elementwise("subtract", x, first), bins)
+    bin_index = elementwise("floor", elementwise("divide", scaled, elementwise("subtract", last, first)))
+    bin_index = where(elementwise("equal", x, last), constant(bins - 1, dtype), bin_index)
+    hits = elementwise("equal", bin_index, constant(np.arange(bins), dtype))
     return reduced("sum", cast(hits, dtype), [0], keepdims=False)
 
 
 def scattered(data: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
-    """Return data with updates at places along an axis; `reduction`: "update", "add", "mul", "min" or "max"."""
+    """Return data with updates at indices along an axis; `reduction`: "update", "add", "mul", "min" or "max"."""
     kind = tensor_type(data)
     return made("scatter_elements", (data, indices, updates), kind, axis=axis % len(kind.shape), reduction=reduction)
 
 
 def softmax(value: Value, axis: int, *, is_log: bool = False) -> Value:
-    """Return the softmax along an axis, or its logarithm."""
+    """Return the softmax along an axis, or its logarithm if `is_log`."""
     return made("nn.log_softmax" if is_log else "nn.softmax", (value,), tensor_type(value), axis=axis)
 
 
 def layer_norm(data: Value, factor: Value, term: Value, axes: Sequence[int], epsilon: float) -> Value:
-    """Return the last dimensions with mean 0 and variance 1, times a factor, plus a term."""
+    """Return the layer norm over the last dimensions: mean 0 and variance 1, times a factor, plus a term."""
     sizes = tensor_type(data).shape[-len(axes) :]
-    for one in (factor, term):
-        if tensor_type(one).shape != sizes:
-            raise ValueError(f"a norm of {tensor_type(data)} along {len(axes)} dimensions by {tensor_type(one)}")
+    for operand in (factor, term):
+        if tensor_type(operand).shape != sizes:
+            raise ValueError(f"a layer norm of {tensor_type(data)} over {sizes} does not fit {tensor_type(operand)}")
     dtype = tensor_type(data).dtype
-    if dtype not in ("float16", "float32"):  # TVM has norms of these alone
-        wide = in_float32(data)
+    if dtype not in ("float16", "float32"):  # TVM has layer norms of these dtypes only
+        data_float32 = widen_to_float32(data)
         first = len(tensor_type(data).shape) - len(axes)
-        normed = statistics(wide, range(first, first + len(axes)), epsilon)[0]
-        for word, one in (("multiply", factor), ("add", term)):
-            normed = elementwise(word, normed, cast(one, tensor_type(wide).dtype))
+        normed = standardise(data_float32, range(first, first + len(axes)), epsilon)[0]
+        for word, operand in (("multiply", factor), ("add", term)):
+            normed = elementwise(word, normed, cast(operand, tensor_type(data_float32).dtype))
         return cast(normed, dtype)
-    own = {"axes": tuple(axes), "epsilon": float(epsilon), "center": True, "scale": True}
-    return made("nn.layer_norm", (data, factor, term), tensor_type(data), **own)
+    attrs = {"axes": tuple(axes), "epsilon": float(epsilon), "center": True, "scale": True}
+    return made("nn.layer_norm", (data, factor, term), tensor_type(data), **attrs)
 
 
-def statistics(value: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
-    """Return a value without its mean along axes over its standard deviation, and 1 over that deviation."""
-    away = elementwise("subtract", value, reduced("mean", value, axes, keepdims=True))
-    variance = reduced("mean", elementwise("multiply", away, away), axes, keepdims=True)
+def standardise(value: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
+    """Return a value standardised along axes (mean 0, variance 1), and the reciprocal of its standard deviation."""
+    centred = elementwise("subtract", value, reduced("mean", value, axes, keepdims=True))
+    variance = reduced("mean", elementwise("multiply", centred, centred), axes, keepdims=True)
     deviation = elementwise("sqrt", elementwise("add", variance, epsilon))
-    one = constant(1, tensor_type(value).dtype)
-    return elementwise("divide", away, deviation), elementwise("divide", one, deviation)
+    numerator = constant(1, tensor_type(value).dtype)
+    return elementwise("divide", centred, deviation), elementwise("divide", numerator, deviation)
 
 
-def standardised(value: Value, count: int, epsilon: float) -> Value:
-    """Return the last `count` dimensions with mean 0 and variance 1."""
+def standardise_last(value: Value, count: int, epsilon: float) -> Value:
+    """Return a value with mean 0 and variance 1 over its last `count` dimensions."""
     kind = tensor_type(value)
     sizes = kind.shape[len(kind.shape) - count :]
     factor, term = (Constant(np.full(sizes, number, kind.dtype)) for number in (1, 0))
@@ -324,19 +320,23 @@ def standardised(value: Value, count: int, epsilon: float) -> Value:
 
 
 def matmul(first: Value, second: Value) -> Value:
-    """Return products of matrices as NumPy's ``matmul``; both have the same dtype."""
-    one, other = tensor_type(first), tensor_type(second)
-    if not one.shape or not other.shape or one.shape[-1] != other.shape[-2 if len(other.shape) > 1 else 0]:
-        raise ValueError(f"{one} and {other} cannot be multiplied")
-    left = one.shape if len(one.shape) > 1 else (1, *one.shape)
-    right = other.shape if len(other.shape) > 1 else (*other.shape, 1)
+    """Return the product of matrices as NumPy's ``matmul``; both operands have the same dtype."""
+    first_type, second_type = tensor_type(first), tensor_type(second)
+    if (
+        not first_type.shape
+        or not second_type.shape
+        or first_type.shape[-1] != second_type.shape[-2 if len(second_type.shape) > 1 else 0]
+    ):
+        raise ValueError(f"matrices {first_type} and {second_type} cannot be multiplied")
+    left = first_type.shape if len(first_type.shape) > 1 else (1, *first_type.shape)
+    right = second_type.shape if len(second_type.shape) > 1 else (*second_type.shape, 1)
     batch = np.broadcast_shapes(left[:-2], right[:-2])
-    ends = (left[-2:-1] if len(one.shape) > 1 else ()) + (right[-1:] if len(other.shape) > 1 else ())
-    return made("matmul", (first, second), TensorType((*batch, *ends), one.dtype), out_dtype=None)
+    ends = (left[-2:-1] if len(first_type.shape) > 1 else ()) + (right[-1:] if len(second_type.shape) > 1 else ())
+    return made("matmul", (first, second), TensorType((*batch, *ends), first_type.dtype), out_dtype=None)
 
 
 def padded(value: Value, before: Sequence[int], after: Sequence[int], number: float = 0.0) -> Value:
-    """Return a tensor with `number` around it: so many in each dimension."""
+    """Return a tensor padded with `number`: `before` and `after` elements in each dimension."""
     kind = tensor_type(value)
     if not any((*before, *after)):
         return value
@@ -350,22 +350,22 @@ def padded(value: Value, before: Sequence[int], after: Sequence[int], number: fl
 def convolution(
     data: Value, weight: Value, *, strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
 ) -> Value:
-    """Return a convolution of 1 to 3 dimensions with its channels first; `padding`: all before, then all behind."""
+    """Return a convolution of 1 to 3 dimensions, channels first; `padding` lists all starts, then all ends."""
     kind, taps = tensor_type(data), tensor_type(weight)
     rank = len(kind.shape) - 2
     sizes = pool_sizes(kind.shape[2:], taps.shape[2:], strides, padding, dilation)
-    own = {
+    attrs = {
         "strides": tuple(map(int, strides)), "padding": tuple(map(int, padding)), "dilation": tuple(map(int, dilation)),
         "groups": int(groups), "data_layout": _ORDERS[rank], "kernel_layout": _KERNELS[rank],
         "out_layout": _ORDERS[rank], "out_dtype": None,
     }  # fmt: skip
     return made(
-        f"nn.conv{rank}d", (data, weight), TensorType((kind.shape[0], taps.shape[0], *sizes), kind.dtype), **own
+        f"nn.conv{rank}d", (data, weight), TensorType((kind.shape[0], taps.shape[0], *sizes), kind.dtype), **attrs
     )
 
 
 def pool(
-    kind: str,
+    reduction: str,
     value: Value,
     *,
     window: Sequence[int],
@@ -375,66 +375,66 @@ def pool(
     ceil_mode: bool = False,
     count_include_pad: bool = False,
 ) -> Value:
-    """Return a pool, "max" or "avg", of 1 to 3 dimensions with the channels first; `padding` as of a convolution."""
-    own = tensor_type(value)
-    rank = len(own.shape) - 2
-    sizes = pool_sizes(own.shape[2:], window, strides, padding, dilation, ceil_mode=ceil_mode)
+    """Return a "max" or "avg" pool of 1 to 3 dimensions, channels first; `padding` is as in `convolution`."""
+    data_type = tensor_type(value)
+    rank = len(data_type.shape) - 2
+    sizes = pool_sizes(data_type.shape[2:], window, strides, padding, dilation, ceil_mode=ceil_mode)
     return made(
-        f"nn.{kind}_pool{rank}d", (value,), TensorType((*own.shape[:2], *sizes), own.dtype),
+        f"nn.{reduction}_pool{rank}d", (value,), TensorType((*data_type.shape[:2], *sizes), data_type.dtype),
         pool_size=tuple(map(int, window)), strides=tuple(map(int, strides)), dilation=tuple(map(int, dilation)),
         padding=tuple(map(int, padding)), ceil_mode=ceil_mode, count_include_pad=count_include_pad,
         layout=_ORDERS[rank], out_layout=_ORDERS[rank],
     )  # fmt: skip
 
 
-def along(axis: int, rank: int, size: int) -> Value:
-    """Return 0, 1 ... along one dimension of many, int64."""
-    return constant(np.arange(size).reshape([-1 if place == axis % rank else 1 for place in range(rank)]), "int64")
+def axis_indices(axis: int, rank: int, size: int) -> Value:
+    """Return the indices 0, 1, ... along one dimension of a tensor of `rank` dimensions, int64."""
+    return constant(
+        np.arange(size).reshape([-1 if dimension == axis % rank else 1 for dimension in range(rank)]), "int64"
+    )
 
 
-def rows_at(data: Value, places: Sequence[Value]) -> Value:
-    """Return the parts of a tensor that places in its first dimensions name.
+def gather_rows(data: Value, indices: Sequence[Value]) -> Value:
+    """Return the slices of a tensor at indices into its first dimensions.
 
     Parameters
     ----------
     data : Value
-        (sizes of those dimensions, rest).
-    places : sequence of Value
-        int64, in range; they are broadcast to a shape that comes before the rest.
+        Shape (the indexed dimensions, the other dimensions).
+    indices : sequence of Value
+        The indices into each dimension, int64 and in range. They are broadcast to the first dimensions of the result.
     """
-    kind, count = tensor_type(data), len(places)
+    kind, count = tensor_type(data), len(indices)
     flat = reshape(data, (math.prod(kind.shape[:count]), *kind.shape[count:]))
-    return taken(flat, flat_places(places, kind.shape[:count]), 0)
+    return taken(flat, flatten_indices(indices, kind.shape[:count]), 0)
 
 
-def flat_places(places: Sequence[Value], sizes: Sequence[int]) -> Value:
-    """Return places in many dimensions as places in a tensor that is flat."""
+def flatten_indices(indices: Sequence[Value], sizes: Sequence[int]) -> Value:
+    """Return indices into several dimensions as indices into a flat tensor."""
     terms = [
-        elementwise("multiply", place, math.prod(sizes[number + 1 :])) if math.prod(sizes[number + 1 :]) != 1 else place
-        for number, place in enumerate(places)
+        elementwise("multiply", index, math.prod(sizes[number + 1 :])) if math.prod(sizes[number + 1 :]) != 1 else index
+        for number, index in enumerate(indices)
     ]
     return functools.reduce(lambda one, other: elementwise("add", one, other), terms)
 
 
-def from_start(indices: Value, size: int) -> Value:
-    """Return indices of which negative ones counted from the end, int64."""
-    own = cast(indices, "int64")
+def wrap_negative_indices(indices: Value, size: int) -> Value:
+    """Return indices as int64, with those that count from the end turned into non-negative ones."""
+    int64_indices = cast(indices, "int64")
     if tensor_type(indices).dtype.startswith("uint"):
-        return own
-    return where(elementwise("less", own, 0), elementwise("add", own, size), own)
+        return int64_indices
+    return where(elementwise("less", int64_indices, 0), elementwise("add", int64_indices, size), int64_indices)
 
 
-def inside(indices: Value, size: int) -> Value:
-    """Return indices counted from the start, none outside of so many elements: kernels go wherever they are told.
-
-    What is outside stops at the ends.
+def clamp_indices(indices: Value, size: int) -> Value:
+    """Return non-negative indices clamped to the range of `size` elements, because kernels do not check indices.
 
     Raises
     ------
     RefusedError
-        Some are outside, and known to be.
+        Indices are known and out of range.
     """
-    indices = from_start(indices, size)
+    indices = wrap_negative_indices(indices, size)
     if not isinstance(indices, Constant):
         return elementwise("minimum", elementwise("maximum", indices, 0), max(0, size - 1))
     if indices.array.size and not 0 <= indices.array.min() <= indices.array.max() < size:
@@ -442,7 +442,7 @@ def inside(indices: Value, size: int) -> Value:
     return indices
 
 
-def gathered(value: Value, places: Value, axis: int) -> Value:
-    """Return the element at each of many places along an axis; they are in range and not negative, int64."""
-    kind = TensorType(tensor_type(places).shape, tensor_type(value).dtype)
-    return made("gather_elements", (value, places), kind, axis=_within(axis, len(kind.shape)))
+def gather(value: Value, indices: Value, axis: int) -> Value:
+    """Return the elements at indices along an axis; the indices are in range and not negative, int64."""
+    kind = TensorType(tensor_type(indices).shape, tensor_type(value).dtype)
+    return made("gather_elements", (value, indices), kind, axis=_wrap_axis(axis, len(kind.shape)))

@@ -1,6 +1,6 @@
-"""Operators on known values: constants, computed when a model is compiled, and in float64, which a check compares with.
+"""Operators on known values: constants, folded when a network is compiled, and float64 results for a check.
 
-Products are no part of this: `anatune.measure.run.reference` computes them from their workloads.
+Products are not handled here: `anatune.measure.run.reference` computes them from their workloads.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from anatune.network.graph.nodes import (
 )
 from anatune.network.graph.operators import DIVISIONS, Operator, operator_of
 
-__all__ = ["computed", "concatenated", "value_of"]
+__all__ = ["computed", "concatenate", "value_of"]
 
 _MOST_ELEMENTS = 1 << 24
-"""Largest result that is made of smaller constants: a mask is, a tensor of gigabytes is not."""
+"""The largest result that is folded from smaller constants: a mask is folded, a tensor of gigabytes is not."""
 _IGNORED = {"assume_inbound", "dtype", "out_dtype", "vdevice"}
-"""Attributes that say nothing which the result's type does not."""
+"""Attributes that the result's type already expresses."""
 
 
 def computed(node: Node) -> Value:
-    """Return the constant that a node of constants is, or one without elements, else the node.
+    """Return the constant result of a node whose arguments are constants or whose result is empty, else the node.
 
-    In 16 bits that is only what needs no rounding: see `anatune.network.graph.passes.precision`.
+    In 16 bits only results that need no rounding are folded: see `anatune.network.graph.passes.precision`.
     """
     if not isinstance(node.type, TensorType) or at_run_time(tuple(node.type.shape)):
         return node
@@ -57,49 +57,49 @@ def computed(node: Node) -> Value:
         is_constant = all(isinstance(value, Constant) for value in values_in(arguments))
         return Constant(unknown(node.type)) if is_constant else node
     is_half = node.type.dtype in HALVES
-    values = [_known(argument, is_half=is_half) for argument in arguments]
-    known = sum(value.array.size for value in values_in(arguments) if isinstance(value, Constant))
+    values = [_numpy_argument(argument, is_half=is_half) for argument in arguments]
+    constant_elements = sum(value.array.size for value in values_in(arguments) if isinstance(value, Constant))
     size = math.prod(node.type.shape)
     compute = operator.compute
     if node.op in DIVISIONS and "int" in node.type.dtype and all(value is not None for value in values):
         if not np.asarray(values[1]).all():
-            return node  # an error where it is computed
+            return node  # the division by zero is reported at run time
         compute = meanings.whole_quotients if node.op == "divide" else compute
-    if all(isinstance(argument, Constant) for argument in arguments) and _is_of_elements(operator):
-        values, size = _once(values)  # type: ignore[arg-type]
-    is_large = size > max(_MOST_ELEMENTS, known) and node.op != "broadcast_to"  # which is a view
+    if all(isinstance(argument, Constant) for argument in arguments) and _is_elementwise(operator):
+        values, size = _drop_shared_repeats(values)  # type: ignore[arg-type]
+    is_large = size > max(_MOST_ELEMENTS, constant_elements) and node.op != "broadcast_to"  # a broadcast is a view
     if is_large or any(value is None for value in values):
         return node
     attributes = {name: value for name, value in node.attributes.items() if name not in _IGNORED}
     try:
         with np.errstate(all="ignore"):
-            found = np.asarray(compute(*values, **attributes))
-            result = found.astype(node.type.dtype, copy=False)
-            if is_half and not np.array_equal(result.astype(found.dtype), found, equal_nan=found.dtype.kind == "f"):
+            exact = np.asarray(compute(*values, **attributes))
+            result = exact.astype(node.type.dtype, copy=False)
+            if is_half and not np.array_equal(result.astype(exact.dtype), exact, equal_nan=exact.dtype.kind == "f"):
                 return node
-    except (TypeError, ValueError, IndexError, AttributeError):  # an attribute that means more than NumPy knows
+    except (TypeError, ValueError, IndexError, AttributeError):  # NumPy does not know this attribute
         return node
     if size < math.prod(node.type.shape):
         result = np.broadcast_to(result, node.type.shape)
     return Constant(result) if result.shape == node.type.shape else node
 
 
-def _is_of_elements(operator: Operator) -> bool:
+def _is_elementwise(operator: Operator) -> bool:
     compute = operator.compute
     return (isinstance(compute, np.ufunc) and compute.signature is None) or operator.name in ("astype", "where")
 
 
-def _once(values: Sequence[Array]) -> tuple[list[object], int]:
-    """Return arrays without what all repeat along a dimension, as masks do along sequences, and how many are left."""
-    spread = np.broadcast_arrays(*values)
-    kept = tuple(
-        slice(1 if all(one.strides[axis] == 0 for one in spread) else None) for axis in range(spread[0].ndim)
+def _drop_shared_repeats(values: Sequence[Array]) -> tuple[list[object], int]:
+    """Return arrays without the repetitions that all of them share along a dimension, and the number of elements."""
+    broadcast = np.broadcast_arrays(*values)
+    slices = tuple(
+        slice(1 if all(array.strides[axis] == 0 for array in broadcast) else None) for axis in range(broadcast[0].ndim)
     )  # fmt: skip
-    return [one[kept] for one in spread], spread[0][kept].size
+    return [array[slices] for array in broadcast], broadcast[0][slices].size
 
 
-def concatenated(arrays: Sequence[Array], axis: int) -> Array:
-    """Return arrays one behind the other."""
+def concatenate(arrays: Sequence[Array], axis: int) -> Array:
+    """Return the concatenation of arrays, `unknown` if all of them are."""
     if not all(map(is_unknown, arrays)):
         return np.concatenate(arrays, axis=axis)
     shape = list(arrays[0].shape)
@@ -108,12 +108,12 @@ def concatenated(arrays: Sequence[Array], axis: int) -> Array:
 
 
 def _sums_nothing(node: Node) -> bool:
-    """Whether a node is a product along an axis without elements, hence zeros."""
-    return node.op == "matmul" and all(0 in tensor_type(one).shape for one in node.arguments)
+    """Return whether a node is a matrix product over an axis without elements, hence zeros."""
+    return node.op == "matmul" and all(0 in tensor_type(operand).shape for operand in node.arguments)
 
 
 def _zeros(node: Node) -> Value:
-    """Return zeros of a node's type; the node itself where NumPy does not have its dtype."""
+    """Return zeros of a node's type, or the node itself if NumPy does not have its dtype."""
     kind = tensor_type(node)
     try:
         return Constant(np.broadcast_to(np.zeros((), kind.dtype), kind.shape))
@@ -121,8 +121,8 @@ def _zeros(node: Node) -> Value:
         return node
 
 
-def _known(argument: Argument, *, is_half: bool = False) -> object:
-    """Return an argument for NumPy, in float32 what has 16 bits if that `is_half`; None: it is not known."""
+def _numpy_argument(argument: Argument, *, is_half: bool = False) -> object:
+    """Return an argument for NumPy, 16-bit floats in float32 if `is_half`; None if it is unknown."""
     if isinstance(argument, Constant):
         return (
             argument.array.astype(np.float32) if is_half and tensor_type(argument).dtype in HALVES else argument.array
@@ -134,18 +134,18 @@ def _known(argument: Argument, *, is_half: bool = False) -> object:
             return None
         return argument.value if argument.dtype.startswith("int") else np.dtype(argument.dtype).type(argument.value)
     if isinstance(argument, tuple):
-        found = [_known(one, is_half=is_half) for one in argument]
-        return None if any(one is None for one in found) else found
+        elements = [_numpy_argument(element, is_half=is_half) for element in argument]
+        return None if any(element is None for element in elements) else elements
     return None
 
 
 def value_of(node: Node, operands: Mapping[Value, Array]) -> Array | None:
-    """Return a node's result, floating-point numbers in float64; None: what its operator computes is not known here.
+    """Return a node's result with floating-point numbers in float64, or None if its operator cannot be computed here.
 
     Parameters
     ----------
     operands : mapping of Value to ndarray
-        Each value that the node reads and that is no constant.
+        The array of each value that the node reads and that is no constant.
     """
 
     def in_float64(argument: Argument) -> Argument:
@@ -161,7 +161,7 @@ def value_of(node: Node, operands: Mapping[Value, Array]) -> Array | None:
     operator = operator_of(node)
     if operator.is_own and operator.compute is not None:
         with np.errstate(all="ignore"):
-            return np.asarray(operator.compute(*(one.array for one in arguments), **node.attributes))
+            return np.asarray(operator.compute(*(operand.array for operand in arguments), **node.attributes))
     kind = TensorType(node.type.shape, "float64" if "float" in node.type.dtype else node.type.dtype)
-    found = computed(node.of(arguments, kind))
-    return found.array if isinstance(found, Constant) else None
+    result = computed(node.of(arguments, kind))
+    return result.array if isinstance(result, Constant) else None

@@ -1,4 +1,4 @@
-"""Images at other places: resized along each axis by weights that are known, or read where another tensor says."""
+"""Resample images: along each axis with constant weights, or at positions that another tensor holds."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from collections.abc import Sequence
 import numpy as np
 
 from anatune.network.graph.building import (
-    along,
+    axis_indices,
     cast,
     constant,
     elementwise,
+    gather_rows,
     matmul,
     permute,
     reshape,
-    rows_at,
     sliced,
     taken,
     where,
 )
 from anatune.network.graph.nodes import Array, Value, tensor_type
 
-__all__ = ["Tap", "clipped", "grid_sampled", "neighbours", "resized_axis", "weighted"]
+__all__ = ["Tap", "clip", "neighbours", "resize_axis", "sample_grid", "weight_rows"]
 
 _MOST_TAPS = 4
-"""Of which a sum of takes is made; of more, a product with a matrix."""
+"""The most elements that are added as weighted slices; more are multiplied by a matrix."""
 Tap = tuple[Value, Value | None]
-"""Places along a dimension, int64 and in range, and their weights; None: 1."""
+"""Indices along a dimension, int64 and in range, and their weights; None: all weights are 1."""
 
 
-def _cubic(away: Array, a: float) -> Array:
+def _cubic_kernel(away: Array, a: float) -> Array:
     near = ((a + 2) * away - (a + 3)) * away**2 + 1
     far = ((a * away - 5 * a) * away + 8 * a) * away - 4 * a
     return np.asarray(np.where(away <= 1, near, np.where(away < 2, far, 0)))
@@ -41,163 +41,167 @@ def _cubic(away: Array, a: float) -> Array:
 def neighbours(
     centres: Array, size: int, mode: str, *, shrunk: float = 1.0, slope: float = -0.75, exclude_outside: bool = False
 ) -> tuple[Array, Array]:
-    """Return which elements each output is made of, and their weights; both (outputs, taps).
+    """Return the indices of the elements that interpolate each output, and their weights; both (outputs, taps).
 
     Parameters
     ----------
     centres : ndarray
-        Where each output lies among `size` elements.
+        The position of each output among `size` elements.
     mode : {"linear", "cubic"}
     shrunk : float
-        By how much the image shrinks, where weights are to reach over all that an output covers; else 1.
+        The factor by which the image shrinks, if the weights are to cover everything below an output; else 1.
     slope : float
-        Of the cubic, a.
+        The parameter ``a`` of the cubic kernel.
     exclude_outside : bool
-        Whether elements that are not there have no weight; else the outermost ones are there again.
+        Whether elements outside of the image get no weight; if not, the outermost elements are repeated.
     """
     first = math.floor((-2 if mode == "cubic" else -1) / shrunk) + 1
-    places = np.ceil(centres)[:, None] - 1 + np.arange(first, 2 - first)
-    away = np.abs(places - centres[:, None]) * shrunk
-    weights = _cubic(away, slope) if mode == "cubic" else np.maximum(1 - away, 0)
+    indices = np.ceil(centres)[:, None] - 1 + np.arange(first, 2 - first)
+    distance = np.abs(indices - centres[:, None]) * shrunk
+    weights = _cubic_kernel(distance, slope) if mode == "cubic" else np.maximum(1 - distance, 0)
     if exclude_outside:
-        weights = np.where((places >= 0) & (places < size), weights, 0)
+        weights = np.where((indices >= 0) & (indices < size), weights, 0)
     weights = weights / weights.sum(axis=1, keepdims=True)
     used = np.any(weights != 0, axis=0)
-    used[0] |= not len(weights)  # a sum of no taps has no shape
-    return np.clip(places, 0, size - 1).astype(np.int64)[:, used], weights[:, used]
+    used[0] |= not len(weights)  # keep one tap, because a sum of no taps has no shape
+    return np.clip(indices, 0, size - 1).astype(np.int64)[:, used], weights[:, used]
 
 
-def resized_axis(value: Value, axis: int, places: Array, weights: Array) -> Value:
-    """Return a tensor whose axis is made of weighted elements."""
+def resize_axis(value: Value, axis: int, indices: Array, weights: Array) -> Value:
+    """Return a tensor resampled along an axis: each output is a weighted sum of elements."""
     kind = tensor_type(value)
-    rank, size, (outputs, taps) = len(kind.shape), kind.shape[axis], places.shape
+    rank, size, (outputs, taps) = len(kind.shape), kind.shape[axis], indices.shape
     if taps == 1 and np.all(weights == 1):
-        return taken(value, constant(places[:, 0], "int64"), axis)
+        return taken(value, constant(indices[:, 0], "int64"), axis)
     if taps > _MOST_TAPS:
         matrix = np.zeros((size, outputs))
-        np.add.at(matrix, (places, np.arange(outputs)[:, None]), weights)
-        order = [*(place for place in range(rank) if place != axis), axis]
-        found = matmul(permute(value, order), constant(matrix, kind.dtype))
-        return permute(found, np.argsort(order).tolist())
+        np.add.at(matrix, (indices, np.arange(outputs)[:, None]), weights)
+        order = [*(dimension for dimension in range(rank) if dimension != axis), axis]
+        product = matmul(permute(value, order), constant(matrix, kind.dtype))
+        return permute(product, np.argsort(order).tolist())
     total: Value | None = None
     for tap in range(taps):
         factor = constant(weights[:, tap].reshape(-1, *(1,) * (rank - 1 - axis)), kind.dtype)
-        part = elementwise("multiply", taken(value, constant(places[:, tap], "int64"), axis), factor)
+        part = elementwise("multiply", taken(value, constant(indices[:, tap], "int64"), axis), factor)
         total = part if total is None else elementwise("add", total, part)
     assert total is not None
     return total
 
 
-def clipped(value: Value, low: float, high: float) -> Value:
-    """Return a value, or the end of a range that it is beyond."""
+def clip(value: Value, low: float, high: float) -> Value:
+    """Return a value clipped to a range."""
     return elementwise("minimum", elementwise("maximum", value, low), high)
 
 
-def _reflected(place: Value, low: float, high: float) -> Value:
-    """Return places turned around at both ends of a range, as often as it takes."""
+def _reflect(position: Value, low: float, high: float) -> Value:
+    """Return positions reflected at both ends of a range until they are in it."""
     length = high - low
     if length == 0:
-        return elementwise("add", elementwise("multiply", place, 0), low)
-    away = elementwise("abs", elementwise("subtract", place, low))
-    turns = elementwise("floor", elementwise("divide", away, 2 * length))
-    rest = elementwise("subtract", away, elementwise("multiply", turns, 2 * length))
-    back = elementwise("subtract", 2 * length + low, rest)
-    return elementwise("minimum", elementwise("add", rest, low), back)
+        return elementwise("add", elementwise("multiply", position, 0), low)
+    distance = elementwise("abs", elementwise("subtract", position, low))
+    periods = elementwise("floor", elementwise("divide", distance, 2 * length))
+    remainder = elementwise("subtract", distance, elementwise("multiply", periods, 2 * length))
+    reflected = elementwise("subtract", 2 * length + low, remainder)
+    return elementwise("minimum", elementwise("add", remainder, low), reflected)
 
 
-def _cubic_at(away: Value, distance: int) -> Value:
-    """Return the weights of elements that are `distance` steps from the one before a place; Keys, a = -0.75."""
+def _cubic_weights(fraction: Value, distance: int) -> Value:
+    """Return Keys' cubic weights (a = -0.75) of the elements `distance` after the one before a position."""
     a = -0.75
-    x = elementwise("abs", elementwise("subtract", away, float(distance)))
+    x = elementwise("abs", elementwise("subtract", fraction, float(distance)))
 
-    def of(*factors: float) -> Value:
+    def horner(*factors: float) -> Value:
         return functools.reduce(
             lambda total, factor: elementwise("add", elementwise("multiply", total, x), factor),
             factors[2:],
             elementwise("add", elementwise("multiply", x, factors[0]), factors[1]),
         )
 
-    return of(a + 2, -(a + 3), 0, 1) if distance in (0, 1) else of(a, -5 * a, 8 * a, -4 * a)
+    return horner(a + 2, -(a + 3), 0, 1) if distance in (0, 1) else horner(a, -5 * a, 8 * a, -4 * a)
 
 
-def _taps(place: Value, size: int, mode: str, padding: str, is_aligned: bool, clips_first: bool) -> list[Tap]:
-    """Return what an image is read at along a dimension for places between its elements; weights have their dtype."""
-    dtype = tensor_type(place).dtype
+def _interpolation_taps(
+    position: Value, size: int, mode: str, padding: str, is_aligned: bool, clips_first: bool
+) -> list[Tap]:
+    """Return the indices and weights that interpolate an image along a dimension; weights have the dtype of `place`."""
+    dtype = tensor_type(position).dtype
     low, high = (0.0, size - 1.0) if is_aligned else (-0.5, size - 0.5)
     if mode == "nearest":
-        place = elementwise("round", place)
+        position = elementwise("round", position)
     if padding == "border" and clips_first:
-        inside = clipped(place, 0, size - 1)
-        if mode == "cubic":  # what is less than half an element outside stays there
-            is_near = elementwise("equal", place, clipped(place, low, high))
-            inside = where(is_near, place, inside)
-        place = inside
+        clamped = clip(position, 0, size - 1)
+        if mode == "cubic":  # positions less than half an element outside are not moved
+            is_near = elementwise("equal", position, clip(position, low, high))
+            clamped = where(is_near, position, clamped)
+        position = clamped
     elif padding == "reflection":
-        place = _reflected(place, low, high)
-    base = elementwise("floor", place)
-    away = elementwise("subtract", place, base)
+        position = _reflect(position, low, high)
+    base = elementwise("floor", position)
+    fraction = elementwise("subtract", position, base)
     if mode == "nearest":
-        around: list[tuple[int, Value | None]] = [(0, None)]
+        neighbours: list[tuple[int, Value | None]] = [(0, None)]
     elif mode == "linear":
-        around = [(0, elementwise("add", elementwise("negative", away), 1)), (1, away)]
+        neighbours = [(0, elementwise("add", elementwise("negative", fraction), 1)), (1, fraction)]
     else:
-        around = [(step, _cubic_at(away, step)) for step in (-1, 0, 1, 2)]
-    found: list[Tap] = []
-    for step, weight in around:
-        at = elementwise("add", base, float(step))
+        neighbours = [(step, _cubic_weights(fraction, step)) for step in (-1, 0, 1, 2)]
+    taps: list[Tap] = []
+    for step, weight in neighbours:
+        index = elementwise("add", base, float(step))
         if padding == "reflection":
-            at = _reflected(at, low, high)
+            index = _reflect(index, low, high)
         elif padding == "zeros":
-            kept = elementwise(
-                "logical_and", elementwise("greater_equal", at, 0), elementwise("less_equal", at, size - 1)
+            is_inside = elementwise(
+                "logical_and", elementwise("greater_equal", index, 0), elementwise("less_equal", index, size - 1)
             )
-            weight = where(kept, constant(1, dtype) if weight is None else weight, constant(0, dtype))
-        found.append((cast(clipped(at, 0, size - 1), "int64"), weight))
-    return found
+            weight = where(is_inside, constant(1, dtype) if weight is None else weight, constant(0, dtype))
+        taps.append((cast(clip(index, 0, size - 1), "int64"), weight))
+    return taps
 
 
-def weighted(rows: Value, weights: Sequence[Value | None]) -> Value:
-    """Return rows times the weights of all dimensions, which have theirs but for the last."""
-    given = [weight for weight in weights if weight is not None]
-    if not given:
+def weight_rows(rows: Value, weights: Sequence[Value | None]) -> Value:
+    """Return rows times the product of the weights of all dimensions; rows have one more dimension."""
+    known_weights = [weight for weight in weights if weight is not None]
+    if not known_weights:
         return rows
-    factor = functools.reduce(lambda one, other: elementwise("multiply", one, other), given)
+    factor = functools.reduce(lambda one, other: elementwise("multiply", one, other), known_weights)
     return elementwise("multiply", rows, reshape(factor, (*tensor_type(factor).shape, 1)))
 
 
-def grid_sampled(
+def sample_grid(
     image: Value, grid: Value, *, mode: str, padding: str, is_aligned: bool, clips_first: bool = True
 ) -> Value:
-    """Return an image at places between its elements.
+    """Return an image sampled at the positions of a grid.
 
     Parameters
     ----------
     image, grid : Value
-        (n, channels, sizes); (n, outputs, dimensions), from -1 to 1, the last dimension first.
+        (n, channels, sizes) and (n, outputs, dimensions). Positions go from -1 to 1, those of the last dimension first.
     mode : {"nearest", "linear", "cubic"}
     padding : {"zeros", "border", "reflection"}
-        What is read outside.
+        The values that are read outside of the image.
     is_aligned : bool
-        Whether -1 and 1 are the centres of the outermost elements, not their edges.
+        Whether -1 and 1 are the centres of the outermost elements; if not, they are their outer edges.
     clips_first : bool
-        Whether a place beyond a border is moved there before its neighbours are looked at, as ONNX says; PyTorch moves
-        each neighbour, which differs for cubics.
+        Whether a position outside is moved to the border before its neighbours are selected, as in ONNX. PyTorch moves
+        each neighbour, which gives other results for cubic interpolation.
     """
     kind, (batch, *outputs, count) = tensor_type(image), tensor_type(grid).shape
     rank, sizes = len(kind.shape), kind.shape[2:]
     dtype = "float64" if "float64" in (kind.dtype, tensor_type(grid).dtype) else "float32"
     image, grid, taps = cast(permute(image, (0, *range(2, rank), 1)), dtype), cast(grid, dtype), []
     for axis, size in enumerate(sizes):
-        place = sliced(grid, [-1], [count - 1 - axis], [count - axis])
-        place = elementwise("add", reshape(place, (batch, *outputs)), 1.0)
+        position = sliced(grid, [-1], [count - 1 - axis], [count - axis])
+        position = elementwise("add", reshape(position, (batch, *outputs)), 1.0)
         if is_aligned:
-            place = elementwise("multiply", place, (size - 1) / 2)
+            position = elementwise("multiply", position, (size - 1) / 2)
         else:
-            place = elementwise("divide", elementwise("subtract", elementwise("multiply", place, size), 1.0), 2.0)
-        taps.append(_taps(place, size, mode, padding, is_aligned, clips_first))
-    first, total = along(0, 1 + len(outputs), batch), None
-    for chosen in itertools.product(*taps):
-        part = weighted(rows_at(image, [first, *(place for place, _ in chosen)]), [weight for _, weight in chosen])
+            position = elementwise("divide", elementwise("subtract", elementwise("multiply", position, size), 1.0), 2.0)
+        taps.append(_interpolation_taps(position, size, mode, padding, is_aligned, clips_first))
+    first, total = axis_indices(0, 1 + len(outputs), batch), None
+    for corner in itertools.product(*taps):
+        part = weight_rows(
+            gather_rows(image, [first, *(place for place, _ in corner)]), [weight for _, weight in corner]
+        )
         total = part if total is None else elementwise("add", total, part)
     assert total is not None
     return cast(permute(total, (0, rank - 1, *range(1, rank - 1))), kind.dtype)

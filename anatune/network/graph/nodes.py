@@ -1,13 +1,13 @@
-"""A model as a graph of operators on tensors of known sizes.
+"""A network as a graph of operators on tensors of known sizes.
 
-Operators are named as TVM's Relax names them, without ``relax.``; those that anatune has kernels for begin with
-``anatune.`` (`network.graph.operators`). Values are compared by identity and never changed: a pass builds a new graph
-with `rewritten`. Tables of what is known of values have the values themselves as keys, which keeps these alive.
+Operators have the names that TVM's Relax gives them, without ``relax.``. Names of operators with a kernel of anatune
+begin with ``anatune.`` (`network.graph.operators`). Values are compared by identity and never changed: a pass builds a
+new graph with `rewritten`. Tables about values use the values themselves as keys, which keeps the values alive.
 
 Notation
 --------
-value : what an operator reads: an input of the model, a constant, or the result of a node.
-argument : what a node takes: a value, a tuple of arguments (the tensors of a concatenation), a shape, a number.
+value : a tensor that a node reads: an input of the network, a constant, or the result of a node.
+argument : an operand of a node: a value, a tuple of arguments (the tensors of a concatenation), a shape, a number.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ __all__ = [
 Array = NDArray[Any]
 
 HALVES = ("float16", "bfloat16")
-"""Dtypes of 16 bits that have fractions."""
+"""The floating-point dtypes of 16 bits."""
 FOREIGN = ("bool", *HALVES)
-"""Dtypes without arithmetic of their own on CPUs."""
+"""Dtypes that CPUs have no arithmetic for."""
 ITEM = "item"
-"""The operator that takes one tensor of an operator that has several results; attribute ``index``."""
+"""The operator that selects one result of an operator with several results; attribute ``index``."""
 LEADING = "leading"
-"""The operator that names the first elements of a constant as a tensor of its type, which is known at run time."""
+"""The operator that returns the first elements of a constant; its type says how many, known only at run time."""
 WRITTEN = "tir."
-"""What names of operators begin with that importers write out as a loop nest; attribute ``function``, a PrimFunc."""
+"""The prefix of operators that an importer writes as a loop nest; attribute ``function`` is the PrimFunc."""
 
 
 class TensorType(NamedTuple):
-    """Sizes, row-major, and the element's dtype."""
+    """The sizes of a row-major tensor and the dtype of its elements."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -71,20 +71,20 @@ class TensorType(NamedTuple):
 
 
 class Shape(tuple[int, ...]):
-    """Sizes as an argument: of a reshape, a broadcast."""
+    """Sizes as an argument, for example of a reshape or a broadcast."""
 
     __slots__ = ()
 
 
 class Scalar(NamedTuple):
-    """A number as an argument, in the dtype that the operator wants ("int64", "float32", ...)."""
+    """A number as an argument, in the dtype that the operator expects ("int64", "float32", ...)."""
 
     value: int | float | bool
     dtype: str
 
 
 class Value:
-    """What a node may read. `type` is a tuple where an operator has several results."""
+    """A tensor that a node may read. `type` is a tuple if the operator has several results."""
 
     __slots__ = ("type",)
 
@@ -93,7 +93,7 @@ class Value:
 
 
 class Input(Value):
-    """An input of the model."""
+    """An input of the network."""
 
     __slots__ = ("name",)
 
@@ -103,7 +103,7 @@ class Input(Value):
 
 
 class Constant(Value):
-    """A tensor that is known: `array` in row-major meaning (it may be a view); nobody can write to it through this."""
+    """A tensor of known elements: `array` is read-only, in row-major order of its dimensions, and may be a view."""
 
     __slots__ = ("array",)
 
@@ -113,31 +113,31 @@ class Constant(Value):
         self.array.flags.writeable = False
 
     def converted(self, dtype: str) -> Constant:
-        """Return it in another dtype."""
-        kind = TensorType(self.array.shape, dtype)
-        return Constant(unknown(kind) if is_unknown(self.array) else self.array.astype(dtype))
+        """Return the constant in another dtype."""
+        type = TensorType(self.array.shape, dtype)
+        return Constant(unknown(type) if is_unknown(self.array) else self.array.astype(dtype))
 
     def forget(self) -> None:
-        """Give the memory of the array back: what the graph is for has been built, nobody reads its values again."""
+        """Free the memory of the array. Call this only when nobody reads the values of the graph any more."""
         self.array = np.broadcast_to(np.zeros((), self.array.dtype), self.array.shape)
 
 
 def once(array: Array) -> Array:
-    """Return an array without what it repeats along whole dimensions, as broadcasting does."""
+    """Return an array without its repetitions along whole dimensions, which broadcasting restores."""
     return array[tuple(slice(None if stride else 1) for stride in array.strides)]
 
 
 _UNKNOWN: dict[str, Array] = {}
-"""Dtype -> the one element that all of an unknown array's are."""
+"""Dtype -> the element that every element of an unknown array is a view of."""
 
 
-def unknown(kind: TensorType) -> Array:
-    """Return an array, without memory, for one whose elements nobody knows: weights on PyTorch's meta device."""
-    return np.broadcast_to(_UNKNOWN.setdefault(kind.dtype, np.zeros((), kind.dtype)), kind.shape)
+def unknown(type: TensorType) -> Array:
+    """Return an array without memory for unknown elements, such as weights on PyTorch's meta device."""
+    return np.broadcast_to(_UNKNOWN.setdefault(type.dtype, np.zeros((), type.dtype)), type.shape)
 
 
 def is_unknown(array: Array) -> bool:
-    """Whether an array, or what it is a view of, is `unknown`."""
+    """Return whether an array, or the array that it is a view of, is `unknown`."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array is _UNKNOWN.get(array.dtype.name)
@@ -155,9 +155,9 @@ class Node(Value):
     op : str
     arguments : tuple of Argument
     attributes : dict of str to object
-        By name; what is no number, text or tuple of them is an object of TVM's, passed through.
+        The attributes by name. Those that are not numbers, text or tuples are TVM objects, which are passed through.
     kind : str
-        TVM's name of the attributes' type, "" where there are none.
+        TVM's name of the type of the attributes, "" without attributes.
     """
 
     __slots__ = ("arguments", "attributes", "kind", "op")
@@ -177,9 +177,9 @@ class Node(Value):
     def __repr__(self) -> str:
         return f"{self.op} -> {self.type}"
 
-    def of(self, arguments: tuple[Argument, ...], type: TensorType | None = None, **changed: object) -> Node:
-        """Return the same operator on other arguments: with the same type unless one is given, attributes changed."""
-        return Node(self.op, arguments, type or self.type, {**self.attributes, **changed}, self.kind)
+    def of(self, arguments: tuple[Argument, ...], type: TensorType | None = None, **attributes: object) -> Node:
+        """Return the same operator on other arguments, with the same type unless `type` is given."""
+        return Node(self.op, arguments, type or self.type, {**self.attributes, **attributes}, self.kind)
 
 
 def tensor_type(value: Value) -> TensorType:
@@ -189,13 +189,13 @@ def tensor_type(value: Value) -> TensorType:
 
 
 def item_of(value: Value, index: int) -> Node:
-    """Return one result of an operator that has several."""
+    """Return one result of an operator that has several results."""
     assert not isinstance(value.type, TensorType)
     return Node(ITEM, (value,), value.type[index], {"index": index})
 
 
 def values_in(argument: Argument) -> Iterator[Value]:
-    """Yield the values of an argument."""
+    """Yield the values in an argument."""
     if isinstance(argument, Value):
         yield argument
     elif type(argument) is tuple:
@@ -204,27 +204,27 @@ def values_in(argument: Argument) -> Iterator[Value]:
 
 
 def mapped(argument: Argument, change: Callable[[Argument], Argument]) -> Argument:
-    """Return an argument with what `change` makes of each value, shape and number of it."""
+    """Return an argument in which each value, shape and number is replaced by the result of `change`."""
     return tuple(mapped(part, change) for part in argument) if type(argument) is tuple else change(argument)
 
 
 class Graph:
-    """Inputs in order, and what is computed from them.
+    """The inputs of a network in order, and the outputs that are computed from them.
 
     Attributes
     ----------
     inputs : tuple of Input
     outputs : tuple of Value
     is_tuple : bool
-        Whether the model returns a tuple, of one output too.
+        Whether the network returns a tuple, also if it has only one output.
     """
 
     def __init__(self, inputs: tuple[Input, ...], outputs: tuple[Value, ...], *, is_tuple: bool) -> None:
         self.inputs, self.outputs, self.is_tuple = inputs, outputs, is_tuple
 
     def nodes(self) -> list[Node]:
-        """Return the nodes that the outputs need, each behind its arguments."""
-        found: list[Node] = []
+        """Return the nodes that the outputs need, each after its arguments."""
+        ordered: list[Node] = []
         seen: set[Value] = set()
         stack: list[tuple[Value, bool]] = [(value, False) for value in reversed(self.outputs)]
         while stack:
@@ -232,20 +232,20 @@ class Graph:
             if not isinstance(value, Node):
                 continue
             if is_complete:
-                found.append(value)
+                ordered.append(value)
             elif value not in seen:
                 seen.add(value)
                 stack.append((value, True))
-                stack += [(one, False) for one in reversed(list(values_in(value.arguments)))]
-        return found
+                stack += [(operand, False) for operand in reversed(list(values_in(value.arguments)))]
+        return ordered
 
     def constants(self) -> list[Constant]:
-        """Return the constants that nodes and outputs read, each once."""
-        read = [one for node in self.nodes() for one in values_in(node.arguments)]
-        return list(dict.fromkeys(one for one in (*read, *self.outputs) if isinstance(one, Constant)))
+        """Return the constants that nodes and outputs read, each only once."""
+        operands = [value for node in self.nodes() for value in values_in(node.arguments)]
+        return list(dict.fromkeys(value for value in (*operands, *self.outputs) if isinstance(value, Constant)))
 
     def users(self) -> dict[Value, list[Node]]:
-        """Return the nodes that read each value, in order; a node that reads it twice is there twice."""
+        """Return the nodes that read each value, in order. A node that reads a value twice is listed twice."""
         users: dict[Value, list[Node]] = {}
         for node in self.nodes():
             for value in values_in(node.arguments):
@@ -253,34 +253,34 @@ class Graph:
         return users
 
     def only_readers(self) -> dict[Value, Node]:
-        """Return the node that reads a value where nothing else does: it is read once, and is no output."""
+        """Return the only reader of each value that is read exactly once and is no output."""
         uses = self.uses()
         return {value: node for node in self.nodes() for value in values_in(node.arguments) if uses[value] == 1}
 
     def uses(self) -> Counter[Value]:
-        """Return how often each value is read, outputs included."""
-        found = Counter(self.outputs)
+        """Return how often each value is read, counting outputs."""
+        counts = Counter(self.outputs)
         for node in self.nodes():
-            found.update(values_in(node.arguments))
-        return found
+            counts.update(values_in(node.arguments))
+        return counts
 
 
 def rewritten(graph: Graph, replace: Callable[[Node], Value]) -> Graph:
-    """Return a graph in which each node is what `replace` makes of it; the node has its arguments of the new graph."""
+    """Return a graph with each node replaced by the result of `replace`, which takes nodes with their new arguments."""
     return rewritten_beside(graph, lambda node, _: replace(node))
 
 
 def rewritten_beside(
     graph: Graph, replace: Callable[[Node, Node], Value], new: dict[Value, Value] | None = None
 ) -> Graph:
-    """Return a graph in which each node is what `replace` makes of it.
+    """Return a graph with each node replaced by the result of `replace`.
 
     Parameters
     ----------
     replace : callable
-        Takes a node with its arguments of the new graph, and the node of the old one.
+        Takes a node with its arguments in the new graph, and the same node of the old graph.
     new : dict of Value to Value, optional
-        Values of the old graph -> what stands for each in the new one: inputs that change; nodes are put there, too.
+        Values of the old graph -> their replacements. Changed inputs are given here; the pass adds the nodes.
     """
     table = {} if new is None else new
 

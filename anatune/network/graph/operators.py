@@ -1,72 +1,73 @@
-"""The operators of models: one entry says everything about one that passes, folding, checks, layouts and code ask.
+"""The operators of networks: one entry holds everything that passes, folding, checks, layouts and code ask about one.
 
-An operator without an entry goes through all passes as it was read, but for those that know it by name (batch norms,
-splits, dropouts), and TVM alone knows what it computes. A new one is an entry in `_ENTRIES`; where NumPy needs more
-than an expression for it, its function stands in `graph.meanings`.
-Operators that begin with ``anatune.`` are those of anatune's kernels:
+An operator without an entry passes through all passes unchanged, except those that know it by name (batch norms,
+splits, dropouts), and only TVM knows what it computes. A new operator is a new entry in `_ENTRIES`. If NumPy needs more
+than an expression for it, its function is in `graph.meanings`. Operators with kernels of anatune begin with
+``anatune.``:
 
 ``anatune.convolution``, ``anatune.matmul``, ``anatune.batch_matmul``
-    Take data, weights and the operands of the fused steps, which attribute ``epilogue`` names. Each is one `Workload`
-    (`graph.products`), hence a planned kernel. Attribute ``dtype`` is what it is to multiply, where its
-    operands do not have that yet (`graph.passes.precision`).
+    Operands: data, weights and the operands of the steps in attribute ``epilogue``. Each is one `Workload`
+    (`graph.products`), hence a planned kernel. Attribute ``dtype`` is the dtype to multiply in, if the operands do not
+    have it yet (`graph.passes.precision`).
 ``anatune.scaled_matmul``, ``scaled_matmul``
-    Takes data (..., k) float32, weights of 8 bits (n, k) int8 or of 4 bits (n, k / 2) uint8, scales (n, k / group)
-    float32, zero points likewise where attribute ``zero_points`` says so, and operands of the fused steps; ``bits``,
-    ``group`` and ``rounded`` as of the workload (`core.workload.operators.scaled`).
+    Operands: data (..., k) float32, weights of 8 bits (n, k) int8 or of 4 bits (n, k / 2) uint8, scales (n, k / group)
+    float32, zero points of the shape of the scales if attribute ``zero_points`` is set, and operands of the epilogue.
+    Attributes ``bits``, ``group`` and ``rounded`` are those of the workload (`core.workload.operators.scaled`).
 ``grouped_matmul``
-    Takes rows (rows, k), those of a group together, matrices (groups, k, n) and where the rows of each group end
-    (groups,): each row times the matrix of its group.
+    Operands: rows (rows, k), those of a group adjacent, matrices (groups, k, n), and the end of each group's rows
+    (groups,). The result is each row times the matrix of its group.
 ``histogram``
-    Takes numbers (rows,) and returns how many lie in each of ``bins`` equal parts between ``low`` and ``high``.
+    Operand: numbers (rows,). The result counts those in each of ``bins`` equal intervals between ``low`` and ``high``.
 ``anatune.experts``
-    As grouped_matmul, of rows that are not sorted, for GPUs. Takes tokens, or, where attribute ``expanded``, a row for
-    each token and choice, weights (experts, n, k) and, twice, what ``anatune.route`` returns; ``top_k`` and
-    ``activation`` as of the workload `grouped_matmul`.
+    A grouped_matmul of unsorted rows, for GPUs. Operands: tokens, or with attribute ``expanded`` a row for each token
+    and choice, weights (experts, n, k), and twice the result of ``anatune.route``. Attributes ``top_k`` and
+    ``activation`` are those of the workload `grouped_matmul`.
 ``anatune.route``
-    Takes the expert of each row (rows,) and returns int32: where rows of each of ``experts`` end, filled up to 16
-    bytes, then all rows, those of the first expert first.
+    Operand: the expert of each row (rows,). The result, int32, holds the end of the rows of each of ``experts``, padded
+    to 16 bytes, then the indices of all rows, sorted by expert.
 ``anatune.attention``
-    Takes three tensors that hold queries, keys and values, and, where there is one, a mask (mask_rows, keys) as the
-    softmax takes it. Its result is a matrix (batch * queries, heads * value_dim). Attributes: ``batch``, ``heads``,
-    ``queries``, ``keys``, ``dim``, ``value_dim``; ``scale``, ``zero_rows``, ``block`` as of the softmax; ``places``, a
-    `graph.strided.Place` of each tensor; ``visible``, for each query how many keys it sees at most, the first ones;
-    (): all; ``causal``, where sizes are known at run time: query q sees ``q + 1 + causal`` at most; None: all.
-    For matrix units (`passes.attention.without_mask`) ``is_causal`` and ``window`` take the mask's place; keys and
-    values may be pools of pages of ``page_size`` keys, a table (batch, pages) int32 behind them, and ``counted`` may
-    name one operand more (`core.workload.operators.attention.strided_attention`).
+    Operands: three tensors that hold queries, keys and values, and optionally a mask (mask_rows, keys) as in the
+    softmax. The result is a matrix (batch * queries, heads * value_dim). Attributes: ``batch``, ``heads``, ``queries``,
+    ``keys``, ``dim``, ``value_dim``; ``scale``, ``zero_rows``, ``block`` as in the softmax; ``places``, a
+    `graph.strided.Place` of each tensor; ``visible``, the number of keys, counted from the first, that each query may
+    see, (): all; ``causal``, if sizes are unknown before run time: query q sees at most ``q + 1 + causal`` keys, None:
+    all. For matrix units (`passes.attention.replace_mask`) ``is_causal`` and ``window`` replace the mask. Keys and
+    values may then be pools of pages of ``page_size`` keys, followed by a table (batch, pages) int32, and ``counted``
+    may name one more operand (`core.workload.operators.attention.strided_attention`).
 ``anatune.softmax``
-    Takes data (rows, length) and, where there is a mask, (mask_rows, length), of which a row is added to each row of
-    the data times attribute ``scale``: the rows of the mask belong to the first ``block`` rows again and again, or,
-    where ``block`` is less than all, the first part of them to the first block, the next one to the next. With
-    ``zero_rows`` a row of nothing but ``-inf`` becomes zeros.
+    Operands: data (rows, length) and optionally a mask (mask_rows, length), of which a row is added to each row of the
+    data times attribute ``scale``. The first ``block`` rows of the data cycle through the rows of the mask; if
+    ``block`` is less than all rows, each block uses the next part of the mask. With ``zero_rows`` a row of only
+    ``-inf`` becomes zeros.
 ``anatune.layer_norm``
-    Takes data (rows, length), a factor and a term (length,).
+    Operands: data (rows, length), a factor and a term (length,).
 ``anatune.concat``
-    Takes matrices of as many rows and returns their rows behind each other.
+    Operands: matrices with the same number of rows, which are concatenated along their rows.
 ``anatune.window``
-    Takes data (n, blocks, height, width, channels of a block), weights (blocks, taps down, taps across, channels) where
-    attribute ``kind`` is "depthwise" (else "max" or "mean"), and the operands of the steps in ``epilogue``: a bias
-    (blocks, channels), a sum as the result. Where channels come last there is one block. ``outputs``, ``window``,
-    ``strides``, ``dilation`` and ``before`` (the padding) are of height and width; ``counts_padding`` says whether
-    padding counts as zeros in a mean. Images of one dimension have the height 1.
+    Operands: data (n, blocks, height, width, channels of a block), weights (blocks, vertical taps, horizontal taps,
+    channels) if attribute ``kind`` is "depthwise" (else "max" or "mean"), and the operands of ``epilogue``: a bias
+    (blocks, channels), a sum of the result's shape. With channels last there is one block. ``outputs``, ``window``,
+    ``strides``, ``dilation`` and ``before`` (the padding) hold height and width. ``counts_padding`` says whether
+    padding counts as zeros in a mean. Images of one dimension have height 1.
 ``anatune.scatter``
-    Takes data, indices and updates as ``scatter_elements``; the indices are broadcast to the updates.
+    The operands of ``scatter_elements``; the indices are broadcast to the updates.
 ``recurrent``, ``anatune.recurrent``
-    All steps of a layer in one direction (`graph.recurrent`). Takes what the inputs contribute (steps, batch, gates *
-    hidden), weights (hidden, gates * hidden), which the second one has in blocks of units (blocks, hidden, gates,
-    `UNITS`), the state, of an LSTM its cells (batch, hidden), and what attributes ``has_term``, ``has_peepholes`` and
-    ``has_lengths`` say: (hidden,), (3 * hidden,), (batch,). Returns (steps + states, batch, hidden): the states of all
-    steps, then the last state and cells.
+    All steps of a layer in one direction (`graph.recurrent`). Operands: products of the inputs (steps, batch, gates *
+    hidden); weights (hidden, gates * hidden), in ``anatune.recurrent`` as blocks of units (blocks, hidden, gates,
+    `UNITS`); the state and for an LSTM its cells (batch, hidden); and, according to attributes ``has_term``,
+    ``has_peepholes`` and ``has_lengths``, (hidden,), (3 * hidden,), (batch,). The result (steps + states, batch,
+    hidden) holds the states of all steps, then the last state and cells.
 ``anatune.divisor``
-    Takes whole numbers and returns them; a zero is an error of attribute ``operator``, which divides by them.
+    Operand: integers, which are returned. A zero is reported as an error of attribute ``operator``, the division.
 ``quantize``, ``dequantize``
-    Take data, a scale (float32) and a zero point (int32), both known, of the whole tensor or broadcast along it, and
-    return 8-bit integers, between attributes ``low`` and ``high``, or float32 (`graph.integers.scaled`).
+    Operands: data, a constant scale (float32) and a constant zero point (int32), which are scalars or broadcast. The
+    result is 8-bit integers between attributes ``low`` and ``high``, or float32 (`graph.integers.scaled`).
 ``lookup``
-    Takes integers of 8 bits and returns for each what attribute ``table`` has, integers of 8 bits.
+    Operand: integers of 8 bits. The result holds the entry of attribute ``table`` for each, integers of 8 bits.
 ``anatune.put``
-    Takes an input of the model that is state (`graph.state`), or its pages as rows, rows, and where they go along
-    attribute ``axis``: the places of all, or, a number, the first one's. Its result is the input's memory, changed.
+    Operands: an input of the network that is state (`graph.state`), or its pages as rows, then rows, and the indices at
+    which they are written along attribute ``axis``: all indices, or a number, the first one. The result is the memory
+    of the input after the write.
 """
 
 from __future__ import annotations
@@ -81,35 +82,11 @@ from anatune.network.graph import meanings
 from anatune.network.graph.nodes import Argument, Array, Node, Shape, TensorType, Value, tensor_type
 
 __all__ = [
-    "ATTENTION",
-    "BATCH_MATMUL",
-    "CONCAT",
-    "CONVOLUTION",
-    "CONVOLUTIONS",
-    "DEQUANTIZE",
-    "DIVISIONS",
-    "DIVISOR",
-    "EXPERTS",
-    "GROUPED_MATMUL",
-    "HISTOGRAM",
-    "LAYER_NORM",
-    "MATMUL",
-    "OPERATORS",
-    "PRODUCTS",
-    "PUT",
-    "QUANTIZE",
-    "RECURRENCE",
-    "RECURRENT",
-    "ROUTE",
-    "SCALED_MATMUL",
-    "SCATTER",
-    "SOFTMAX",
-    "UNITS",
-    "WINDOW",
-    "Operator",
-    "applied",
+    "ATTENTION", "BATCH_MATMUL", "CONCAT", "CONVOLUTION", "CONVOLUTIONS", "DEQUANTIZE", "DIVISIONS", "DIVISOR",
+    "EXPERTS", "GROUPED_MATMUL", "HISTOGRAM", "LAYER_NORM", "MATMUL", "OPERATORS", "PRODUCTS", "PUT", "QUANTIZE",
+    "RECURRENCE", "RECURRENT", "ROUTE", "SCALED_MATMUL", "SCATTER", "SOFTMAX", "UNITS", "WINDOW", "Operator", "applied",
     "operator_of",
-]
+]  # fmt: skip
 
 CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "anatune.batch_matmul"
 SCALED_MATMUL = "anatune.scaled_matmul"
@@ -124,43 +101,43 @@ QUANTIZE, DEQUANTIZE = "quantize", "dequantize"
 DIVISIONS, DIVISOR = ("divide", "floor_divide", "floor_mod", "mod"), "anatune.divisor"
 RECURRENT, RECURRENCE = "recurrent", "anatune.recurrent"
 UNITS = 16
-"""Units whose weights lie together in ``anatune.recurrent``: a whole number of vectors of every processor."""
+"""The number of units whose weights are adjacent in ``anatune.recurrent``: whole vectors on every processor."""
 _ATTRS = "relax.attrs."
 _STATISTICS = f"{_ATTRS}StatisticalAttrs"
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What one operator is.
+    """The description of an operator.
 
     Attributes
     ----------
     name : str
-        As nodes have it.
+        The name in nodes.
     compute : callable, optional
-        What it computes, with NumPy: takes arrays, tuples for shapes and NumPy's numbers in the order of the arguments,
-        attributes by name. None: that is known to TVM alone, or, of products, to their workloads.
+        The NumPy function: takes arrays, tuples for shapes and NumPy's numbers in the order of the arguments,
+        attributes by name. None: only TVM, or for products their workload, can compute the operator.
     type_of : callable, optional
-        Takes arguments and attributes likewise, and returns the type of the result (`applied`).
+        Takes the same arguments and attributes, and returns the type of the result (`applied`).
     kind : str
-        TVM's name of the attributes' type, of operators that passes and readers of models write.
+        TVM's name of the type of the attributes, for operators that passes and readers create.
     layout : str
-        How it passes through other orders of dimensions, a key of `graph.passes.layouts._FAMILIES`; "": it has that
-        of the model.
+        A key of `graph.passes.layouts._FAMILIES`: how the operator changes with the order of dimensions; "": it always
+        has the order of the network.
     own : str
-        The operator of anatune's that takes its place where there is a kernel for it; "": TVM compiles it.
+        The operator of anatune that replaces it if there is a kernel for it; "": TVM compiles it.
     fused_into : tuple of str
-        Operators of anatune's whose kernels can compute it, which has no operand beside the data, in their stores.
+        Operators of anatune whose kernels can compute it in their stores; it has no operand besides the data.
     commutes : bool
         Whether its two operands may be exchanged.
     is_reshape : bool
-        Whether it is a reshape to its result's shape, by another name.
+        Whether it is a reshape to the shape of its result under another name.
     is_conversion : bool
-        Whether it returns its first argument where that has the result's type.
+        Whether it returns its first argument if that has the type of the result.
     reads_type_only : bool
-        Whether nothing but the type of its first argument matters.
+        Whether only the type of its first argument matters.
     spells_activations : bool
-        Whether models spell activations with it.
+        Whether networks spell out activations with it.
     """
 
     name: str
@@ -178,30 +155,30 @@ class Operator:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is one of anatune's."""
+        """Return whether it is an operator of anatune."""
         return self.name.startswith("anatune.")
 
     @property
     def word(self) -> str:
-        """As which kernels of anatune's have it, and steps that are fused."""
+        """The name of its kernels and of fused steps: the name without the prefix ``nn.``."""
         return self.name.removeprefix("nn.")
 
 
-def _broadcast(*arguments: Argument, **_: object) -> TensorType:
-    """Return the type of an operator on elements: operands have the dtype of the first one, or are numbers."""
+def _broadcast_type(*arguments: Argument, **_: object) -> TensorType:
+    """Return the type of an elementwise operator; operands have the dtype of the first one, or are numbers."""
     kinds = [tensor_type(argument) for argument in arguments if isinstance(argument, Value)]
     return TensorType(np.broadcast_shapes(*(kind.shape for kind in kinds)), kinds[0].dtype)
 
 
-def _comparison(*arguments: Argument, **_: object) -> TensorType:
-    return _broadcast(*arguments)._replace(dtype="bool")
+def _comparison_type(*arguments: Argument, **_: object) -> TensorType:
+    return _broadcast_type(*arguments)._replace(dtype="bool")
 
 
-def _reshaped(data: Value, shape: Shape) -> TensorType:
+def _reshape_type(data: Value, shape: Shape) -> TensorType:
     return TensorType(tuple(shape), tensor_type(data).dtype)
 
 
-def _permuted(data: Value, *, axes: tuple[int, ...]) -> TensorType:
+def _permute_type(data: Value, *, axes: tuple[int, ...]) -> TensorType:
     kind = tensor_type(data)
     return TensorType(tuple(kind.shape[axis] for axis in axes), kind.dtype)
 
@@ -214,9 +191,9 @@ def _elementwise(
     commutes: bool = False,
     spells: bool = False,
 ) -> Operator:
-    """Return an operator on elements that has any order of dimensions."""
+    """Return an elementwise operator, which can have any order of dimensions."""
     return Operator(
-        name, compute, _broadcast, layout="elementwise", fused_into=fused_into, commutes=commutes,
+        name, compute, _broadcast_type, layout="elementwise", fused_into=fused_into, commutes=commutes,
         spells_activations=spells,
     )  # fmt: skip
 
@@ -247,20 +224,20 @@ _ENTRIES = (
     _elementwise("tanh", np.tanh, spells=True),
     Operator("astype", np.asarray, kind=f"{_ATTRS}AstypeAttrs", is_conversion=True),
     *(
-        Operator(name, getattr(np, f"arc{name[1:]}" if name.startswith("a") else name), _broadcast)
+        Operator(name, getattr(np, f"arc{name[1:]}" if name.startswith("a") else name), _broadcast_type)
         for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan")
     ),
-    Operator("bitwise_not", np.bitwise_not, _broadcast),
-    Operator("ceil", np.ceil, _broadcast),
-    *(Operator(name, getattr(np, name), _broadcast) for name in ("copysign", "exp2", "hypot", "log10", "log2")),
-    Operator("atan2", np.arctan2, _broadcast),
-    Operator("isfinite", np.isfinite, _comparison),
-    Operator("isinf", np.isinf, _comparison),
-    Operator("isnan", np.isnan, _comparison),
-    Operator("logical_not", np.logical_not, _comparison),
-    Operator("round", np.round, _broadcast),
-    Operator("sign", meanings.sign, _broadcast),
-    Operator("trunc", np.trunc, _broadcast),
+    Operator("bitwise_not", np.bitwise_not, _broadcast_type),
+    Operator("ceil", np.ceil, _broadcast_type),
+    *(Operator(name, getattr(np, name), _broadcast_type) for name in ("copysign", "exp2", "hypot", "log10", "log2")),
+    Operator("atan2", np.arctan2, _broadcast_type),
+    Operator("isfinite", np.isfinite, _comparison_type),
+    Operator("isinf", np.isinf, _comparison_type),
+    Operator("isnan", np.isnan, _comparison_type),
+    Operator("logical_not", np.logical_not, _comparison_type),
+    Operator("round", np.round, _broadcast_type),
+    Operator("sign", meanings.sign, _broadcast_type),
+    Operator("trunc", np.trunc, _broadcast_type),
     # Functions of two or three numbers.
     _elementwise("add", np.add, commutes=True, spells=True),
     _elementwise("divide", np.divide, spells=True),
@@ -269,25 +246,25 @@ _ENTRIES = (
     _elementwise("multiply", np.multiply, commutes=True, spells=True),
     _elementwise("power", np.power, spells=True),
     _elementwise("subtract", np.subtract, spells=True),
-    Operator("bitwise_and", np.bitwise_and, _broadcast),
-    Operator("bitwise_or", np.bitwise_or, _broadcast),
-    Operator("bitwise_xor", np.bitwise_xor, _broadcast),
-    Operator("equal", np.equal, _comparison),
-    Operator("floor_divide", np.floor_divide, _broadcast),
-    Operator("floor_mod", np.mod, _broadcast),
-    Operator("greater", np.greater, _comparison),
-    Operator("greater_equal", np.greater_equal, _comparison),
-    Operator("left_shift", np.left_shift, _broadcast),
-    Operator("less", np.less, _comparison),
-    Operator("less_equal", np.less_equal, _comparison),
-    Operator("logical_and", np.logical_and, _comparison),
-    Operator("logical_or", np.logical_or, _comparison),
-    Operator("logical_xor", np.logical_xor, _comparison),
-    Operator("mod", np.fmod, _broadcast),
-    Operator("not_equal", np.not_equal, _comparison),
-    Operator("right_shift", np.right_shift, _broadcast),
+    Operator("bitwise_and", np.bitwise_and, _broadcast_type),
+    Operator("bitwise_or", np.bitwise_or, _broadcast_type),
+    Operator("bitwise_xor", np.bitwise_xor, _broadcast_type),
+    Operator("equal", np.equal, _comparison_type),
+    Operator("floor_divide", np.floor_divide, _broadcast_type),
+    Operator("floor_mod", np.mod, _broadcast_type),
+    Operator("greater", np.greater, _comparison_type),
+    Operator("greater_equal", np.greater_equal, _comparison_type),
+    Operator("left_shift", np.left_shift, _broadcast_type),
+    Operator("less", np.less, _comparison_type),
+    Operator("less_equal", np.less_equal, _comparison_type),
+    Operator("logical_and", np.logical_and, _comparison_type),
+    Operator("logical_or", np.logical_or, _comparison_type),
+    Operator("logical_xor", np.logical_xor, _comparison_type),
+    Operator("mod", np.fmod, _broadcast_type),
+    Operator("not_equal", np.not_equal, _comparison_type),
+    Operator("right_shift", np.right_shift, _broadcast_type),
     Operator("where", np.where),
-    # Numbers with scales.
+    # Quantised numbers.
     Operator(QUANTIZE, meanings.quantize, layout="elementwise"),
     Operator(DEQUANTIZE, meanings.dequantize, layout="elementwise"),
     Operator("lookup", meanings.lookup, layout="elementwise"),
@@ -311,7 +288,7 @@ _ENTRIES = (
     Operator("nn.softmax", meanings.softmax, kind=f"{_ATTRS}SoftmaxAttrs", own=SOFTMAX),
     Operator("prod", np.prod, kind=_STATISTICS),
     Operator("std", np.std),
-    Operator("topk", meanings.top_places, kind=f"{_ATTRS}TopKAttrs"),
+    Operator("topk", meanings.top_indices, kind=f"{_ATTRS}TopKAttrs"),
     Operator("variance", np.var, layout="reduction"),
     # Pools.
     *(
@@ -325,7 +302,7 @@ _ENTRIES = (
     ),
     *(Operator(f"nn.{kind}_pool3d", kind=f"{_ATTRS}Pool3DAttrs", layout="pool") for kind in ("max", "avg")),
     Operator("nn.adaptive_avg_pool3d", kind=f"{_ATTRS}AdaptivePool3DAttrs", layout="pool"),
-    # What moves or takes elements.
+    # Operators that move or select elements.
     Operator("broadcast_to", np.broadcast_to, is_conversion=True),
     Operator("concat", np.concatenate, kind=f"{_ATTRS}ConcatAttrs", layout="concat", own=CONCAT),
     Operator("expand_dims", np.expand_dims, is_reshape=True),
@@ -335,9 +312,9 @@ _ENTRIES = (
     Operator("index_tensor", lambda array, indices: array[tuple(indices)]),
     Operator("nn.batch_flatten", is_reshape=True),
     Operator("nn.pad", meanings.pad, kind=f"{_ATTRS}PadAttrs"),
-    Operator("permute_dims", np.transpose, _permuted, f"{_ATTRS}PermuteDimsAttrs"),
+    Operator("permute_dims", np.transpose, _permute_type, f"{_ATTRS}PermuteDimsAttrs"),
     Operator("repeat", np.repeat),
-    Operator("reshape", np.reshape, _reshaped, is_conversion=True),
+    Operator("reshape", np.reshape, _reshape_type, is_conversion=True),
     Operator("scatter_elements", meanings.scatter_elements, kind=f"{_ATTRS}ScatterElementsAttrs", own=SCATTER),
     Operator("split", kind=f"{_ATTRS}SplitAttrs"),
     Operator("squeeze", np.squeeze, is_reshape=True),
@@ -348,7 +325,7 @@ _ENTRIES = (
     Operator("tril", np.tril),
     Operator("triu", np.triu),
     Operator("wrap_param", is_conversion=True),
-    # What makes tensors.
+    # Operators that create tensors.
     Operator("arange", np.arange),
     Operator("full", np.full),
     Operator("full_like", lambda array, value: np.full(array.shape, value), reads_type_only=True),
@@ -356,7 +333,7 @@ _ENTRIES = (
     Operator("ones_like", lambda array: np.ones(array.shape), reads_type_only=True),
     Operator("zeros", np.zeros),
     Operator("zeros_like", lambda array: np.zeros(array.shape), reads_type_only=True),
-    # anatune's own; products are computed from their workloads.
+    # Operators of anatune; products are computed from their workloads.
     Operator(CONVOLUTION, layout="convolution"),
     Operator(MATMUL),
     Operator(BATCH_MATMUL),
@@ -382,12 +359,12 @@ _UNKNOWN = Operator("")
 
 
 def operator_of(node: Node) -> Operator:
-    """Return what is known of a node's operator."""
+    """Return the entry of a node's operator, or an empty entry."""
     return OPERATORS.get(node.op, _UNKNOWN)
 
 
 def applied(name: str, *arguments: Argument, **attributes: object) -> Node:
-    """Return a node of an operator whose entry says what type the result has."""
+    """Return a node of an operator whose entry gives the type of the result."""
     operator = OPERATORS[name]
     assert operator.type_of is not None, name
     return Node(name, arguments, operator.type_of(*arguments, **attributes), attributes, operator.kind)

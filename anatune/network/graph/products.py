@@ -1,4 +1,4 @@
-"""What the products of a model compute: convolutions and matrix products of anatune's as workloads."""
+"""The workloads of the products of a network: convolutions and matrix products that anatune has kernels for."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from anatune.network.graph.orders import image_sizes
 __all__ = ["ZERO_POINTS", "is_depthwise", "known_operands", "orders_of", "workload_named", "workload_of"]
 
 ZERO_POINTS = ("input_zero_point", "output_zero_point")
-"""Attributes of products of 8-bit integers, as of their workloads."""
+"""The zero-point attributes that products of 8-bit integers share with their workloads."""
 _SIZES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 _TAPS = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
 
 
-@lru_cache(maxsize=4096)  # layers of a model ask for the same ones again and again
+@lru_cache(maxsize=4096)  # layers of a network ask for the same workloads again and again
 def workload_named(operator: str, **attributes: Attribute) -> Workload:
-    """Return the workload that an operator's constructor makes; errors as that."""
+    """Return the workload that an operator's constructor makes, and raise the errors that it raises."""
     return CONSTRUCTORS[operator](**attributes)
 
 
 def workload_of(node: Node) -> Workload:
-    """Return what a product computes, at its planned sizes.
+    """Return the workload of a product, at its planned sizes.
 
     Raises
     ------
     WorkloadError
-        It is too large, or padded in a way that anatune has no kernels for.
+        The product is too large, or its padding is one that anatune has no kernels for.
     """
     kinds = [tensor_type(argument) for argument in node.arguments[:2]]
     data, weight = (tuple(map(int, kind.shape)) for kind in kinds)
     if node.op == EXPERTS:
-        return _of_experts(node, weight[0], data[1])
+        return _experts_workload(node, weight[0], data[1])
     steps = node.attributes["epilogue"]
     if node.op == SCALED_MATMUL:
-        return _scaled(node, data[0], data[1], weight[0])
-    own = {name: node.attributes[name] for name in ZERO_POINTS if name in node.attributes}
+        return _scaled_workload(node, data[0], data[1], weight[0])
+    attrs = {name: node.attributes[name] for name in ZERO_POINTS if name in node.attributes}
     word = format_word([kind.dtype for kind in kinds], tensor_type(node).dtype, steps)
-    own |= {"dtype": node.attributes.get("dtype") or word, "epilogue": steps}
+    attrs |= {"dtype": node.attributes.get("dtype") or word, "epilogue": steps}
     if node.op == MATMUL:
-        return workload_named("matmul", m=data[0], n=weight[1], k=data[1], **own)
+        return workload_named("matmul", m=data[0], n=weight[1], k=data[1], **attrs)
     if node.op == BATCH_MATMUL:
-        return workload_named("batch_matmul", b=data[0], m=data[1], n=weight[2], k=data[2], **own)
+        return workload_named("batch_matmul", b=data[0], m=data[1], n=weight[2], k=data[2], **attrs)
     read, written = orders_of(node)
     rank = len(node.attributes["strides"])
     batch, channels, *sizes = map(int, image_sizes(tensor_type(node.arguments[0]), read))
@@ -65,26 +65,28 @@ def workload_of(node: Node) -> Workload:
         dilation=node.attributes["dilation"],
         groups=node.attributes["groups"],
         layout=node.attributes["layout"],
-        **own,
+        **attrs,
     )
 
 
-def _scaled(node: Node, m: int, k: int, n: int) -> Workload:
-    own = node.attributes
-    if "scales" in own:  # of rows and columns: 8-bit floats on GPUs
-        return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"{own['dtype']}:bfloat16", scales=own["scales"])
-    more = {name: own[name] for name in ("zero_points", "rounded", "epilogue")}
-    group = 0 if own["group"] == k else own["group"]
-    return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"float32xint{own['bits']}", group=group, **more)
+def _scaled_workload(node: Node, m: int, k: int, n: int) -> Workload:
+    attrs = node.attributes
+    if "scales" in attrs:  # scales of rows and columns: 8-bit floats on GPUs
+        return workload_named(
+            "scaled_matmul", m=m, n=n, k=k, dtype=f"{attrs['dtype']}:bfloat16", scales=attrs["scales"]
+        )
+    fields = {name: attrs[name] for name in ("zero_points", "rounded", "epilogue")}
+    group = 0 if attrs["group"] == k else attrs["group"]
+    return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"float32xint{attrs['bits']}", group=group, **fields)
 
 
-def _of_experts(node: Node, experts: int, k: int) -> Workload:
-    (rows, n), own = tensor_type(node).shape, node.attributes
-    return workload_named("grouped_matmul", tokens=rows // own["top_k"], experts=experts, n=n, k=k, **own)
+def _experts_workload(node: Node, experts: int, k: int) -> Workload:
+    (rows, n), attrs = tensor_type(node).shape, node.attributes
+    return workload_named("grouped_matmul", tokens=rows // attrs["top_k"], experts=experts, n=n, k=k, **attrs)
 
 
 def orders_of(node: Node) -> tuple[Order, Order]:
-    """Return in which orders a convolution reads its data and writes its result."""
+    """Return the orders in which a convolution reads its data and writes its result."""
     rank = len(node.attributes["strides"])
     orders = [order_named(word, rank) for word in node.attributes["layout"].split(":")]
     read, written = orders[0], orders[-1]
@@ -94,13 +96,13 @@ def orders_of(node: Node) -> tuple[Order, Order]:
 
 
 def is_depthwise(node: Node) -> bool:
-    """Whether a convolution with its channels first has a group for each channel."""
+    """Return whether a convolution in channels-first order has one group for each channel."""
     channels = [tensor_type(value).shape[1] for value in (node.arguments[0], node)]
     return node.attributes["groups"] > 1 and channels == [node.attributes["groups"]] * 2
 
 
 def known_operands(node: Node) -> tuple[str, ...]:
-    """Return the tensors of a product's workload that are constants: what can be packed ahead."""
+    """Return the names of a product's constant operands, which can be packed ahead of time."""
     workload = workload_of(node)
     return tuple(
         access.tensor

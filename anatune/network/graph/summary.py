@@ -1,6 +1,6 @@
-"""What is known of a compiled model: its inputs and outputs, its kernels, its weights' places, how it was checked.
+"""The description of a compiled network: inputs and outputs, kernels, offsets of weights, checks, measured times.
 
-Ranges are those that a file has to keep to: what is made here is not checked.
+The ranges of the fields are checked when a file is read, not when an object is created.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ _Precision = Annotated[str, msgspec.Meta(pattern=r"\A(b?float16|float32|int8|fp8
 _Dtype = Annotated[str, msgspec.Meta(pattern=r"\A(bool|u?int(8|16|32|64)|b?float16|float32|float64|object)\Z")]
 _BITS = re.compile("[0-9]+$")
 _MOST_BYTES = 2**47
-"""Of an array: what a process can address."""
+"""The largest array that a process can address."""
 
 
-def num_bytes_of(one: TensorSummary | WeightPlace) -> int:
-    """Return the bytes of a tensor, of sizes that vary but one element."""
-    bits = _BITS.search(one.dtype)
-    sizes = (size for size in one.shape if isinstance(size, int))
+def num_bytes_of(tensor: TensorSummary | WeightPlace) -> int:
+    """Return the bytes of a tensor; sizes that vary count as 1."""
+    bits = _BITS.search(tensor.dtype)
+    sizes = (size for size in tensor.shape if isinstance(size, int))
     return math.prod(sizes) * (int(bits[0]) // 8 if bits else 1)
 
 
 class TensorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An input or output of a model.
+    """An input or output of a network.
 
-    Sizes that vary are symbols, or expressions of them. A dtype of "object" is text, or, of a divided model's, what has
-    no shape that is known.
+    Sizes that vary are symbols or expressions of symbols. The dtype "object" means text or, in a divided network, a
+    tensor of unknown shape.
     """
 
     name: str
@@ -65,9 +65,9 @@ class TensorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RangeSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The values that a size may have: the least, the largest, and what the model was planned and predicted for.
+    """The range of a size that varies: the least and the largest value, and the one that the network was planned for.
 
-    The last one may lie beyond a small range, where no number within it can be told from others of the model.
+    `planned` may lie outside a small range in which every value is also another size of the network.
     """
 
     least: _Count
@@ -76,23 +76,23 @@ class RangeSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def usual(self) -> int:
-        """The size within the range that is nearest to the planned one: what a model runs with by default."""
+        """The value in the range that is nearest to `planned`: the size with which the network runs by default."""
         return max(self.least, min(self.most, self.planned))
 
 
 class StateSummary(TensorSummary, frozen=True, forbid_unknown_fields=True):
-    """A tensor that stays in the model between calls: where it grows, memory for the most elements.
+    """A tensor that stays in the network between calls; a growing one has memory for its largest size.
 
     Attributes
     ----------
     initial : int, optional
-        Which weight it is at first; None: zeros, or nothing.
+        The index of the weight with its initial content; None: zeros, or an empty tensor.
     axis : int
-        Along which it grows.
+        The axis along which it grows.
     grows : str
-        The size that says how many elements it has there; "": it has one size.
+        The symbol of its extent along `axis`; "": the tensor does not grow.
     after : str
-        How many it has there behind a call.
+        The extent along `axis` after a call.
     """
 
     initial: _Count | None = None
@@ -102,12 +102,12 @@ class StateSummary(TensorSummary, frozen=True, forbid_unknown_fields=True):
 
     @property
     def held(self) -> tuple[int | str, ...]:
-        """Its shape as far as it is held."""
+        """The shape of the part that holds elements."""
         return (*self.shape[: self.axis], self.grows, *self.shape[self.axis + 1 :]) if self.grows else self.shape
 
 
 class WeightPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a weight lies in the weights' memory, bytes from its start."""
+    """The position of a weight in the memory of the weights, in bytes from its start."""
 
     offset: _Count
     dtype: _Dtype
@@ -115,36 +115,36 @@ class WeightPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kernel of anatune's, which all equal products of a model share.
+    """A kernel of anatune, which all equal products of a network share.
 
     Attributes
     ----------
     name : str
-        Of the function in the library.
+        The name of the function in the library.
     workload : str
-        In the words of the command line.
+        The workload in the words of the command line.
     count : int
-        Calls in a run of the model.
+        Calls in one run of the network.
     flop : int
-        Of one call.
+        Operations of one call.
     template : str
     schedule : str
-        As JSON (`Schedule.from_json` reads it).
+        The schedule as JSON (`Schedule.from_json` reads it).
     predicted_s : float
-        Of one call.
+        Predicted seconds of one call.
     bound_by : str
-        The part of the prediction that binds.
+        The binding resource of the prediction.
     layout : str
-        In which order the dimensions of its data lie ("NHWC"); "": rows and columns.
+        The order of the dimensions of its data ("NHWC"); "": a matrix.
     epilogue : tuple of str
-        Steps that are fused into its stores.
+        The epilogue: steps that are fused into the kernel's stores.
     registers, spill_bytes, shared_bytes : int, optional
-        Of a GPU's kernel, as the compiler says: of a thread; of a block.
+        Resources of a GPU kernel that the compiler reports: registers and spilled bytes of a thread, bytes of a block.
     is_tuned : bool
-        Whether `schedule` is one that was measured to be the best, not the plan's.
+        Whether `schedule` is the best one measured and not the first choice of the plan.
     varies : str
-        Of a kernel that takes an extent at run time: the axis and its extents ("i 1..512"). `workload`, `flop` and
-        `predicted_s` are at the planned one, `schedule` is at the largest number of rows or some number of images.
+        The axis that a kernel takes at run time, with its extents ("i 1..512"); "": none. `workload`, `flop` and
+        `predicted_s` are those of the planned extent. `schedule` is that of the most rows, or of some number of images.
     """
 
     name: str
@@ -165,20 +165,20 @@ class KernelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def total_s(self) -> float:
-        """Predicted time of all calls in a run."""
+        """Predicted seconds of all calls in one run."""
         return self.count * self.predicted_s
 
 
 class OperatorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An operator that was left to TVM, or the function of a kernel without a plan.
+    """An operator that TVM compiles, or the function of a kernel without a plan.
 
     Attributes
     ----------
     name : str
     count : int
-        Calls in a run of the model.
+        Calls in one run of the network.
     predicted_s : float, optional
-        Of all of them, by the bytes that they move.
+        Predicted seconds of all calls, from the bytes that they move.
     """
 
     name: str
@@ -187,21 +187,21 @@ class OperatorSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LayoutSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """In which orders activations lie on a CPU, and what was known when they were chosen.
+    """The orders of the dimensions of activations on a CPU, and the predictions that they were chosen by.
 
     Attributes
     ----------
     layouts : dict of str to int
-        Of the convolutions ("NHWC", "NCHW:NHWC": reads one, writes the other), how many have each.
+        Number of convolutions in each layout ("NHWC"; "NCHW:NHWC" reads the first and writes the second).
     transposes : int
-        Values that are turned in a run.
+        Number of values that are transposed in one run.
     predicted_s : float
-        Of the convolutions (but depthwise ones) and of what is turned.
+        Predicted seconds of the convolutions (except depthwise ones) and of the transposes.
     channels_last_s, channels_first_s : float, optional
-        The same with one order wherever an operator can have it. Kernels that the choice has no use for are predicted
-        with the loops that they have with channels last; None: some cannot have these.
+        The same with a single order for every operator that can have it. Kernels that only these alternatives need are
+        predicted with the loops of channels-last kernels. None: some operator cannot have this order.
     gap : float
-        Share that another choice may be faster, by these predictions, at most.
+        The share by which another choice may be faster, at most, according to these predictions.
     """
 
     layouts: dict[str, _Count]
@@ -213,9 +213,9 @@ class LayoutSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far the outputs were from the original's, over the largest magnitude of each output.
+    """The largest error of the outputs relative to the original, divided by the largest magnitude of each output.
 
-    `tolerance` is None of a model that was quantised: its error is told, and no limit is known that it has to keep.
+    `tolerance` is None for a quantised network: its error is reported, but has no known limit.
     """
 
     error: _Share
@@ -224,16 +224,16 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Measured time of a whole model behind tuning, on random inputs.
+    """The measured time of a whole network after tuning, on random inputs.
 
     Attributes
     ----------
     time_s : float
-        Of one run: the median.
+        The median time of one run.
     other_s : float, optional
-        The same of the build that was not kept; None: there was none, tuning changed no kernel.
+        The median time of the build that was not chosen; None: tuning changed no kernel, so there is only one build.
     is_tuned : bool
-        Whether the kernels that were measured as the best are in it; False: with the plan's own it is faster.
+        Whether the build contains the kernels that measured best; False: the kernels of the plan are faster.
     """
 
     time_s: _Seconds
@@ -242,24 +242,24 @@ class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KernelTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What measuring one kernel came to.
+    """The results of tuning one kernel.
 
     Attributes
     ----------
     workload : str
-        In the words of the command line, with nothing fused into its stores.
+        The workload in the words of the command line, without an epilogue.
     count : int
-        Calls in a run of the model.
+        Calls in one run of the network.
     trials : int
-        With those that were recorded before.
+        The number of trials, including those recorded before.
     bound_s : float
-        Time of a call that no schedule undercuts.
+        A lower bound of the time of one call: no schedule is predicted to be faster.
     predicted_s : float
-        Of the plan's first choice.
+        Predicted seconds of the plan's first choice.
     measured_s : float, optional
-        Of the best trial; None: nothing ran.
+        Measured seconds of the best trial; None: no trial succeeded.
     ended : str
-        "stop_at", "patience" or "space": it needs no more trials, or has none; "": the trials of all kernels ended.
+        "stop_at", "patience" or "space": the kernel needs no more trials; "": tuning as a whole ended first.
     """
 
     workload: str
@@ -272,18 +272,18 @@ class KernelTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TuningSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What measuring a model's kernels came to.
+    """The results of tuning the kernels of a network.
 
     Attributes
     ----------
     ended : str
-        "trials" (all were made), "time_limit", or "kernels": each of them had ended.
+        The reason: "trials" (all were made), "time_limit", or "kernels" (none needed more trials).
     trials : int
-        Of all kernels, with those that were recorded before.
+        The number of trials of all kernels, including those recorded before.
     new_trials : int
-        Those of this call.
+        The number of trials made in this call.
     elapsed_s : float
-        Wall time.
+        Wall time in seconds.
     kernels : tuple of KernelTuning
     """
 
@@ -295,17 +295,17 @@ class TuningSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PartSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the parts that a model was divided into, which run one behind the other.
+    """A part of a divided network. The parts run one after the other.
 
     Attributes
     ----------
     reads, makes : tuple of str
-        Names of its inputs and outputs in the model.
+        Names of the part's inputs and outputs in the network.
     nodes : int
     left : tuple of (str, str)
-        Its nodes and why each is left to onnxruntime; (): it is compiled.
+        The nodes that onnxruntime runs, each with the reason; (): the part is compiled.
     time_s : float, optional
-        Of one run, measured when it was compiled: the least of several. None: the model did not run on random inputs.
+        The least of several measured times of one run, in seconds. None: the network did not run on random inputs.
     """
 
     reads: tuple[str, ...]
@@ -316,7 +316,7 @@ class PartSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Division(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a model was divided: its inputs and outputs, its parts in the order in which they run."""
+    """The division of a network: its inputs and outputs, and its parts in the order in which they run."""
 
     inputs: tuple[TensorSummary, ...]
     outputs: tuple[TensorSummary, ...]
@@ -324,13 +324,13 @@ class Division(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LayerLoss(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a layer's output loses where a model is quantised when it is compiled.
+    """The loss of a layer's output that quantisation causes.
 
     Attributes
     ----------
     layer : str
     signal_db : float, optional
-        Power of the output over that of its error beside float32, dB; None: there is no error.
+        Power of the output divided by the power of its error relative to float32, in dB; None: there is no error.
     """
 
     layer: str
@@ -338,56 +338,56 @@ class LayerLoss(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything about a compiled model but its code and the values of its weights.
+    """A compiled network without its code and the values of its weights.
 
     Attributes
     ----------
     version : str
-        Of anatune.
+        The version of anatune.
     hardware, arch, machine : str
-        The processor that it is for, as its spec says; its family, as ``platform.machine()`` says.
+        The processor that the code is for: its name, its family in the spec, and its ``platform.machine()``.
     features : tuple of str
-        LLVM's names of the instructions that its code may use.
+        LLVM's names of the instruction sets that the code may use.
     threads : int
     is_tuple : bool
         Whether a call returns a tuple.
     inputs, outputs : tuple of TensorSummary
     weights : tuple of WeightPlace
     weight_bytes : int
-        Of their memory.
+        Bytes of the memory of the weights.
     kernels : tuple of KernelSummary
     operators : tuple of OperatorSummary
-        What was left to TVM.
+        Operators that TVM compiles.
     check : Check, optional
-        None: outputs were not compared.
+        None: the outputs were not compared.
     rows : tuple of OperatorSummary
-        Kernels of anatune's that are not planned: rows, windows, reductions, moves.
+        Kernels of anatune that are not planned: rows, windows, reductions, moves.
     unscheduled : tuple of str
-        Functions of the library that are as TVM wrote them, without vectors or threads.
+        Functions of the library in the form that TVM wrote, without vectors or threads.
     precision : {"float32", "bfloat16", "float16", "int8", "fp8"}
-        Dtype of what products multiply where the processor has instructions for it.
+        The dtype of the operands of products, on a processor that has instructions for it.
     device : {"cpu", "gpu"}
-        Kind of `hardware`; with a GPU `machine` is the processor that launches its kernels.
+        The kind of `hardware`. For a GPU, `machine` is the processor that launches its kernels.
     turning_s : float
-        Predicted time of the transposes that the order of dimensions needs.
+        Predicted seconds of the transposes between orders of dimensions.
     emulated : float, optional
-        Largest error of a kernel of anatune's that the emulator found, over the result's scale; None: none was run.
+        The largest error of a kernel in the emulator, divided by the result's scale; None: no kernel was emulated.
     layouts : LayoutSummary, optional
         None: there are no convolutions, or the device is a GPU.
     latency : Latency, optional
-        None: nothing was measured when it was compiled.
+        None: nothing was measured at compile time.
     tuning : TuningSummary, optional
-        None: kernels were not measured, nor taken from records.
+        None: kernels were neither measured nor taken from records.
     ranges : dict of str to RangeSummary
-        By the symbol of a size that varies.
+        The range of each size that varies, by its symbol.
     parts : tuple of PartSummary
-        Of a model that shares its nodes with onnxruntime: names of functions begin with "part1." and the like then.
+        The parts of a network that onnxruntime runs in part. Names of functions then begin with "part1." and so on.
     state : tuple of StateSummary
-        What stays in the model between calls; neither among `inputs` nor `outputs`.
+        The tensors that stay in the network between calls; they are neither in `inputs` nor in `outputs`.
     losses : tuple of LayerLoss
-        By layer, of a model that was quantised when it was compiled.
+        The loss of each layer, for a network that was quantised at compile time.
     launches, arena_bytes : int
-        Of a model that is launches of kernels and nothing else: how many in a run, and the memory between them.
+        Launches in one run and bytes of memory between them, for a network that consists of launches only.
     """
 
     version: str
@@ -421,28 +421,29 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arena_bytes: _Count = 0
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what contradicts itself."""
-        for one in self.weights:
-            if one.offset + num_bytes_of(one) > self.weight_bytes:
-                raise ValueError(f"a weight ends at byte {one.offset + num_bytes_of(one)} of {self.weight_bytes}")
-        if any(num_bytes_of(one) > _MOST_BYTES for one in (*self.inputs, *self.outputs, *self.state)):
-            raise ValueError("an input or output is larger than any memory")
+        """Raise ValueError if fields contradict each other."""
+        for weight in self.weights:
+            if (end := weight.offset + num_bytes_of(weight)) > self.weight_bytes:
+                raise ValueError(f"a weight ends at byte {end} of {self.weight_bytes} bytes")
+        if any(num_bytes_of(tensor) > _MOST_BYTES for tensor in (*self.inputs, *self.outputs, *self.state)):
+            raise ValueError(f"an input, output or state is larger than {_MOST_BYTES} bytes")
         if not self.outputs or (len(self.outputs) > 1 and not self.is_tuple):
-            raise ValueError(f"{len(self.outputs)} outputs, and is_tuple is {self.is_tuple}")
-        for held in self.state:
-            if held.grows and (held.grows not in self.ranges or held.axis >= len(held.shape)):
-                raise ValueError(f"state {held.name} grows by {held.grows} along axis {held.axis}")
-            if held.initial is not None and [one.shape for one in self.weights[held.initial :][:1]] != [held.shape]:
-                raise ValueError(f"state {held.name} is weight {held.initial} at first")
+            raise ValueError(f"the network has {len(self.outputs)} outputs, but is_tuple is {self.is_tuple}")
+        for state in self.state:
+            if state.grows and (state.grows not in self.ranges or state.axis >= len(state.shape)):
+                raise ValueError(f"state {state.name} grows by {state.grows} along axis {state.axis}: one is missing")
+            initial = [] if state.initial is None else self.weights[state.initial :][:1]
+            if state.initial is not None and [weight.shape for weight in initial] != [state.shape]:
+                raise ValueError(f"state {state.name} and its initial weight {state.initial} differ in shape")
         if self.device == "gpu" and not re.fullmatch("sm_[0-9]{2,3}[a-z]?|gfx[0-9a-f]{3,5}", self.arch):
             raise ValueError(f"arch of a GPU is {self.arch!r}")
 
     @property
     def predicted_s(self) -> float:
-        """Predicted time of all kernels of anatune's in a run."""
+        """Predicted seconds of all kernels of anatune in one run."""
         return sum(kernel.total_s for kernel in self.kernels)
 
     @property
     def whole_s(self) -> float:
-        """Predicted time of a run, kernels without a plan included."""
+        """Predicted seconds of one run, including kernels without a plan."""
         return self.predicted_s + self.turning_s + sum(row.predicted_s or 0.0 for row in self.rows)

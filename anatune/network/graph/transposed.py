@@ -1,7 +1,7 @@
-"""Transposed convolutions as ordinary ones: a stride of s leaves s kinds of outputs, each a plain convolution.
+"""Transposed convolutions as ordinary ones: with stride s the outputs form s groups, each a plain convolution.
 
 Output ``o`` of a dimension with padding ``p`` is ``sum over i, t of x[i] * w[t]`` where ``i * s + t * d == o + p``. All
-outputs with the same ``(o + p) mod s``, a phase, read the same taps, turned around, of neighbouring elements.
+outputs with the same ``(o + p) mod s``, a phase, use the same taps in reverse order on neighbouring elements.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = ["transposed_convolution", "transposed_sizes"]
 
 
 class _Phase(NamedTuple):
-    """What one phase reads along a dimension.
+    """The taps and elements that one phase reads along a dimension.
 
     Attributes
     ----------
     first, step, taps : int
-        Taps of the kernel: the first one, from each to the next one, how many; 0: the phase is nothing but zeros.
+        The first tap of the kernel, the distance between taps, and their number; 0 taps: the phase consists of zeros.
     dilation : int
-        Elements from what a tap reads to what the next one reads.
+        Elements between those that neighbouring taps read.
     before, after : int
-        Elements that the data lack; negative: that they have too many.
+        Elements of padding; negative: elements to drop.
     """
 
     first: int
@@ -55,7 +55,7 @@ def transposed_sizes(
     output_padding: Sequence[int],
     dilation: Sequence[int],
 ) -> tuple[int, ...]:
-    """Return the sizes of what a transposed convolution makes of an image; `padding`: all before, then all behind."""
+    """Return the output sizes of a transposed convolution; `padding` lists all starts, then all ends."""
     rank = len(sizes)
     return tuple(
         int(
@@ -81,7 +81,7 @@ def transposed_convolution(
     dilation: Sequence[int],
     groups: int,
 ) -> Value:
-    """Return a transposed convolution of 1 to 3 dimensions with its channels first.
+    """Return a transposed convolution of 1 to 3 dimensions, channels first.
 
     Parameters
     ----------
@@ -90,15 +90,15 @@ def transposed_convolution(
     bias : Value, optional
         (k,).
     strides, padding, output_padding, dilation : sequence of int
-        Of each dimension; `padding`: all before, then all behind, what is taken away from the output.
+        The values of each dimension. `padding` lists all starts, then all ends; it is cropped from the output.
     """
-    (batch, channels, *sizes), (_, own, *taps) = tensor_type(data).shape, tensor_type(weight).shape
+    (batch, channels, *sizes), (_, group_outputs, *taps) = tensor_type(data).shape, tensor_type(weight).shape
     rank = len(sizes)
     outputs = transposed_sizes(sizes, taps, strides, padding, output_padding, dilation)
     if min(outputs) < 1:
-        raise ValueError(f"a transposed convolution leaves the sizes {list(outputs)}, expected 1 at least")
-    grouped = reshape(weight, (groups, channels // groups, own, *taps))
-    turned = permute(grouped, (0, 2, 1, *range(3, 3 + rank)))  # groups, outputs, inputs, taps
+        raise ValueError(f"a transposed convolution has outputs of the sizes {list(outputs)}, expected at least 1")
+    grouped = reshape(weight, (groups, channels // groups, group_outputs, *taps))
+    outputs_first = permute(grouped, (0, 2, 1, *range(3, 3 + rank)))  # groups, outputs, inputs, taps
     first = [padding[d] // strides[d] for d in range(rank)]
     counts = [(padding[d] + outputs[d] - 1) // strides[d] - first[d] + 1 for d in range(rank)]
     phases = [
@@ -106,65 +106,65 @@ def transposed_convolution(
         for d in range(rank)
     ]
     whole = list(itertools.product(*phases))
-    alike = len({tuple(one._replace(first=0) for one in phase) for phase in whole}) == 1
-    parts = [whole] if alike else [[phase] for phase in whole]
-    found = concat([_convolved(data, turned, bias, part, counts) for part in parts], 2)
-    # groups, outputs, then each dimension's places with the phases between them
-    found = reshape(found, (batch, groups, *strides, own, *counts))
+    is_uniform = len({tuple(axis_phase._replace(first=0) for axis_phase in phase) for phase in whole}) == 1
+    parts = [whole] if is_uniform else [[phase] for phase in whole]
+    result = concat([_convolve_phases(data, outputs_first, bias, part, counts) for part in parts], 2)
+    # groups, outputs, then the positions of each dimension, with the phases between them
+    result = reshape(result, (batch, groups, *strides, group_outputs, *counts))
     order = [axis for d in range(rank) for axis in (3 + rank + d, 2 + d)]
-    found = reshape(
-        permute(found, (0, 1, 2 + rank, *order)),
-        (batch, groups * own, *(count * stride for count, stride in zip(counts, strides, strict=True))),
+    result = reshape(
+        permute(result, (0, 1, 2 + rank, *order)),
+        (batch, groups * group_outputs, *(count * stride for count, stride in zip(counts, strides, strict=True))),
     )
     begins = [padding[d] - first[d] * strides[d] for d in range(rank)]
-    return sliced(found, range(2, 2 + rank), begins, [begins[d] + outputs[d] for d in range(rank)])
+    return sliced(result, range(2, 2 + rank), begins, [begins[d] + outputs[d] for d in range(rank)])
 
 
 def _phase(rest: int, taps: int, stride: int, dilation: int, where: tuple[int, int, int]) -> _Phase:
-    """Return what the outputs ``rest mod stride`` read; `where`: their first place, how many, elements of the data."""
+    """Return the taps of the outputs ``rest mod stride``; `where`: first position, number of positions, data size."""
     first, count, size = where
     common = math.gcd(stride, dilation)
-    step, apart = stride // common, dilation // common
+    step, dilated_step = stride // common, dilation // common
     start = next((tap for tap in range(min(step, taps)) if (tap * dilation - rest) % stride == 0), None)
     if start is None:
         return _Phase(0, 1, 0, 1, 0, 0)
     number = (taps - start + step - 1) // step
-    before = (start * dilation - rest) // stride + (number - 1) * apart - first
-    after = count + (number - 1) * apart - before - size
-    return _Phase(start, step, number, apart, before, after)
+    before = (start * dilation - rest) // stride + (number - 1) * dilated_step - first
+    after = count + (number - 1) * dilated_step - before - size
+    return _Phase(start, step, number, dilated_step, before, after)
 
 
-def _convolved(
+def _convolve_phases(
     data: Value, weight: Value, bias: Value | None, phases: Sequence[tuple[_Phase, ...]], counts: Sequence[int]
 ) -> Value:
-    """Return phases that read the same data, (n, groups, phases * outputs of a group, places ...)."""
-    (batch, _, *sizes), (groups, own, inputs, *taps) = tensor_type(data).shape, tensor_type(weight).shape
-    rank, shape = len(counts), (batch, groups, own * len(phases), *counts)
-    term = None if bias is None else concat([reshape(bias, (groups, own))] * len(phases), 1)
+    """Return phases that read the same data, (n, groups, phases * outputs of a group, positions ...)."""
+    (batch, _, *sizes), (groups, size_k, inputs, *taps) = tensor_type(data).shape, tensor_type(weight).shape
+    rank, shape = len(counts), (batch, groups, size_k * len(phases), *counts)
+    term = None if bias is None else concat([reshape(bias, (groups, size_k))] * len(phases), 1)
     cut = sliced(
         data,
         range(2, 2 + rank),
-        [max(0, -one.before) for one in phases[0]],
-        [size - max(0, -one.after) for one, size in zip(phases[0], sizes, strict=True)],
+        [max(0, -p.before) for p in phases[0]],
+        [size - max(0, -p.after) for p, size in zip(phases[0], sizes, strict=True)],
     )
-    if not all(one.taps for one in phases[0]) or 0 in tensor_type(cut).shape:  # reads padding alone
+    if not all(p.taps for p in phases[0]) or 0 in tensor_type(cut).shape:  # reads only padding
         zero = constant(0, tensor_type(data).dtype)
         return broadcast(zero if term is None else reshape(term, (groups, -1, *(1,) * rank)), shape)
     cuts = [
         sliced(
             weight,
             range(3, 3 + rank),
-            [one.first + (one.taps - 1) * one.step for one in phase],
-            [one.first - one.step if one.first >= one.step else -tap - 1 for one, tap in zip(phase, taps, strict=True)],
-            [-one.step for one in phase],
+            [p.first + (p.taps - 1) * p.step for p in phase],
+            [p.first - p.step if p.first >= p.step else -tap - 1 for p, tap in zip(phase, taps, strict=True)],
+            [-p.step for p in phase],
         )
         for phase in phases
     ]
-    turned = reshape(concat(cuts, 1), (groups * own * len(phases), inputs, *(one.taps for one in phases[0])))
-    padding = [max(0, one.before) for one in phases[0]] + [max(0, one.after) for one in phases[0]]
-    found = convolution(
-        cut, turned, strides=(1,) * rank, padding=padding, dilation=[one.dilation for one in phases[0]], groups=groups
+    reversed = reshape(concat(cuts, 1), (groups * size_k * len(phases), inputs, *(p.taps for p in phases[0])))
+    padding = [max(0, p.before) for p in phases[0]] + [max(0, p.after) for p in phases[0]]
+    result = convolution(
+        cut, reversed, strides=(1,) * rank, padding=padding, dilation=[p.dilation for p in phases[0]], groups=groups
     )
     if term is not None:
-        found = elementwise("add", found, reshape(term, (-1, *(1,) * rank)))
-    return reshape(found, shape)
+        result = elementwise("add", result, reshape(term, (-1, *(1,) * rank)))
+    return reshape(result, shape)

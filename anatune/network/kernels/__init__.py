@@ -1,1 +1,1 @@
-"""Kernels of CPUs that networks alone need, as LLVM IR: attention, rows, windows, moves, recurrent layers."""
+"""CPU kernels for networks, written as LLVM IR: attention, rows, windows, moves, recurrent layers."""

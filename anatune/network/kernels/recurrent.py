@@ -1,8 +1,8 @@
-"""Recurrent layers as one kernel: all steps in a loop, each a product of the state with packed weights.
+"""Recurrent layers as one kernel: a loop over all steps, each a product of the state with packed weights.
 
-The weights lie in blocks of `UNITS` units: of each unit all gates, so that a function in LLVM IR sums the gates of some
-units in registers, adds what the inputs contribute, and computes the new state from them without a store between. What
-comes before the state is there, the products with the inputs of all steps, is one planned product of the model.
+Weights are packed in blocks of `UNITS` units with all gates of each unit. A function in LLVM IR sums the gates of some
+units in registers, adds the inputs' part, and computes the new state without a store in between. The products of the
+inputs of all steps with their weights are computed before, by one planned product of the network.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ["RecurrentKernel", "recurrent_program"]
 
 _FLOAT = "float32"
 _SUMS = 8
-"""Sums next to each other: the latency of an addition times those of a cycle."""
+"""The number of independent sums: the latency of an addition times the additions of a cycle."""
 _MOST_ROWS = 6
 _PARALLEL_FROM = 1 << 19
-"""Products of a step from which on its units are spread over threads."""
+"""The least products of a step whose units run in several threads."""
 
 
 @dataclass(frozen=True)
 class RecurrentKernel:
-    """A layer in one direction; names as of `anatune.network.graph.operators.RECURRENT`."""
+    """A recurrent layer in one direction; the fields are those of `anatune.network.graph.operators.RECURRENT`."""
 
     kind: str
     steps: int
@@ -47,37 +47,37 @@ class RecurrentKernel:
 
     @property
     def gates(self) -> int:
-        """Gates of a unit."""
+        """The number of gates of a unit."""
         return {"rnn": 1, "gru": 3, "lstm": 4}[self.kind]
 
     @property
     def phases(self) -> tuple[tuple[int, ...], ...]:
-        """Gates that are computed together: those of a GRU that resets its state first need two products."""
+        """The gates that are computed together; a GRU that resets its state first needs two products."""
         return ((0, 1), (2,)) if self.kind == "gru" and not self.is_late else (tuple(range(self.gates)),)
 
 
 _Sums = dict[tuple[int, int, int, int], str]
-"""By chain, row, gate and vector."""
+"""(chain, row, gate, vector) -> sum."""
 
 
-class _Part(NamedTuple):
-    """Units of a call: the first one in a block, and how many lanes of each vector exist."""
+class _UnitPart(NamedTuple):
+    """Units of a call: the first one in its block, and the number of valid lanes of each vector."""
 
     first: int
     used: tuple[int, ...]
 
 
 def recurrent_program(kernel: RecurrentKernel, name: str, threads: int, hardware: CpuSpec) -> tuple[str, str]:
-    """Return (the function in TVMScript, the LLVM IR it calls).
+    """Return (the function in TVMScript, the LLVM IR that it calls).
 
-    Its parameters: products of the inputs (steps, batch, gates * hidden); weights (blocks, hidden, gates, `UNITS`) of
-    each phase; the state, of an LSTM its cells (batch, hidden); term (hidden,), peepholes (3 * hidden,), lengths
+    Parameters: products of the inputs (steps, batch, gates * hidden); weights (blocks, hidden, gates, `UNITS`) of each
+    phase; the state and for an LSTM its cells (batch, hidden); term (hidden,), peepholes (3 * hidden,), lengths
     (batch,) int64; the result (steps + states, batch, hidden).
     """
-    return _Writer(kernel, name, threads, hardware).program()
+    return _RecurrentWriter(kernel, name, threads, hardware).program()
 
 
-class _Writer:
+class _RecurrentWriter:
     def __init__(self, kernel: RecurrentKernel, name: str, threads: int, hardware: CpuSpec) -> None:
         self.kernel, self.name, self.threads = kernel, name, threads
         self.lanes = hardware.fp32_lanes
@@ -85,40 +85,40 @@ class _Writer:
         self.functions: dict[tuple[int, int, tuple[int, ...]], tuple[str, Function]] = {}
 
     def program(self) -> tuple[str, str]:
-        own, text = self.kernel, Script()
-        steps, batch, hidden = own.steps, own.batch, own.hidden
-        states = 2 if own.kind == "lstm" else 1
+        kernel, text = self.kernel, Script()
+        steps, batch, hidden = kernel.steps, kernel.batch, kernel.hidden
+        states = 2 if kernel.kind == "lstm" else 1
         blocks = -(-hidden // UNITS)
-        shapes: dict[str, tuple[int, ...]] = {"x": (steps, batch, own.gates * hidden)}
-        for phase, gates in enumerate(own.phases):
+        shapes: dict[str, tuple[int, ...]] = {"x": (steps, batch, kernel.gates * hidden)}
+        for phase, gates in enumerate(kernel.phases):
             shapes[f"w{phase}"] = (blocks, hidden, len(gates), UNITS)
         shapes["first"] = (batch, hidden)
-        if own.kind == "lstm":
+        if kernel.kind == "lstm":
             shapes["cells"] = (batch, hidden)
-        if own.has_term:
+        if kernel.has_term:
             shapes["term"] = (hidden,)
-        if own.has_peepholes:
+        if kernel.has_peepholes:
             shapes["peepholes"] = (3 * hidden,)
-        if own.has_lengths:
+        if kernel.has_lengths:
             shapes["lengths"] = (batch,)
         shapes["result"] = (steps + states, batch, hidden)
         kinds = {tensor: "int64" if tensor == "lengths" else _FLOAT for tensor in shapes}
-        open_function(text, self.name, [(one, buffer_type(shape, kinds[one])) for one, shape in shapes.items()])
+        open_function(text, self.name, [(p, buffer_type(shape, kinds[p])) for p, shape in shapes.items()])
         buffers = {"state": (2, batch, hidden), "kept": (2, batch, hidden)}
         for buffer, shape in buffers.items():
             text.line(f'{buffer} = T.sblock_alloc_buffer({shape}, "{_FLOAT}")')
         regions = [f"{tensor}[{whole_region(shape)}]" for tensor, shape in shapes.items()]
         text.open('with T.sblock("recurrent"):')
         text.line(f"T.reads({', '.join(regions[:-1])})")
-        written = [regions[-1], *(f"{one}[{whole_region(shape)}]" for one, shape in buffers.items())]
+        written = [regions[-1], *(f"{p}[{whole_region(shape)}]" for p, shape in buffers.items())]
         text.line(f"T.writes({', '.join(written)})")
         text.open(CARRIER)
         with text.scope(f"for b, j in T.grid({batch}, {hidden}):"):
             text.line("state[0, b, j] = first[b, j]")
-            if own.kind == "lstm":
+            if kernel.kind == "lstm":
                 text.line(f"result[{steps + 1}, b, j] = cells[b, j]")
         with text.scope(loop_over("t", steps, parallel=False)):
-            for phase in range(len(own.phases)):
+            for phase in range(len(kernel.phases)):
                 self.phase(text, phase)
         with text.scope(f"for b, j in T.grid({batch}, {hidden}):"):
             text.line(f"result[{steps}, b, j] = state[{steps % 2}, b, j]")
@@ -126,81 +126,80 @@ class _Writer:
 
     def phase(self, text: Script, phase: int) -> None:
         """Write the calls of one product of a step."""
-        own = self.kernel
-        gates = len(own.phases[phase])
-        whole, rest = divmod(own.hidden, UNITS)
-        if own.batch == 1 or own.has_lengths:
+        kernel = self.kernel
+        gates = len(kernel.phases[phase])
+        whole, remainder = divmod(kernel.hidden, UNITS)
+        if kernel.batch == 1 or kernel.has_lengths:
             rows, width = 1, UNITS
         else:
-            most = min(_MOST_ROWS, (self.registers - 3) // gates, own.batch)
+            most = min(_MOST_ROWS, (self.registers - 3) // gates, kernel.batch)
             rows, width = max(1, most), self.lanes
-        work = own.batch * own.hidden * own.gates * own.hidden
-        spread = self.threads > 1 and work >= _PARALLEL_FROM
-        for start, count, units in ((0, whole, UNITS), (whole, 1, rest)):
+        work = kernel.batch * kernel.hidden * kernel.gates * kernel.hidden
+        is_parallel = self.threads > 1 and work >= _PARALLEL_FROM
+        for start, count, units in ((0, whole, UNITS), (whole, 1, remainder)):
             if not (count and units):
                 continue
             parts = [
-                _Part(
+                _UnitPart(
                     first,
-                    tuple(min(self.lanes, units - at) for at in range(first, min(first + width, units), self.lanes)),
+                    tuple(min(self.lanes, units - i) for i in range(first, min(first + width, units), self.lanes)),
                 )
                 for first in range(0, units, width)
             ]
-            with text.scope(loop_over("block", count, parallel=spread and count > 1)):
+            with text.scope(loop_over("block", count, parallel=is_parallel and count > 1)):
                 for part in parts:
                     unit = f"(block + {start}) * {UNITS} + {part.first}"
-                    groups, over = divmod(own.batch, rows)
-                    for first, times, size in ((0, groups, rows), (groups * rows, 1, over)):
+                    groups, remaining_rows = divmod(kernel.batch, rows)
+                    for first, times, size in ((0, groups, rows), (groups * rows, 1, remaining_rows)):
                         if times and size:
                             with text.scope(loop_over("group", times, parallel=False)):
                                 row = f"(group * {size} + {first})"
                                 self.step(text, phase, part, size, row, unit, start)
 
-    def step(self, text: Script, phase: int, part: _Part, rows: int, row: str, unit: str, start: int) -> None:
+    def step(self, text: Script, phase: int, part: _UnitPart, rows: int, row: str, unit: str, start: int) -> None:
         """Write the call for some rows and units."""
-        own, hidden = self.kernel, self.kernel.hidden
-        gates = len(own.phases[phase])
+        kernel, hidden = self.kernel, self.kernel.hidden
+        gates = len(kernel.phases[phase])
         key = (phase, rows, part.used)
         if key not in self.functions:
             function = f"{self.name}_{len(self.functions)}"
-            self.functions[key] = (function, _Step(own, function, self.lanes, phase, rows, part.used).function)
-        time = f"({own.steps - 1} - t)" if own.is_turned else "t"
-        place = f"{row} * {hidden}"
-        old, new = f"(t % 2) * {own.batch * hidden}", f"((t + 1) % 2) * {own.batch * hidden}"
+            self.functions[key] = (function, _StepWriter(kernel, function, self.lanes, phase, rows, part.used).function)
+        time = f"({kernel.steps - 1} - t)" if kernel.is_turned else "t"
+        base = f"{row} * {hidden}"
+        old, new = f"(t % 2) * {kernel.batch * hidden}", f"((t + 1) % 2) * {kernel.batch * hidden}"
         weight = f"(block + {start}) * {hidden * gates * UNITS} + {part.first}"
         is_second = phase == 1
-        places = [
-            ("x", f"({time} * {own.batch} + {row}) * {own.gates * hidden} + {unit}"),
+        offsets = [
+            ("x", f"({time} * {kernel.batch} + {row}) * {kernel.gates * hidden} + {unit}"),
             (f"w{phase}", weight),
-            ("kept" if is_second else "state", f"{own.batch * hidden} + {place}" if is_second else f"{old} + {place}"),
-            ("state", f"{old} + {place} + {unit}"),
-            ("state", f"{new} + {place} + {unit}"),
-            ("result", f"({time} * {own.batch} + {row}) * {hidden} + {unit}"),
-            ("result", f"({own.steps + 1} * {own.batch} + {row}) * {hidden} + {unit}")
-            if own.kind == "lstm"
-            else ("kept", f"{place} + {unit}"),
+            ("kept" if is_second else "state", f"{kernel.batch * hidden} + {base}" if is_second else f"{old} + {base}"),
+            ("state", f"{old} + {base} + {unit}"),
+            ("state", f"{new} + {base} + {unit}"),
+            ("result", f"({time} * {kernel.batch} + {row}) * {hidden} + {unit}"),
+            ("result", f"({kernel.steps + 1} * {kernel.batch} + {row}) * {hidden} + {unit}")
+            if kernel.kind == "lstm"
+            else ("kept", f"{base} + {unit}"),
         ]
-        if own.has_term:
-            places.append(("term", unit))
-        if own.has_peepholes:
-            places.append(("peepholes", unit))
+        if kernel.has_term:
+            offsets.append(("term", unit))
+        if kernel.has_peepholes:
+            offsets.append(("peepholes", unit))
         name = self.functions[key][0]
-        if not own.has_lengths:
-            call(text, name, places)
+        if not kernel.has_lengths:
+            call(text, name, offsets)
             return
         with text.scope(f'if T.Cast("int64", t) < lengths[{row}]:'):
-            call(text, name, places)
+            call(text, name, offsets)
         with text.scope("else:"), text.scope(f"for j in T.serial({sum(part.used)}):"):
             text.line(f"state[(t + 1) % 2, {row}, {unit} + j] = state[t % 2, {row}, {unit} + j]")
             text.line(f"result[{time}, {row}, {unit} + j] = T.float32(0)")
 
 
-class _Step:
-    """Writes the function of some rows and units of one phase.
+class _StepWriter:
+    """Writes the function for some rows and units of one phase.
 
-    Its tensors: what the inputs contribute, the weights, the rows that are multiplied, the old state of the units, the
-    new one, the result, an LSTM's cells (else the update gates, behind which lies the state as it was reset), the term
-    and the peepholes.
+    Its tensors: the inputs' part, the weights, the rows that are multiplied, the old state of the units, the new one,
+    the result, an LSTM's cells (for a GRU the update gates, followed by the reset state), the term and the peepholes.
     """
 
     def __init__(
@@ -234,12 +233,12 @@ class _Step:
             (c, r, g, v) for c in range(chains) for r in range(self.rows) for g in range(count) for v in range(vectors)
         ]
         sums: _Sums = dict.fromkeys(flat, "zeroinitializer")
-        whole, rest = divmod(hidden, unroll)
+        whole, remainder = divmod(hidden, unroll)
 
-        def step(place: str, known: _Sums, inner: int) -> _Sums:
-            new, chain = dict(known), inner % chains
-            row_start = code.emit(f"getelementptr float, ptr {self.bases[2]}, i64 {place}")
-            offset = code.emit(f"mul i64 {place}, {count * UNITS}")
+        def write_step(index: str, previous: _Sums, inner: int) -> _Sums:
+            new, chain = dict(previous), inner % chains
+            row_start = code.emit(f"getelementptr float, ptr {self.bases[2]}, i64 {index}")
+            offset = code.emit(f"mul i64 {index}, {count * UNITS}")
             weights = code.emit(f"getelementptr float, ptr {self.bases[1]}, i64 {offset}")
             values = [
                 code.load_vector(code.address(row_start, _FLOAT, row * hidden + inner), _FLOAT, 0, self.lanes)
@@ -247,11 +246,11 @@ class _Step:
             ]
             for gate in range(count):
                 for vector in range(vectors):
-                    at = inner * count * UNITS + gate * UNITS + vector * self.lanes
-                    weight = code.load_vector(code.address(weights, _FLOAT, at), _FLOAT, 1, self.lanes)
+                    position = inner * count * UNITS + gate * UNITS + vector * self.lanes
+                    weight = code.load_vector(code.address(weights, _FLOAT, position), _FLOAT, 1, self.lanes)
                     for row in range(self.rows):
-                        own = (chain, row, gate, vector)
-                        new[own] = code.multiply_add(values[row], weight, new[own])
+                        key = (chain, row, gate, vector)
+                        new[key] = code.multiply_add(values[row], weight, new[key])
             return new
 
         if whole:
@@ -260,14 +259,14 @@ class _Step:
             names = {key: code.name() for key in flat}
             trip, following, done = code.name(), code.name(), code.name()
             head = len(code.lines)
-            place = code.emit(f"mul i64 {trip}, {unroll}")
-            behind = dict(names)
+            index = code.emit(f"mul i64 {trip}, {unroll}")
+            carried = dict(names)
             for inner in range(unroll):
-                behind = step(place, behind, inner)
+                carried = write_step(index, carried, inner)
             code.lines[head:head] = [
                 f"  {trip} = phi i64 [0, %entry], [{following}, %loop]",
                 *(
-                    f"  {names[key]} = phi {code.vector} [zeroinitializer, %entry], [{behind[key]}, %loop]"
+                    f"  {names[key]} = phi {code.vector} [zeroinitializer, %entry], [{carried[key]}, %loop]"
                     for key in flat
                 ),
             ]
@@ -275,45 +274,45 @@ class _Step:
             code.line(f"  {done} = icmp eq i64 {following}, {whole}")
             code.line(f"  br i1 {done}, label %behind, label %loop, !llvm.loop !0")
             code.line("behind:")
-            sums = behind
-        for inner in range(rest):
-            sums = step(str(whole * unroll), sums, inner)
-        found = []
+            sums = carried
+        for inner in range(remainder):
+            sums = write_step(str(whole * unroll), sums, inner)
+        sums_of_rows = []
         for row in range(self.rows):
             gates = []
             for gate in range(count):
-                own = []
+                sums_of_gate = []
                 for vector in range(vectors):
                     value = sums[0, row, gate, vector]
                     for chain in range(1, chains):
                         value = code.binary("add", value, sums[chain, row, gate, vector])
-                    own.append(value)
-                gates.append(own)
-            found.append(gates)
-        return found
+                    sums_of_gate.append(value)
+                gates.append(sums_of_gate)
+            sums_of_rows.append(gates)
+        return sums_of_rows
 
     def load(self, tensor: int, row: int, vector: int, more: int = 0) -> str:
-        """Return a vector of the units; `more`: elements further on."""
+        """Return a vector of units, `more` elements after the first unit."""
         pitch = {0: self.kernel.gates * self.kernel.hidden}.get(tensor, self.kernel.hidden)
-        at = row * pitch + more + vector * self.lanes
-        return self.code.load_vector(self.code.address(self.bases[tensor], _FLOAT, at), _FLOAT, 1, self.used[vector])
+        index = row * pitch + more + vector * self.lanes
+        return self.code.load_vector(self.code.address(self.bases[tensor], _FLOAT, index), _FLOAT, 1, self.used[vector])
 
     def store(self, value: str, tensor: int, row: int, vector: int, more: int = 0) -> None:
-        at = row * self.kernel.hidden + more + vector * self.lanes
-        self.code.store_vector(value, self.code.address(self.bases[tensor], _FLOAT, at), _FLOAT, self.used[vector])
+        index = row * self.kernel.hidden + more + vector * self.lanes
+        self.code.store_vector(value, self.code.address(self.bases[tensor], _FLOAT, index), _FLOAT, self.used[vector])
 
-    def function_of(self, number: int, value: str) -> str:
+    def apply_activation(self, number: int, value: str) -> str:
         return FUNCTIONS[self.kernel.functions[number]](self.code, value)
 
     def finish(self, phase: int, row: int, vector: int, gates: list[str]) -> None:
-        """Write what becomes of the sums."""
+        """Write the new state of the units from their sums."""
         kernel, code = self.kernel, self.code
         if kernel.kind == "lstm":
             new = self.lstm(row, vector, gates)
         elif kernel.kind == "rnn":
-            new = self.function_of(0, gates[0])
+            new = self.apply_activation(0, gates[0])
         elif phase == 0 and not kernel.is_late:
-            update, reset = (self.function_of(0, gate) for gate in gates)
+            update, reset = (self.apply_activation(0, gate) for gate in gates)
             self.store(update, 6, row, vector)
             reset = code.binary("mul", reset, self.load(3, row, vector))
             self.store(reset, 6, row, vector, kernel.batch * kernel.hidden)
@@ -326,16 +325,16 @@ class _Step:
     def gru(self, row: int, vector: int, gates: list[str]) -> str:
         kernel, code = self.kernel, self.code
         if kernel.is_late:
-            update, reset = (self.function_of(0, gate) for gate in gates[:2])
+            update, reset = (self.apply_activation(0, gate) for gate in gates[:2])
             inner = gates[2]
             if kernel.has_term:
                 inner = code.binary("add", inner, self.load(7, 0, vector))
             inner = code.multiply_add(reset, inner, self.load(0, row, vector, 2 * kernel.hidden))
         else:
             update, inner = self.load(6, row, vector), gates[0]
-        new = self.function_of(1, inner)
-        away = code.binary("sub", self.load(3, row, vector), new)
-        return code.multiply_add(update, away, new)
+        new = self.apply_activation(1, inner)
+        difference = code.binary("sub", self.load(3, row, vector), new)
+        return code.multiply_add(update, difference, new)
 
     def lstm(self, row: int, vector: int, gates: list[str]) -> str:
         """Return the new state; gates are input, output, forget, cell."""
@@ -343,18 +342,18 @@ class _Step:
         cells = self.load(6, row, vector)
         peep = 7 + kernel.has_term
 
-        def peeped(gate: str, seen: str, order: int) -> str:
+        def add_peephole(gate: str, cells_seen: str, order: int) -> str:
             if not kernel.has_peepholes:
                 return gate
-            return code.multiply_add(seen, self.load(peep, 0, vector, order * kernel.hidden), gate)
+            return code.multiply_add(cells_seen, self.load(peep, 0, vector, order * kernel.hidden), gate)
 
-        taken = self.function_of(0, peeped(gates[0], cells, 0))
+        input_gate = self.apply_activation(0, add_peephole(gates[0], cells, 0))
         if kernel.joins_forget:
-            kept = code.binary("sub", code.constant(1.0), taken)
+            forget_gate = code.binary("sub", code.constant(1.0), input_gate)
         else:
-            kept = self.function_of(0, peeped(gates[2], cells, 2))
-        new = code.binary("mul", taken, self.function_of(1, gates[3]))
-        cells = code.multiply_add(kept, cells, new)
+            forget_gate = self.apply_activation(0, add_peephole(gates[2], cells, 2))
+        new = code.binary("mul", input_gate, self.apply_activation(1, gates[3]))
+        cells = code.multiply_add(forget_gate, cells, new)
         self.store(cells, 6, row, vector)
-        shown = self.function_of(0, peeped(gates[1], cells, 1))
-        return code.binary("mul", shown, self.function_of(2, cells))
+        output_gate = self.apply_activation(0, add_peephole(gates[1], cells, 1))
+        return code.binary("mul", output_gate, self.apply_activation(2, cells))

@@ -1,11 +1,11 @@
-"""Kernels that treat the rows of a matrix one by one: softmax, layer norm.
+"""Kernels that work on the rows of a matrix one by one: softmax, layer norm.
 
-One call of a function in LLVM IR treats one row; the loops around it, in TVMScript, are spread over threads. A row is
-read two or three times, which the first cache serves. A length that is known at run time is an argument of the
-function: as many whole steps as there are, then single vectors, then what is left under a mask.
+One call of a function in LLVM IR computes one row. The loops around it, in TVMScript, run in several threads. A row is
+read two or three times, mostly from the first cache. A length that is known only at run time is an argument of the
+function, which runs whole steps, then single vectors, then the remaining elements under a mask.
 
-A softmax errs by at most ``2**-21`` of its row's largest result beside float64 (measured: half of that), results of
-rows of two elements by 3 ulp; what is below the smallest normal number is 0.
+The error of a softmax relative to float64 is at most ``2**-21`` of the row's largest result (measured: half of that),
+and 3 ulp for rows of two elements. Results below the smallest normal number are 0.
 """
 
 from __future__ import annotations
@@ -39,43 +39,43 @@ __all__ = ["RowKernel", "mask_row", "row_function", "row_program"]
 
 _FLOAT = "float32"
 _CHAINS = 4
-"""Vectors of a step: enough sums next to each other for the latency of an addition."""
+"""The number of vectors in a step: enough independent sums for the latency of an addition."""
 _BLOCK = 64
-"""Steps whose terms are added one after the other where rows have more than twice as many: further rounding adds up."""
+"""The number of steps summed in a row before sums are combined, for rows of more than twice as many (less rounding)."""
 _PARALLEL_FROM = 1 << 13
-"""Elements from which on rows are spread over threads: a parallel loop costs some microseconds."""
+"""The least elements of a matrix whose rows run in several threads: a parallel loop costs some microseconds."""
 
 Values = dict[int, str]
-"""By the place of a vector in a step."""
+"""Index of a vector in a step -> LLVM's name of its value."""
 _Used = int | str
-"""How many lanes of a vector exist, or a mask of them."""
+"""The number of valid lanes of a vector, or a mask of them."""
 _Step = Callable[[str, int, _Used, list[Values]], list[Values]]
-"""As `_Row.over` takes."""
+"""The function of a step, as `_RowWriter.loop_over_row` calls it."""
 
 
 @dataclass(frozen=True)
 class RowKernel:
-    """What is done to each row.
+    """The computation of each row.
 
     Attributes
     ----------
     kind : str
-        "softmax", "layer_norm". "powers": what a softmax is before its division; the row's factor for that is stored
-        besides.
+        "softmax", "layer_norm", or "powers": a softmax before its division; the factor that replaces the division is
+        stored as well.
     rows, length : int
-        Each, and those below, may be known at run time alone (`core.sizes`).
+        The sizes of the matrix. These, `mask_rows` and `block` may be known only at run time (`core.sizes`).
     scale : float
-        "softmax": what elements are multiplied by first.
+        "softmax": the factor that elements are multiplied by first.
     mask_rows, block : int
-        "softmax": rows of the matrix that is added to the products, 0: none is; which ones: `mask_row`.
+        "softmax": the rows of a matrix that is added (0: none), and how its rows are assigned to rows: see `mask_row`.
     zero_rows : bool
-        "softmax": a row of nothing but ``-inf`` gives zeros, not NaN.
+        "softmax": whether a row of only ``-inf`` gives zeros instead of NaN.
     epsilon : float
-        "layer_norm".
+        "layer_norm": the term that is added to the variance.
     operands : int
-        "layer_norm": vectors of the row's length behind the data, a factor and a term.
+        "layer_norm": the number of vectors after the data: 0, or 2 for a factor and a term.
     dtype : str
-        "layer_norm": of the result.
+        "layer_norm": the dtype of the result.
     """
 
     kind: str
@@ -91,9 +91,9 @@ class RowKernel:
 
 
 def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple[str, str]:
-    """Return (the function in TVMScript, the LLVM IR it calls).
+    """Return (the function in TVMScript, the LLVM IR that it calls).
 
-    Its parameters: the data (rows, length), the mask (mask_rows, length) or factor and term (length,), the result.
+    Parameters: the data (rows, length), the mask (mask_rows, length) or factor and term (length,), the result.
     """
     whole, row = (kernel.rows, kernel.length), f"r * {kernel.length}"
     operands: dict[str, tuple[int, ...]] = {f"operand{number}": (kernel.length,) for number in range(kernel.operands)}
@@ -105,38 +105,38 @@ def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple
     text = Script()
     open_kernel(text, name, "rows", shapes, dtypes={"result": kernel.dtype})
     length = [str(kernel.length)] if at_run_time(kernel.length) else []
-    one = partial(call, text, f"{name}_row", [(tensor, offsets[tensor]) for tensor in shapes], *length)
+    write_call = partial(call, text, f"{name}_row", [(tensor, offsets[tensor]) for tensor in shapes], *length)
     work = kernel.rows * kernel.length
-    spread_over(text, "r", kernel.rows, one, threads=threads, work=work, least=_PARALLEL_FROM)
+    spread_over(text, "r", kernel.rows, write_call, threads=threads, work=work, least=_PARALLEL_FROM)
     return str(text), module_ir([row_function(kernel, f"{name}_row", lanes)])
 
 
 def mask_row(row: str, rows: int, mask_rows: int, block: int) -> str:
-    """Return which row of a mask belongs to a row of the data, as TVMScript.
+    """Return the row of a mask that belongs to a row of the data, as TVMScript.
 
     Parameters
     ----------
     rows, mask_rows : int
-        Of the data and of the mask.
+        The number of rows of the data and of the mask.
     block : int
-        Rows of the data that have the same rows of the mask, again and again; 0: all.
+        The number of rows of the data that cycle through the same rows of the mask; 0: all rows.
     """
-    own = mask_rows // (rows // (block or rows))
-    again = f"({row}) % {own}" if at_run_time(own) or own > 1 else "0"
-    return f"({again})" if own == mask_rows else f"(({row}) // {block} * {own} + {again})"
+    rows_of_block = mask_rows // (rows // (block or rows))
+    repeated = f"({row}) % {rows_of_block}" if at_run_time(rows_of_block) or rows_of_block > 1 else "0"
+    return f"({repeated})" if rows_of_block == mask_rows else f"(({row}) // {block} * {rows_of_block} + {repeated})"
 
 
 def row_function(kernel: RowKernel, name: str, lanes: int) -> Function:
-    """Return (the function of one row in LLVM IR, the declarations it needs).
+    """Return (the function of one row in LLVM IR, the declarations that it needs).
 
-    Its parameters: a pointer and an offset in elements of the data, the mask or factor and term, the result; of
-    "powers": of the data, which become the powers, the mask, the factor. Then the length, if it is known at run time:
-    then data of "powers" are whole vectors.
+    Parameters: for each tensor a pointer and an offset in elements. Tensors are the data, the mask or factor and term,
+    and the result; for "powers" the data, which become the powers, the mask, and the factor. The last parameter is the
+    length, if it is known only at run time; the data of "powers" then consist of whole vectors.
     """
-    return _Row(kernel, name, lanes, 2 + (1 if kernel.mask_rows else kernel.operands)).function
+    return _RowWriter(kernel, name, lanes, 2 + (1 if kernel.mask_rows else kernel.operands)).function
 
 
-class _Row:
+class _RowWriter:
     """Writes the function of one row."""
 
     def __init__(self, kernel: RowKernel, name: str, lanes: int, tensors: int) -> None:
@@ -145,52 +145,52 @@ class _Row:
         self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind in ("softmax", "powers") else "add")
         self.loops = Loops(code)
         self.is_open = at_run_time(kernel.length)
-        self.padded = 0 if self.is_open and kernel.kind == "powers" else None  # a tensor of whole vectors
+        self.padded = 0 if self.is_open and kernel.kind == "powers" else None  # the tensor of whole vectors
         start_function(code, name, tensors, *(["length"] if self.is_open else []))
         self.bases = starts_of(code, ["float"] * (tensors - 1) + [LLVM_TYPE[kernel.dtype]])
         {"softmax": self.softmax, "powers": self.powers, "layer_norm": self.layer_norm}[kernel.kind]()
         self.function = finished(code)
 
     def total(self, step: _Step) -> str:
-        """Go through the row and return a vector of sums, which a step carries.
+        """Write a loop over the row and return a vector of the sums that a step carries.
 
-        Those of a long row of known length are sums of blocks; what each addition of a block rounds away is kept.
+        A long row of known length is summed in blocks, with the rounding errors of the additions of blocks.
         """
         code, width = self.code, self.lanes * _CHAINS
         zero = code.constant(0.0)
         if self.is_open or self.kernel.length <= 2 * _BLOCK * width:
-            return self.over([zero], step)[0]
+            return self.loop_over_row([zero], step)[0]
 
         def add(sums: list[str], part: str) -> list[str]:
             total, lost = sums
-            found = code.binary("add", total, part)
-            added = code.binary("sub", found, total)
-            kept = code.binary("sub", found, added)
-            more = code.binary("add", code.binary("sub", total, kept), code.binary("sub", part, added))
-            return [found, code.binary("add", lost, more)]
+            new_total = code.binary("add", total, part)
+            rounded_part = code.binary("sub", new_total, total)
+            rounded_total = code.binary("sub", new_total, rounded_part)
+            error = code.binary("add", code.binary("sub", total, rounded_total), code.binary("sub", part, rounded_part))
+            return [new_total, code.binary("add", lost, error)]
 
-        def block(place: str, state: list[str]) -> list[str]:
-            end = code.emit(f"add i64 {place}, {_BLOCK * width}")
+        def block(start: str, state: list[str]) -> list[str]:
+            end = code.emit(f"add i64 {start}, {_BLOCK * width}")
             chains = dict.fromkeys(range(_CHAINS), zero)
-            (sums,) = self.loop(place, end, _CHAINS, self.lanes, step, [chains])
-            return add(state, functools.reduce(self.joined, sums.values()))
+            (sums,) = self.loop(start, end, _CHAINS, self.lanes, step, [chains])
+            return add(state, functools.reduce(self.combine, sums.values()))
 
-        behind = self.kernel.length // (_BLOCK * width) * _BLOCK * width
-        state = self.loops.over("0", str(behind), str(_BLOCK * width), [zero, zero], block)
-        if behind < self.kernel.length:
-            state = add(state, self.over([zero], step, behind)[0])
+        end_of_blocks = self.kernel.length // (_BLOCK * width) * _BLOCK * width
+        state = self.loops.over("0", str(end_of_blocks), str(_BLOCK * width), [zero, zero], block)
+        if end_of_blocks < self.kernel.length:
+            state = add(state, self.loop_over_row([zero], step, end_of_blocks)[0])
         return code.binary("add", *state)
 
-    def over(self, carried: Sequence[str], step: _Step, start: int = 0) -> list[str]:
-        """Go through the row from a place on and return what is carried, joined.
+    def loop_over_row(self, carried: Sequence[str], step: _Step, start: int = 0) -> list[str]:
+        """Write a loop over the row from `start` on, and return the carried values, combined over vectors.
 
         Parameters
         ----------
         carried : sequence of str
-            What each of the values starts from; `_CHAINS` of each are carried.
+            The initial values; `_CHAINS` copies of each are carried.
         step : callable
-            Takes the place of the first element (LLVM's name), the vectors of the step, how many lanes of the last one
-            exist, and by the carried value and vector what it is so far; returns what it is behind the step.
+            Takes the index of the first element (LLVM's name), the number of vectors in the step, the valid lanes of
+            the last one, and the values so far, by carried value and vector. Returns the new values.
         """
         width = self.lanes * _CHAINS
         state: list[Values] = [dict.fromkeys(range(_CHAINS), first) for first in carried]
@@ -200,47 +200,47 @@ class _Row:
             state = self.loop("0", whole, _CHAINS, self.lanes, step, state)
             state = self.loop(whole, single, 1, self.lanes, step, state)
             mask = lanes_below(code, code.emit(f"sub i64 %length, {single}"))
-            state = self.loop(single, "%length", 1, mask, step, state)  # once at most
+            state = self.loop(single, "%length", 1, mask, step, state)  # at most one iteration
         else:
-            steps, rest = divmod(self.kernel.length - start, width)
-            behind = start + steps * width
+            steps, remainder = divmod(self.kernel.length - start, width)
+            end = start + steps * width
             if steps:
-                state = self.loop(str(start), str(behind), _CHAINS, self.lanes, step, state)
-            if rest:
-                vectors = -(-rest // self.lanes)
-                used = rest - (vectors - 1) * self.lanes
-                new = step(str(behind), vectors, used, state)
+                state = self.loop(str(start), str(end), _CHAINS, self.lanes, step, state)
+            if remainder:
+                vectors = -(-remainder // self.lanes)
+                used = remainder - (vectors - 1) * self.lanes
+                new = step(str(end), vectors, used, state)
                 state = [{**old, **more} for old, more in zip(state, new, strict=True)]
         results = []
         for values, first in zip(state, carried, strict=True):
             distinct = [value for value in values.values() if value != first] or [first]
             results.append(distinct[0])
             for other in distinct[1:]:
-                results[-1] = self.joined(results[-1], other)
+                results[-1] = self.combine(results[-1], other)
         return results
 
     def loop(self, start: str, end: str, vectors: int, used: _Used, step: _Step, state: list[Values]) -> list[Values]:
-        """Go from one place of the row to another in steps of so many vectors; return what is carried behind that."""
+        """Write a loop over a part of the row in steps of some vectors; return the values that it carries."""
 
         def parts(flat: list[str]) -> list[Values]:
-            return [dict(enumerate(flat[at : at + vectors])) for at in range(0, len(flat), vectors)]
+            return [dict(enumerate(flat[i : i + vectors])) for i in range(0, len(flat), vectors)]
 
         def flat(values: list[Values]) -> list[str]:
-            return [own[vector] for own in values for vector in range(vectors)]
+            return [vectors_of_value[vector] for vectors_of_value in values for vector in range(vectors)]
 
-        behind = self.loops.over(
+        carried = self.loops.over(
             start,
             end,
             str(vectors * self.lanes),
             flat(state),
             lambda place, now: flat(step(place, vectors, used, parts(now))),
         )
-        return [{**old, **new} for old, new in zip(state, parts(behind), strict=True)]
+        return [{**old, **new} for old, new in zip(state, parts(carried), strict=True)]
 
-    def joined(self, left: str, right: str) -> str:
-        """Return what two parts of a carried value are together: the sum, or the largest; NaN on the right is left out.
+    def combine(self, left: str, right: str) -> str:
+        """Return the combination of two parts of a carried value: the sum or the maximum, which drops NaN on the right.
 
-        One instruction, unlike LlvmCode.maximum. A row with NaN has powers that are NaN, whatever is its largest.
+        This is one instruction, unlike LlvmCode.maximum. A row with NaN has NaN powers, whatever its maximum is.
         """
         code = self.code
         if code.body != "max":
@@ -248,85 +248,85 @@ class _Row:
         is_more = code.emit(f"fcmp ogt {code.vector} {right}, {left}")
         return code.emit(f"select <{self.lanes} x i1> {is_more}, {code.vector} {right}, {code.vector} {left}")
 
-    def load(self, tensor: int, place: str, vector: int, used: _Used) -> str:
-        """Return a vector of a row; what is beyond the end is 0."""
+    def load(self, tensor: int, index: str, vector: int, used: _Used) -> str:
+        """Return a vector of a row; elements after the end are 0."""
         code = self.code
         if tensor == self.padded:
             used = self.lanes
-        pointer = code.emit(f"getelementptr float, ptr {self.bases[tensor]}, i64 {place}")
+        pointer = code.emit(f"getelementptr float, ptr {self.bases[tensor]}, i64 {index}")
         return code.load_vector(code.address(pointer, _FLOAT, vector * self.lanes), _FLOAT, 1, used)
 
-    def store(self, value: str, place: str, vector: int, used: _Used) -> None:
+    def store(self, value: str, index: str, vector: int, used: _Used) -> None:
         """Store a vector of the result's row."""
         code = self.code
         if self.result == self.padded:
             used = self.lanes
         dtype = self.kernel.dtype
-        pointer = code.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr {self.bases[self.result]}, i64 {place}")
+        pointer = code.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr {self.bases[self.result]}, i64 {index}")
         code.store_vector(value, code.address(pointer, dtype, vector * self.lanes), dtype, used)
 
     def each(self, vectors: int, used: _Used) -> list[tuple[int, _Used]]:
-        """Return (vector, lanes of it that exist)."""
+        """Return (vector, its valid lanes) for the vectors of a step."""
         return [(vector, self.lanes if vector < vectors - 1 else used) for vector in range(vectors)]
 
     def softmax(self) -> None:
-        """Write the passes of the powers, and that of the quotients."""
+        """Write the loops that compute the powers, and the loop that divides them by their sum."""
         code, factor = self.code, self.code.splat(self.factor())
 
-        def quotients(place: str, vectors: int, used: _Used, _: list[Values]) -> list[Values]:
+        def quotients(index: str, vectors: int, used: _Used, _: list[Values]) -> list[Values]:
             for vector, lanes in self.each(vectors, used):
-                value = code.binary("mul", self.load(self.result, place, vector, lanes), factor)
-                self.store(value, place, vector, lanes)
+                value = code.binary("mul", self.load(self.result, index, vector, lanes), factor)
+                self.store(value, index, vector, lanes)
             return []
 
-        self.over([], quotients)
+        self.loop_over_row([], quotients)
 
     def powers(self) -> None:
-        """Write the passes of the powers, and store what they are to be multiplied by."""
+        """Write the loops that compute the powers, and store the factor that replaces the division."""
         self.code.line(f"  store float {self.factor()}, ptr {self.bases[-1]}, align 4")
 
     def factor(self) -> str:
-        """Write the largest element's pass, that of the powers and their sum, and return one over the sum, a number.
+        """Write the loops that compute the maximum and the powers; return the reciprocal of the powers' sum, a scalar.
 
-        A mask's sums are stored by the first pass; a positive scale alone is part of the second.
+        With a mask the first loop stores the masked elements. A positive scale alone is a part of the second loop.
         """
         code, kernel = self.code, self.kernel
         lowest, scale = code.constant(-math.inf), code.constant(kernel.scale)
         is_stored = kernel.mask_rows > 0 or kernel.scale <= 0.0
 
-        def largest(place: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
+        def largest(index: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
             maxima = {}
             for vector, lanes in self.each(vectors, used):
-                value = self.load(0, place, vector, lanes)
+                value = self.load(0, index, vector, lanes)
                 if kernel.mask_rows:
-                    mask = self.load(1, place, vector, lanes)
+                    mask = self.load(1, index, vector, lanes)
                     value = code.multiply_add(value, scale, mask) if kernel.scale != 1.0 else code.binary(
                         "add", value, mask)  # fmt: skip
                 elif is_stored:
                     value = code.binary("mul", value, scale)
                 if is_stored:
-                    self.store(value, place, vector, lanes)
-                maxima[vector] = self.joined(state[0][vector], only_lanes(code, value, lanes, lowest))
+                    self.store(value, index, vector, lanes)
+                maxima[vector] = self.combine(state[0][vector], only_lanes(code, value, lanes, lowest))
             return [maxima]
 
         source = self.result if is_stored else 0
-        most = self.most(self.over([lowest], largest)[0])
-        if kernel.zero_rows:  # -inf less anything finite is -inf, whose power is 0
-            is_empty = code.emit(f"fcmp oeq float {most}, {code.number(-math.inf)}")
-            most = code.emit(f"select i1 {is_empty}, float 0.0, float {most}")
+        maximum = self.reduce_max(self.loop_over_row([lowest], largest)[0])
+        if kernel.zero_rows:  # -inf minus a finite number is -inf, whose power is 0
+            is_empty = code.emit(f"fcmp oeq float {maximum}, {code.number(-math.inf)}")
+            maximum = code.emit(f"select i1 {is_empty}, float 0.0, float {maximum}")
         is_scaled = not is_stored and kernel.scale != 1.0
-        shift = code.splat(code.emit(f"fneg float {most}"))
+        shift = code.splat(code.emit(f"fneg float {maximum}"))
         code.body = "add"
 
-        def powers(place: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
+        def powers(index: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
             sums = {}
             for vector, lanes in self.each(vectors, used):
-                value = self.load(source, place, vector, lanes)
+                value = self.load(source, index, vector, lanes)
                 value = code.binary("add", value, shift)
-                if is_scaled:  # the difference, which is never above 0: two scaled elements are rounded unlike
+                if is_scaled:  # scale the difference, which is never positive, not the elements: those would be rounded
                     value = code.binary("mul", value, scale)
                 value = power(code, value)
-                self.store(value, place, vector, lanes)
+                self.store(value, index, vector, lanes)
                 sums[vector] = code.binary("add", state[0][vector], only_lanes(code, value, lanes, code.constant(0.0)))
             return [sums]
 
@@ -336,32 +336,32 @@ class _Row:
             total = code.emit(f"select i1 {is_zero}, float 1.0, float {total}")
         return code.emit(f"fdiv float 1.0, {total}")
 
-    def most(self, value: str) -> str:
-        """Return the largest lane of a vector without NaN, which `joined` leaves out."""
+    def reduce_max(self, value: str) -> str:
+        """Return the largest lane of a vector without NaN."""
         kind, name = self.code.vector, f"llvm.vector.reduce.fmax.v{self.lanes}f32"
         self.code.declared.add(f"declare float @{name}({kind})")
         return self.code.emit(f"call nnan float @{name}({kind} {value})")
 
     def layer_norm(self) -> None:
-        """Write the mean's pass, that of the squares of what differs from it, and that of the results."""
+        """Write the loops that compute the mean, the squared differences from it, and the results."""
         code, kernel = self.code, self.kernel
         zero, share = code.constant(0.0), one_over(code, kernel.length, "length")
 
-        def sums(place: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
+        def sums(index: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
             return [
                 {
-                    vector: code.binary("add", state[0][vector], self.load(0, place, vector, lanes))
+                    vector: code.binary("add", state[0][vector], self.load(0, index, vector, lanes))
                     for vector, lanes in self.each(vectors, used)
                 }
             ]
 
         mean = code.binary("mul", code.splat(code.horizontal(self.total(sums))), share)
 
-        def squares(place: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
+        def squares(index: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
             sums = {}
             for vector, lanes in self.each(vectors, used):
-                off = only_lanes(code, code.binary("sub", self.load(0, place, vector, lanes), mean), lanes, zero)
-                sums[vector] = code.multiply_add(off, off, state[0][vector])
+                difference = only_lanes(code, code.binary("sub", self.load(0, index, vector, lanes), mean), lanes, zero)
+                sums[vector] = code.multiply_add(difference, difference, state[0][vector])
             return [sums]
 
         variance = code.binary("mul", code.splat(code.horizontal(self.total(squares))), share)
@@ -372,14 +372,14 @@ class _Row:
         )
         factor = code.binary("div", code.constant(1.0), root)
 
-        def results(place: str, vectors: int, used: _Used, _: list[Values]) -> list[Values]:
+        def results(index: str, vectors: int, used: _Used, _: list[Values]) -> list[Values]:
             for vector, lanes in self.each(vectors, used):
-                value = code.binary("sub", self.load(0, place, vector, lanes), mean)
+                value = code.binary("sub", self.load(0, index, vector, lanes), mean)
                 value = code.binary("mul", value, factor)
                 if kernel.operands:
-                    own, term = (self.load(operand, place, vector, lanes) for operand in (1, 2))
-                    value = code.multiply_add(value, own, term)
-                self.store(value, place, vector, lanes)
+                    scale, term = (self.load(operand, index, vector, lanes) for operand in (1, 2))
+                    value = code.multiply_add(value, scale, term)
+                self.store(value, index, vector, lanes)
             return []
 
-        self.over([], results)
+        self.loop_over_row([], results)

@@ -1,12 +1,12 @@
-"""Kernels of windows over images with the channels last: depthwise convolutions, largest elements, means.
+"""Kernels of windows over images with channels last or in blocks: depthwise convolutions, maxima, means.
 
-Channels are the lanes, so that nothing is summed across them. One call of a function in LLVM IR writes some pixels
-next to each other of one row, vector by vector of a block of channels: sums in registers, each element of the input
-loaded once a row of the window. Borders have functions of their own that leave out the taps in the padding, so that
-nothing is compared with a border while it runs. The loops around the calls, in TVMScript, go down an image within a
-part of its width and channels of which the first cache holds the rows of a window; an image that the second cache
-cannot hold is read row by row as it lies, for what fetches it ahead to follow (96 channels of 112x112, stride 2, on an
-Emerald Rapids: 0.30 -> 0.22 ms).
+Channels are the lanes, so that nothing is summed across lanes. One call of a function in LLVM IR writes some adjacent
+pixels of a row, vector by vector of a block of channels. Sums stay in registers, and each element of the input is
+loaded once for each row of the window. Border pixels have their own functions without the taps in the padding, so that
+no code compares positions at run time. The loops around the calls, in TVMScript, go down an image within a part of its
+width and channels for which the rows of a window fit into the first cache. An image that does not fit into the second
+cache is read row by row, as the prefetcher expects (96 channels of 112x112, stride 2, on an Emerald Rapids: 0.30 ->
+0.22 ms).
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ __all__ = ["WindowKernel", "window_program"]
 
 _FLOAT, _BYTES = "float32", 4
 _PARALLEL_FROM = 1 << 13
-"""Multiply-adds from which on an image is spread over threads: a parallel loop costs some microseconds."""
+"""The least multiply-adds of an image that runs in several threads: a parallel loop costs some microseconds."""
 _CHUNKS = 4
-"""Parts for each thread: rows at borders are shorter."""
+"""The number of parts for each thread; several, because rows at borders take less time."""
 _PIXELS = 14
-"""Of a tile at most: from there on what a row of the window loads hardly falls, and code grows."""
+"""The most pixels of a tile: with more, the loads of a row hardly decrease and the code grows."""
 _SHARE = 0.5
-"""Of a cache, that the rows of a window may take: results, weights and what is fetched ahead need the rest."""
+"""The share of a cache for the rows of a window; results, weights and prefetched data need the rest."""
 
 _Taps = tuple[int, int]
-"""The first tap of a window in one dimension that lies inside the image, and one past the last."""
+"""The first tap of a window inside the image along one dimension, and one past the last."""
 
 
 @dataclass(frozen=True)
 class WindowKernel:
-    """What is computed of each window.
+    """The computation of each window.
 
     Attributes
     ----------
     kind : str
-        "depthwise": each channel's sum of products with weights of its own; "max": the largest element, NaN if there
+        "depthwise": for each channel the sum of products with its weights; "max": the largest element, or NaN if there
         is one; "mean".
     batch, blocks, channels : int
-        Blocks of so many channels lie behind each other in each element of the batch; 1: channels come last. The
-        batch may be known at run time alone (`core.sizes`), the other sizes may not.
+        The number of blocks in each element of the batch, and the channels of a block; with 1 block channels come last.
+        Only the batch may be unknown before run time (`core.sizes`).
     sizes, outputs : tuple of int
         Height and width of the images and of the results.
     window, strides, dilation : tuple of int
-        Of height and width.
+        Height and width of the window, of its strides and of its dilation.
     before : tuple of int
-        Padding above and on the left; what is behind follows from `outputs`.
+        The padding above and on the left; the other padding follows from `outputs`.
     counts_padding : bool
-        "mean": padding counts as zeros; otherwise only elements of the image count.
+        "mean": whether padding counts as zeros; if not, only elements of the image count.
     epilogue : tuple of str
-        Steps of what is stored, as `Workload.epilogue`.
+        Steps that are fused into the stores, as in `Workload.epilogue`.
     dtypes : tuple of str
-        Of the parameters; (): float32. What is computed is float32 in any case.
+        The dtypes of the parameters; (): float32. Sums are float32 in any case.
     """
 
     kind: str
@@ -82,7 +82,7 @@ class WindowKernel:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameters in order: the data, weights, what the steps take, the result."""
+        """The shapes of the parameters in order: data, weights, operands of the epilogue, result."""
         image = (self.batch, self.blocks, *self.outputs, self.channels)
         shapes: dict[str, tuple[int, ...]] = {"data": (self.batch, self.blocks, *self.sizes, self.channels)}
         if self.kind == "depthwise":
@@ -94,28 +94,28 @@ class WindowKernel:
 
     @property
     def dtype(self) -> dict[str, str]:
-        """Dtypes of the parameters."""
+        """The dtypes of the parameters."""
         return dict(zip(self.shapes, self.dtypes or [_FLOAT] * len(self.shapes), strict=True))
 
     def taps(self, dimension: int) -> list[_Taps]:
-        """Return the taps inside the image for each place of the result in one dimension (0: height, 1: width)."""
+        """Return the taps inside the image for each position of the result along a dimension (0: height, 1: width)."""
         size, step = self.sizes[dimension], self.dilation[dimension]
         taps = []
-        for place in range(self.outputs[dimension]):
-            start = place * self.strides[dimension] - self.before[dimension]
+        for position in range(self.outputs[dimension]):
+            start = position * self.strides[dimension] - self.before[dimension]
             first = min(max(0, -(start // step)), self.window[dimension])
             end = max(first, min(self.window[dimension], -((start - size) // step)))
             taps.append((first, end))
         return taps
 
 
-class _Run(NamedTuple):
-    """Tiles of one row next to each other that have the same taps."""
+class _TileRun(NamedTuple):
+    """Adjacent tiles of a row that have the same taps."""
 
     first: int
     tiles: int
     taps: tuple[_Taps, ...]
-    """Of each pixel of a tile."""
+    """The taps of each pixel of a tile."""
 
 
 def window_program(
@@ -128,24 +128,24 @@ def window_program(
     caches: tuple[int, int],
     rounds: bool = False,
 ) -> tuple[str, str]:
-    """Return (the function in TVMScript, the LLVM IR it calls); its parameters are `WindowKernel.shapes`.
+    """Return (the function in TVMScript, the LLVM IR that it calls); parameters are `WindowKernel.shapes`.
 
     Parameters
     ----------
     lanes : int
-        float32 elements of a vector.
+        The number of float32 elements in a vector.
     registers : int
-        Vector registers.
+        The number of vector registers.
     caches : tuple of int
         Bytes of the first and second cache.
     rounds : bool
-        As `LlvmCode`.
+        See `LlvmCode`.
     """
-    return _Program(kernel, name, threads, lanes, registers, caches, rounds=rounds).written()
+    return _WindowProgram(kernel, name, threads, lanes, registers, caches, rounds=rounds).write()
 
 
-class _Program:
-    """The loops around the calls."""
+class _WindowProgram:
+    """Writes the loops around the calls."""
 
     def __init__(
         self,
@@ -161,44 +161,42 @@ class _Program:
         self.kernel, self.name, self.lanes, self.threads, self.rounds = kernel, name, lanes, threads, rounds
         self.functions: dict[tuple[_Taps, tuple[_Taps, ...], int], str] = {}
         columns = kernel.taps(1)
-        # a sum for each pixel, a row of weights, the element that is read, two to finish with
+        # registers: a sum for each pixel, a row of weights, the element that is read, two for the epilogue
         most = max(1, min(_PIXELS, registers - kernel.window[1] - 3))
         count = -(-len(columns) // most)
         size = -(-len(columns) // count)
-        tiles = [tuple(columns[at : at + size]) for at in range(0, len(columns), size)]
+        tiles = [tuple(columns[i : i + size]) for i in range(0, len(columns), size)]
         vectors = kernel.channels // lanes
         is_large = _BYTES * math.prod(kernel.shapes["data"][2:]) > caches[1]
-        room = int(_SHARE * caches[is_large]) // (_BYTES * kernel.window[0])
+        limit = int(_SHARE * caches[is_large]) // (_BYTES * kernel.window[0])
         self.vectors = max(
-            (v for v in range(1, vectors + 1) if vectors % v == 0 and self._width(size) * v * lanes <= room), default=1
+            (v for v in range(1, vectors + 1) if vectors % v == 0 and self._width(size) * v * lanes <= limit), default=1
         )
         self.tail = kernel.channels % lanes
-        together = next(
-            n for n in range(len(tiles), 0, -1) if n == 1 or self._width(n * size) * self.vectors * lanes <= room
+        step = next(
+            n for n in range(len(tiles), 0, -1) if n == 1 or self._width(n * size) * self.vectors * lanes <= limit
         )
-        self.segments = [
-            self._runs(tiles[at : at + together], at * size, size) for at in range(0, len(tiles), together)
-        ]
+        self.segments = [self._runs(tiles[i : i + step], i * size, size) for i in range(0, len(tiles), step)]
         self.parts = max(1, vectors // self.vectors)
         self.has_vectors = vectors > 0
 
     def _width(self, pixels: int) -> int:
-        """Return how much of a row of the image so many pixels read."""
+        """Return the number of elements in a row of the image that some adjacent pixels read."""
         kernel = self.kernel
         return (pixels - 1) * kernel.strides[1] + (kernel.window[1] - 1) * kernel.dilation[1] + 1
 
     @staticmethod
-    def _runs(tiles: Sequence[tuple[_Taps, ...]], first: int, size: int) -> list[_Run]:
-        """Return tiles from the pixel `first` on, equal neighbours together."""
+    def _runs(tiles: Sequence[tuple[_Taps, ...]], first: int, size: int) -> list[_TileRun]:
+        """Return tiles from the pixel `first` on, with equal neighbours grouped."""
         runs = []
         for taps, group in itertools.groupby(tiles):
             count = len(list(group))
-            runs.append(_Run(first, count, taps))
+            runs.append(_TileRun(first, count, taps))
             first += count * size
         return runs
 
-    def written(self) -> tuple[str, str]:
-        """Return the function and what it calls."""
+    def write(self) -> tuple[str, str]:
+        """Return the function and the functions that it calls."""
         kernel, text = self.kernel, Script()
         shapes = kernel.shapes
         open_kernel(text, self.name, "windows", shapes, dtypes=kernel.dtype)
@@ -212,22 +210,22 @@ class _Program:
         if total == 1:
             image, part, band = "0", "0", "0"
 
-        def one() -> None:
+        def write_rows() -> None:
             for segment in self.segments:
                 rows = f"{band} * {height} // {bands}, ({band} + 1) * {height} // {bands}"
                 with text.scope(f"for y in T.serial({rows}):"):
                     self._row(text, segment, image, part)
 
-        spread_over(text, "chunk", total, one, threads=self.threads, work=work, least=_PARALLEL_FROM)
+        spread_over(text, "chunk", total, write_rows, threads=self.threads, work=work, least=_PARALLEL_FROM)
         return str(text), module_ir(
             [
-                _Function(kernel, name, self.lanes, rows, taps, used, rounds=self.rounds).function
+                _WindowFunction(kernel, name, self.lanes, rows, taps, used, rounds=self.rounds).function
                 for (rows, taps, used), name in self.functions.items()
             ]
         )
 
-    def _row(self, text: Script, segment: Sequence[_Run], image: str, part: str) -> None:
-        """Write the calls of one row: which taps it has is asked once a row."""
+    def _row(self, text: Script, segment: Sequence[_TileRun], image: str, part: str) -> None:
+        """Write the calls of one row; the taps of the row are selected once for each row."""
         depth = text.depth
         groups = [(taps, len(list(group))) for taps, group in itertools.groupby(self.kernel.taps(0))]
         end = 0
@@ -248,7 +246,7 @@ class _Program:
                 text.open("else:")
         text.close(text.depth - depth)
 
-    def _call(self, text: Script, run: _Run, rows: _Taps, used: int, image: str, part: str) -> None:
+    def _call(self, text: Script, run: _TileRun, rows: _Taps, used: int, image: str, part: str) -> None:
         kernel = self.kernel
         name = self.functions.setdefault((rows, run.taps, used), f"{self.name}_{len(self.functions)}")
         height, width = kernel.sizes
@@ -258,22 +256,22 @@ class _Program:
         base = channels - self.tail if is_tail else 0
         line, row = width * channels, kernel.outputs[1] * channels
         corner = -kernel.before[0] * line + (run.first * kernel.strides[1] - kernel.before[1]) * channels
-        places = {
+        starts = {
             "data": affine([(f"({image})", height * line), ("y", kernel.strides[0] * line), *start], corner + base),
             "result": affine(
                 [(f"({image})", kernel.outputs[0] * row), ("y", row), *start], run.first * channels + base
             ),
         }
-        places["add"] = places["result"]
-        own = [(f"({image} % {kernel.blocks})", channels)] if kernel.blocks > 1 else []
-        places["bias"] = affine([*own, *start], base)
-        places["weight"] = affine([*((axis, size * math.prod(kernel.window)) for axis, size in own), *start], base)
-        offsets = [(tensor, places[tensor]) for tensor in kernel.shapes]
+        starts["add"] = starts["result"]
+        block = [(f"({image} % {kernel.blocks})", channels)] if kernel.blocks > 1 else []
+        starts["bias"] = affine([*block, *start], base)
+        starts["weight"] = affine([*((axis, size * math.prod(kernel.window)) for axis, size in block), *start], base)
+        offsets = [(tensor, starts[tensor]) for tensor in kernel.shapes]
         call(text, name, offsets, str(run.tiles), str(1 if is_tail else self.vectors))
 
 
-class _Function:
-    """Writes the function of one kind of tiles: ``void name(ptr, i64 offset, ..., i64 tiles, i64 vectors)``."""
+class _WindowFunction:
+    """Writes the function for tiles with the same taps: ``void name(ptr, i64 offset, ..., i64 tiles, i64 vectors)``."""
 
     def __init__(
         self,
@@ -294,8 +292,8 @@ class _Function:
         types = [LLVM_TYPE[dtype] for dtype in self.dtype.values()]
         bases = starts_of(code, types)
         channels = kernel.channels
-        along = {"data": len(taps) * kernel.strides[1] * channels}  # elements from one tile to the next
-        along.update(dict.fromkeys(("result", "add"), len(taps) * channels))
+        tile_strides = {"data": len(taps) * kernel.strides[1] * channels}  # elements from one tile to the next
+        tile_strides.update(dict.fromkeys(("result", "add"), len(taps) * channels))
         code.line("  br label %tile")
         code.line("tile:")
         code.line("  %t = phi i64 [0, %entry], [%t1, %tile_end]")
@@ -315,7 +313,7 @@ class _Function:
         code.line("  br i1 %is_last, label %tile_end, label %part, !llvm.loop !0")
         code.line("tile_end:")
         for i, tensor in enumerate(names):
-            code.line(f"  %a{i}_1 = getelementptr {types[i]}, ptr %a{i}, i64 {along.get(tensor, 0)}")
+            code.line(f"  %a{i}_1 = getelementptr {types[i]}, ptr %a{i}, i64 {tile_strides.get(tensor, 0)}")
         code.line("  %t1 = add nuw nsw i64 %t, 1")
         code.line("  %is_end = icmp eq i64 %t1, %tiles")
         code.line("  br i1 %is_end, label %done, label %tile, !llvm.loop !1")
@@ -328,7 +326,7 @@ class _Function:
         return code.load_vector(code.address(self.pointers[tensor], dtype, offset), dtype, 1, self.used)
 
     def body(self) -> None:
-        """Write one vector of the pixels of a tile."""
+        """Write the computation of one vector of the pixels of a tile."""
         code, kernel, channels = self.code, self.kernel, self.kernel.channels
         sums: list[str | None] = [None] * len(self.taps)
         steps = list(kernel.epilogue)
@@ -338,27 +336,27 @@ class _Function:
         for r in range(*self.rows):
             weights: dict[int, str] = {}
             for column, users in self.columns().items():
-                place = (r * kernel.dilation[0] * kernel.sizes[1] + column) * channels
-                element = self.load("data", place)
+                offset = (r * kernel.dilation[0] * kernel.sizes[1] + column) * channels
+                element = self.load("data", offset)
                 for pixel, tap in users:
                     if kernel.kind == "depthwise" and tap not in weights:
                         weights[tap] = self.load("weight", (r * kernel.window[1] + tap) * channels)
-                    sums[pixel] = self.joined(sums[pixel], element, weights.get(tap))
+                    sums[pixel] = self.accumulate(sums[pixel], element, weights.get(tap))
         for pixel, total in enumerate(sums):
             value = total if total is not None else code.neutral()
             if kernel.kind == "mean":
                 value = code.binary("mul", value, code.constant(1.0 / max(1, self.count(pixel))))
             for step in steps:
                 if step in ("bias", "add"):
-                    place = 0 if step == "bias" else pixel * channels
-                    value = code.binary("add", value, self.load(step, place))
+                    offset = 0 if step == "bias" else pixel * channels
+                    value = code.binary("add", value, self.load(step, offset))
                 else:
                     value = FUNCTIONS[step](code, value)
             dtype = self.dtype["result"]
             code.store_vector(value, code.address(self.pointers["result"], dtype, pixel * channels), dtype, self.used)
 
     def columns(self) -> dict[int, list[tuple[int, int]]]:
-        """Return which (pixel, tap) read each column of the image, columns in order."""
+        """Return the (pixel, tap) pairs that read each column of the image, in the order of columns."""
         kernel = self.kernel
         readers: dict[int, list[tuple[int, int]]] = {}
         for pixel, taps in enumerate(self.taps):
@@ -367,14 +365,14 @@ class _Function:
         return dict(sorted(readers.items()))
 
     def count(self, pixel: int) -> int:
-        """Return how many elements a mean is of."""
+        """Return the number of elements that a mean divides by."""
         if self.kernel.counts_padding:
             return math.prod(self.kernel.window)
         first, end = self.taps[pixel]
         return (self.rows[1] - self.rows[0]) * (end - first)
 
-    def joined(self, total: str | None, element: str, weight: str | None) -> str:
-        """Return what a sum is with one more element."""
+    def accumulate(self, total: str | None, element: str, weight: str | None) -> str:
+        """Return a sum, or a maximum, with one more element."""
         code = self.code
         if weight is not None:
             if total is None:

@@ -1,1 +1,1 @@
-"""Attention over caches that models are given: in pages, of sequences of their own lengths."""
+"""Attention over caches that the caller passes: in pages, and for sequences of different lengths."""

@@ -1,4 +1,4 @@
-"""How many keys sequences have, where a mask says no more than that."""
+"""Find the number of keys of each sequence in the mask of an attention."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from anatune.network.graph.nodes import Array, Constant, Node, Value, tensor_typ
 __all__ = ["Lengths", "lengths_of"]
 
 _MOST_ELEMENTS = 1 << 26
-"""Of a mask that is looked at."""
+"""The largest mask that is analysed."""
 
 
 class Lengths(NamedTuple):
-    """How many keys each sequence has: (batch,) int32; causal: the last ones are those of the queries' tokens.
+    """The number of keys of each sequence, (batch,) int32; if causal, the last keys are those of the queries' tokens.
 
-    `window`: keys that a query sees at most, the last ones; 0: all.
+    `window` is the most keys that a query sees, which are the last ones; 0: all.
     """
 
     lengths: Value
@@ -27,134 +27,138 @@ class Lengths(NamedTuple):
     window: int
 
 
-class _Number(NamedTuple):
-    """Integers ``sign * source[place] + offset``; source None: sign is 0."""
+class _AffineNumber(NamedTuple):
+    """Integers ``sign * source[indices] + offset``; without a source `sign` is 0."""
 
     source: Value | None
     sign: int
-    place: Array
+    indices: Array
     offset: Array
 
 
 def lengths_of(node: Node) -> Lengths | None:
-    """Return how many keys each sequence has where the mask of an attention says no more than that.
+    """Return the number of keys of each sequence, or None if the mask of an attention expresses anything else.
 
-    It hides the keys from a number on, ``key < lengths[b]``, or, under a causal mask, the keys behind each query's own,
-    ``key <= lengths[b] - queries + query``, and perhaps those before a window.
+    The mask has to hide the keys from a number on, ``key < lengths[b]``, or, if it is causal, the keys after that of
+    each query, ``key <= lengths[b] - queries + query``. It may also hide the keys before a window.
     """
-    own = node.attributes
-    batch, queries, keys = own["batch"], own["queries"], own["keys"]
-    parts = batch * own["heads"] * queries // own["block"]
-    rows, odd = divmod(tensor_type(node.arguments[3]).shape[0], parts)
-    if parts not in (1, batch) or odd or rows not in (1, queries) or parts * rows * keys > _MOST_ELEMENTS:
+    attrs = node.attributes
+    batch, queries, keys = attrs["batch"], attrs["queries"], attrs["keys"]
+    parts = batch * attrs["heads"] * queries // attrs["block"]
+    rows, remainder = divmod(tensor_type(node.arguments[3]).shape[0], parts)
+    if parts not in (1, batch) or remainder or rows not in (1, queries) or parts * rows * keys > _MOST_ELEMENTS:
         return None
-    found = [_spread(one, (parts, rows, keys), "reshape") for one in _mask(node.arguments[3]) or ()]
-    first = next((one for one in found if one.sign > 0), None)
-    before = [one.offset for one in found if one.sign < 0]
+    numbers = [_reshape_number(n, (parts, rows, keys), "reshape") for n in _mask_numbers(node.arguments[3]) or ()]
+    first = next((n for n in numbers if n.sign > 0), None)
+    before = [n.offset for n in numbers if n.sign < 0]
     if first is None or first.source is None or len(before) > 1:
         return None
-    if any(one.source is not first.source or not np.array_equal(one.place, first.place) for one in found):
+    if any(n.source is not first.source or not np.array_equal(n.indices, first.indices) for n in numbers):
         return None
-    offset = np.minimum.reduce([one.offset for one in found if one.sign > 0])
-    more = offset[:, -1, 0]  # what the keys of a last query are fewer than, beside the source
+    offset = np.minimum.reduce([n.offset for n in numbers if n.sign > 0])
+    more = offset[:, -1, 0]  # the last query sees the keys below source + more
     step = int(rows > 1 and more[0] > offset[0, 0, 0])
     last = more[:, None] + step * np.arange(1 - rows, 1)
     if (step and keys < queries) or not (offset == last[..., None] - np.arange(keys)).all():
         return None
     count = math.prod(tensor_type(first.source).shape)
-    if not (first.place == (np.arange(parts)[:, None, None] if count > 1 else 0)).all() or count not in (1, parts):
+    if not (first.indices == (np.arange(parts)[:, None, None] if count > 1 else 0)).all() or count not in (1, parts):
         return None
     lengths = reshape(first.source, (count,))
     if more.any():
         lengths = elementwise("add", cast(lengths, "int64"), constant(more, "int64"))
     window = 0
-    if before:  # the keys that are seen are those from a number on that is as much less
-        wide = before[0] - np.arange(keys) + last[..., None] - 1
-        window = int(wide[0, 0, 0])
-        if window < 1 or not (wide == window).all() or not (step or queries == 1):
+    if before:  # the visible keys begin at a fixed distance before the last one
+        widths = before[0] - np.arange(keys) + last[..., None] - 1
+        window = int(widths[0, 0, 0])
+        if window < 1 or not (widths == window).all() or not (step or queries == 1):
             return None
     return Lengths(broadcast(cast(lengths, "int32"), (batch,)), bool(step), window if window < keys else 0)
 
 
-def _mask(value: Value) -> list[_Number] | None:
-    """Return what is positive, all of it, where a mask of numbers hides nothing; None: it is another mask."""
+def _mask_numbers(value: Value) -> list[_AffineNumber] | None:
+    """Return the numbers that all have to be positive where a mask hides nothing, or None for other masks."""
     if not isinstance(value, Node):
         return None
     if value.op in ("reshape", "broadcast_to", "astype"):
-        return _all_spread(_mask(value.arguments[0]), value)
-    if value.op != "where" or not all(isinstance(one, Constant) for one in value.arguments[1:]):
+        return _reshape_numbers(_mask_numbers(value.arguments[0]), value)
+    if value.op != "where" or not all(isinstance(constant, Constant) for constant in value.arguments[1:]):
         return None
-    zero, hidden = (one.array for one in value.arguments[1:])
-    is_turned = bool((hidden == 0).all())
-    zero, hidden = (hidden, zero) if is_turned else (zero, hidden)
+    zero, hidden = (constant.array for constant in value.arguments[1:])
+    is_negated = bool((hidden == 0).all())
+    zero, hidden = (hidden, zero) if is_negated else (zero, hidden)
     if not (zero == 0).all() or not (hidden <= np.finfo(np.float32).min / 2).all():
         return None
-    found = _condition(value.arguments[0])
-    return _all_spread(_negated(found) if is_turned else found, value)
+    numbers = _condition_numbers(value.arguments[0])
+    return _reshape_numbers(_negate(numbers) if is_negated else numbers, value)
 
 
-def _condition(value: Value) -> list[_Number] | None:
-    """Return what is positive, all of it, where comparisons hold; None: they are none of integers known but for one."""
+def _condition_numbers(value: Value) -> list[_AffineNumber] | None:
+    """Return the numbers that all have to be positive where comparisons hold, or None if there are no such numbers."""
     if not isinstance(value, Node):
         return None
     if value.op in ("reshape", "broadcast_to"):
-        return _all_spread(_condition(value.arguments[0]), value)
+        return _reshape_numbers(_condition_numbers(value.arguments[0]), value)
     if value.op == "logical_not":
-        return _negated(_condition(value.arguments[0]))
+        return _negate(_condition_numbers(value.arguments[0]))
     if value.op == "logical_and":
-        first, second = (_all_spread(_condition(one), value) for one in value.arguments)
+        first, second = (_reshape_numbers(_condition_numbers(operand), value) for operand in value.arguments)
         return None if first is None or second is None else [*first, *second]
     if value.op not in ("less", "less_equal", "greater", "greater_equal"):
         return None
     less, more = value.arguments if value.op.startswith("less") else value.arguments[::-1]
-    found = _sum(more, less, -1)
-    return None if found is None else [found._replace(offset=found.offset + value.op.endswith("equal"))]
+    difference = _add_numbers(more, less, -1)
+    return None if difference is None else [difference._replace(offset=difference.offset + value.op.endswith("equal"))]
 
 
-def _negated(numbers: list[_Number] | None) -> list[_Number] | None:
-    """Return what is positive where a number is not; None: there are several."""
+def _negate(numbers: list[_AffineNumber] | None) -> list[_AffineNumber] | None:
+    """Return the number that is positive where a single number is not, or None if there are several numbers."""
     if numbers is None or len(numbers) > 1:
         return None
-    return [one._replace(sign=-one.sign, offset=1 - one.offset) for one in numbers]
+    return [number._replace(sign=-number.sign, offset=1 - number.offset) for number in numbers]
 
 
-def _sum(first: Value, second: Value, sign: int) -> _Number | None:
-    """Return a value and another one added to it, or subtracted."""
-    found = _number(first), _number(second)
-    if found[0] is None or found[1] is None or (found[0].source is not None and found[1].source is not None):
+def _add_numbers(first: Value, second: Value, sign: int) -> _AffineNumber | None:
+    """Return the sum of two values, or their difference if `sign` is -1, or None if both have a source."""
+    operands = _affine_number(first), _affine_number(second)
+    if (
+        operands[0] is None
+        or operands[1] is None
+        or (operands[0].source is not None and operands[1].source is not None)
+    ):
         return None
-    one, other = found[0], found[1]._replace(sign=sign * found[1].sign, offset=sign * found[1].offset)
-    source = one if one.source is not None else other
-    shape = np.broadcast_shapes(one.offset.shape, other.offset.shape)
-    return _Number(source.source, source.sign, np.broadcast_to(source.place, shape), one.offset + other.offset)
+    left, right = operands[0], operands[1]._replace(sign=sign * operands[1].sign, offset=sign * operands[1].offset)
+    source = left if left.source is not None else right
+    shape = np.broadcast_shapes(left.offset.shape, right.offset.shape)
+    return _AffineNumber(source.source, source.sign, np.broadcast_to(source.indices, shape), left.offset + right.offset)
 
 
-def _number(value: Value) -> _Number | None:
-    """Return an integer tensor as one that is known but for its source."""
+def _affine_number(value: Value) -> _AffineNumber | None:
+    """Return an integer tensor as a known function of its source."""
     kind = tensor_type(value)
     if kind.dtype not in ("int32", "int64") or math.prod(kind.shape) > _MOST_ELEMENTS:
         return None
     if isinstance(value, Constant):
-        return _Number(None, 0, np.zeros(kind.shape, np.int64), value.array.astype(np.int64))
+        return _AffineNumber(None, 0, np.zeros(kind.shape, np.int64), value.array.astype(np.int64))
     if isinstance(value, Node) and value.op in ("reshape", "broadcast_to", "astype"):
-        inner = _number(value.arguments[0])
+        inner = _affine_number(value.arguments[0])
         if inner is not None:
-            return _spread(inner, kind.shape, value.op)
+            return _reshape_number(inner, kind.shape, value.op)
     if isinstance(value, Node) and value.op in ("add", "subtract"):
-        inner = _sum(value.arguments[0], value.arguments[1], 1 if value.op == "add" else -1)
+        inner = _add_numbers(value.arguments[0], value.arguments[1], 1 if value.op == "add" else -1)
         if inner is not None:
             return inner
     count = math.prod(kind.shape)
-    return _Number(value, 1, np.arange(count).reshape(kind.shape), np.zeros(kind.shape, np.int64))
+    return _AffineNumber(value, 1, np.arange(count).reshape(kind.shape), np.zeros(kind.shape, np.int64))
 
 
-def _all_spread(numbers: list[_Number] | None, value: Node) -> list[_Number] | None:
-    """Return numbers in the shape of a value: the reshape of what they are, or what follows from them."""
-    how = "reshape" if value.op == "reshape" else "broadcast_to"
-    return None if numbers is None else [_spread(one, tensor_type(value).shape, how) for one in numbers]
+def _reshape_numbers(numbers: list[_AffineNumber] | None, value: Node) -> list[_AffineNumber] | None:
+    """Return numbers reshaped or broadcast to the shape of a value."""
+    op = "reshape" if value.op == "reshape" else "broadcast_to"
+    return None if numbers is None else [_reshape_number(number, tensor_type(value).shape, op) for number in numbers]
 
 
-def _spread(number: _Number, shape: tuple[int, ...], op: str) -> _Number:
-    """Return a number in another shape: of as many elements, or repeated."""
-    spread = np.reshape if op == "reshape" else np.broadcast_to
-    return number._replace(place=spread(number.place, shape), offset=spread(number.offset, shape))  # type: ignore[operator]
+def _reshape_number(number: _AffineNumber, shape: tuple[int, ...], op: str) -> _AffineNumber:
+    """Return a number reshaped or broadcast to another shape."""
+    change_shape = np.reshape if op == "reshape" else np.broadcast_to
+    return number._replace(indices=change_shape(number.indices, shape), offset=change_shape(number.offset, shape))  # type: ignore[operator]

@@ -1,1 +1,1 @@
-"""Products of experts that tokens choose."""
+"""Products of experts that each token chooses (mixture of experts)."""

@@ -1,1 +1,1 @@
-"""Integers that stand for numbers: 8 bits with scales and zero points."""
+"""Quantised numbers: integers of 8 bits with scales and zero points."""

@@ -1,1 +1,1 @@
-"""ONNX models as graphs: `reading` walks a model, `call` is what one of its nodes asks, `operators` what each means."""
+"""Read ONNX models as graphs: `reading` reads a model, `call` is one node, `operators` reads one operator."""

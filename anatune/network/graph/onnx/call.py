@@ -1,4 +1,4 @@
-"""One node of an ONNX model, as what reads its operator sees it."""
+"""A node of an ONNX model, as the reader of its operator sees it."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from anatune.network.graph.folding import computed
 from anatune.network.graph.nodes import Array, Constant, Graph, Input, Node, TensorType, Value, tensor_type, values_in
 from anatune.untyped import onnx
 
-__all__ = ["DTYPES", "Attributes", "Call", "Convert", "RefusedError", "UnknownValueError", "check_table", "known_array"]
+__all__ = [
+    "DTYPES", "Attributes", "Convert", "OnnxCall", "RefusedError", "UnknownValueError", "check_table", "constant_array",
+]  # fmt: skip
 
 
 DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
     11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
 }  # fmt: skip
-"""ONNX's numbers of dtypes that graphs have."""
+"""ONNX's number of a dtype -> NumPy's name, for the dtypes that graphs support."""
 
 
 _MOST_KNOWN = 1 << 27
-"""Elements of a table that an operator is spelt with."""
+"""The most elements of a table that a reader may create."""
 
 
 class UnknownValueError(WorkloadError):
-    """What an operator computes depends on values that are known only when the model runs.
+    """The result of an operator depends on values that are known only when the model runs.
 
     Attributes
     ----------
     inputs : tuple of str
-        Inputs of the model that those come from.
+        The inputs of the model from which those values are computed.
     """
 
     def __init__(self, text: str, inputs: tuple[str, ...] = ()) -> None:
@@ -42,7 +44,7 @@ class UnknownValueError(WorkloadError):
 
 
 class Attributes(Mapping[str, Any]):
-    """Attributes of a node, which note in `used` the names that a reader asks for."""
+    """The attributes of a node; `used` collects the names that a reader asks for."""
 
     def __init__(self, values: Mapping[str, Any], used: set[str] | None = None) -> None:
         self._values, self.used = values, set() if used is None else used
@@ -58,31 +60,31 @@ class Attributes(Mapping[str, Any]):
         return len(self._values)
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Attributes:
-        """Return these attributes, and others where they have none; names are noted for both."""
+        """Return these attributes and defaults for missing ones; both mappings share `used`."""
         return Attributes({**defaults, **self._values}, self.used)
 
 
 @dataclass(frozen=True)
-class Call:
-    """A node with its operands.
+class OnnxCall:
+    """A node and its operands.
 
     Attributes
     ----------
     op : str
-        The operator, without its domain.
+        The name of the operator, without its domain.
     opset : int
-        Version of the operators of its domain.
+        The version of the operators of its domain.
     inputs : tuple of Value or None
-        None where an optional one is left out.
+        The operands; None: an optional one is omitted.
     attributes : Attributes
-        With the defaults of the standard; text as str, tensors as arrays.
+        The attributes with the defaults of the standard; text as str, tensors as arrays.
     outputs : tuple of str
-        Names; "" for those that nobody reads.
+        The names of the results; "" for those that nobody reads.
     read : callable
-        Reads a graph that the node holds (a branch, a body): takes it and the values of its inputs, returns those of
-        its outputs. Values around it are seen inside.
+        Reads a graph in the node (a branch or a body): takes the graph and the values of its inputs, and returns the
+        values of its outputs. The graph can read values around it.
     used : set of int
-        Places of the operands that the reader asked for.
+        The indices of the operands that the reader asked for.
     """
 
     op: str
@@ -93,27 +95,27 @@ class Call:
     read: Callable[[onnx.GraphProto, Sequence[Value]], list[Value]]
     used: set[int] = field(default_factory=set)
 
-    def __getitem__(self, place: int) -> Value:
-        """Return an operand; it has to be there."""
-        value = self.get(place)
+    def __getitem__(self, index: int) -> Value:
+        """Return an operand, which must not be omitted."""
+        value = self.get(index)
         if value is None:
-            raise RefusedError(f"has no input {place}, which it needs")
+            raise RefusedError(f"has no input {index}, which is required")
         return value
 
-    def get(self, place: int) -> Value | None:
-        """Return an operand; None: it is left out."""
-        self.used.add(place)
-        return self.inputs[place] if place < len(self.inputs) else None
+    def get(self, index: int) -> Value | None:
+        """Return an operand, or None if it is omitted."""
+        self.used.add(index)
+        return self.inputs[index] if index < len(self.inputs) else None
 
-    def kind(self, place: int = 0) -> TensorType:
+    def kind(self, index: int = 0) -> TensorType:
         """Return the type of an operand."""
-        return tensor_type(self[place])
+        return tensor_type(self[index])
 
     def dtype(self, name: str, default: str = "float32") -> str:
-        """Return the dtype that an attribute names, in ONNX's numbers."""
+        """Return the dtype that an attribute gives as ONNX's number."""
         kind = self.attributes.get(name)
         if kind is not None and kind not in DTYPES:
-            raise RefusedError(f"makes type {kind} of ONNX, expected numbers of 8 bits or more, or truth values")
+            raise RefusedError(f"has results of ONNX type {kind}, expected numbers of 8 bits or more, or booleans")
         return default if kind is None else DTYPES[kind]
 
     @property
@@ -121,46 +123,50 @@ class Call:
         """The number of dimensions of the first operand."""
         return len(self.kind().shape)
 
-    def known(self, place: int, what: str) -> Array:
-        """Return the values of an operand.
+    def constant_values(self, index: int, what: str) -> Array:
+        """Return the values of a constant operand.
 
         Raises
         ------
         UnknownValueError
-            They are known only at run time; `what` they are.
+            They are known only at run time; `what` describes them in the message.
         """
-        return known_array(self[place], what)
+        return constant_array(self[index], what)
 
-    def numbers(self, name: str, place: int) -> list[int] | None:
-        """Return integers of an attribute, as older operators have them, or of an operand; None: they are left out."""
-        given = self.attributes.get(name)
-        if given is not None:
-            return [int(number) for number in given]
-        return None if self.get(place) is None else [int(number) for number in self.known(place, name).reshape(-1)]
+    def numbers(self, name: str, index: int) -> list[int] | None:
+        """Return the integers of an attribute (older operators) or of an operand, or None if both are omitted."""
+        values = self.attributes.get(name)
+        if values is not None:
+            return [int(number) for number in values]
+        return (
+            None
+            if self.get(index) is None
+            else [int(number) for number in self.constant_values(index, name).reshape(-1)]
+        )
 
 
 def check_table(*sizes: float) -> None:
-    """Raise a `RefusedError` where a table of such sizes would be made while a model is read: files may ask for any."""
+    """Raise `RefusedError` if a table that a reader creates would be too large; files may ask for any size."""
     count = math.prod(sizes)
     if not count <= _MOST_KNOWN:
-        raise RefusedError(f"makes a table of {count:,.0f} elements, expected {_MOST_KNOWN:,} at most")
+        raise RefusedError(f"needs a table of {count:,.0f} elements, expected at most {_MOST_KNOWN:,}")
 
 
-Convert = Callable[[Call], Value | Sequence[Value]]
-"""What reads an operator: returns its results, one or several; raises `RefusedError`."""
+Convert = Callable[[OnnxCall], Value | Sequence[Value]]
+"""A reader of an operator: returns its results, one or several, or raises `RefusedError`."""
 
 
-def known_array(value: Value, what: str) -> Array:
-    """Return the values of a tensor; raises as `Call.known`."""
-    known = computed(value) if isinstance(value, Node) else value  # integers with scales are still nodes
-    if isinstance(known, Constant):
-        return known.array
-    raise UnknownValueError(f"takes {what} from values that are known only when the model runs", _inputs_of(value))
+def constant_array(value: Value, what: str) -> Array:
+    """Return the values of a constant; raise the errors of `OnnxCall.constant_values`."""
+    folded = computed(value) if isinstance(value, Node) else value  # dequantised integers are still nodes
+    if isinstance(folded, Constant):
+        return folded.array
+    raise UnknownValueError(f"computes {what} from values that are known only when the model runs", _find_inputs(value))
 
 
-def _inputs_of(value: Value) -> tuple[str, ...]:
+def _find_inputs(value: Value) -> tuple[str, ...]:
     """Return the names of the inputs that a value is computed from."""
     if isinstance(value, Input):
         return (value.name,)
-    read = (one for node in Graph((), (value,), is_tuple=False).nodes() for one in values_in(node.arguments))
-    return tuple(dict.fromkeys(one.name for one in read if isinstance(one, Input)))
+    read = (operand for node in Graph((), (value,), is_tuple=False).nodes() for operand in values_in(node.arguments))
+    return tuple(dict.fromkeys(operand.name for operand in read if isinstance(operand, Input)))

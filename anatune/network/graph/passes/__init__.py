@@ -1,1 +1,1 @@
-"""What is done to a model's graph before it is planned: one pass a function, and the list of them in order."""
+"""Passes over the graph of a network before it is planned, and the lists that order them."""

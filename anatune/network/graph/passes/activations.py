@@ -1,8 +1,8 @@
-"""Activations that a model spells out, such as GELU of multiplications and a tanh, by their names.
+"""Find activations that a network spells out, such as GELU as multiplications and a tanh.
 
-Exporters spell one function in many ways. What some element-wise operators make of one value is therefore written as a
-sum of products (`_Sum`), in which ``0.5 * x * (1 + y)`` and ``x / 2 + x / 2 * y`` are the same, and compared with the
-sums of the activations. No term is neglected, however small: a model adds 1e-12 because it needs it.
+Exporters spell one function in many ways. The pass writes what elementwise operators make of one value as a polynomial
+(`_Polynomial`), in which ``0.5 * x * (1 + y)`` and ``x / 2 + x / 2 * y`` are the same, and compares it with the
+polynomials of the activations. No term is neglected, however small: a network adds 1e-12 because it needs it.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from anatune.network.graph.nodes import (
 )
 from anatune.network.graph.operators import applied, operator_of
 
-__all__ = ["with_activations"]
+__all__ = ["fuse_activations"]
 
 _DEEPEST = 12
-"""Operators between an activation's result and its argument."""
+"""The most operators between the argument and the result of an activation."""
 _LAST = ("multiply", "divide", "minimum", "maximum", "clip", "add")
-"""Operators that spelt activations end with."""
+"""The operators that can compute the result of an activation."""
 _ROUNDED = 2.0**-21
-"""Relative error of a factor: it is a product of a few constants that are rounded to float32."""
+"""The allowed relative error of a factor, which is a product of a few constants rounded to float32."""
 _MOST_TERMS, _MOST_FACTORS = 8, 8
 _LARGEST = 64.0
-"""Larger constants are no part of an activation."""
+"""The largest constant that can be a part of an activation."""
 
 _Factor = tuple[object, ...]
-_Sum = tuple[tuple[tuple[_Factor, ...], float], ...]
-"""Terms in order, each its factors and its coefficient. A factor is the argument, ("x",), or a function's name with
-what it takes: another sum, bounds."""
+_Polynomial = tuple[tuple[tuple[_Factor, ...], float], ...]
+"""The sorted terms, each with its factors and its coefficient. A factor is the argument, ("x",), or the name of a
+function with its operands: another polynomial, bounds."""
 
 
-def with_activations(graph: Graph) -> Graph:
-    """Return a graph in which activations of several operators are one."""
+def fuse_activations(graph: Graph) -> Graph:
+    """Return a graph in which activations that consist of several operators are one operator."""
     is_half = any(_is_half(value) for value in (*graph.inputs, *graph.outputs))
 
-    def replace(own: Node) -> Value:
-        if own.op not in _LAST or not isinstance(own.type, TensorType) or own.type.dtype != "float32":
-            return own
-        for source in reversed(_sources(own)):
-            form = _sum_of(own, {source: _ARGUMENT}, is_half=is_half)
-            if form is None or len(form) > 2:
+    def replace(node: Node) -> Value:
+        if node.op not in _LAST or not isinstance(node.type, TensorType) or node.type.dtype != "float32":
+            return node
+        for source in reversed(_sources(node)):
+            poly = _polynomial_of(node, {source: _ARGUMENT}, is_half=is_half)
+            if poly is None or len(poly) > 2:
                 continue
-            for name, want in _ACTIVATIONS.items():
-                if _is_equal(form, want):
+            for name, known_polynomial in _ACTIVATIONS.items():
+                if _is_equal(poly, known_polynomial):
                     return applied(f"nn.{name}", source)
-        return own
+        return node
 
     return rewritten(graph, replace)
 
@@ -71,25 +71,25 @@ def _spells(value: Value) -> TypeGuard[Node]:
 
 
 def _sources(node: Node) -> list[Value]:
-    """Return what a node may be a function of: what it reads, however indirectly, of its own type."""
-    found: dict[Value, None] = {}
+    """Return the values of a node's own type that it may be a function of, from which it is computed in some steps."""
+    sources: dict[Value, None] = {}
     level: list[Value] = [node]
     for _ in range(_DEEPEST):
         following: list[Value] = []
         for value in level:
             if _spells(value):
-                for one in values_in(value.arguments):
-                    if one.type == node.type and one not in found and not isinstance(one, Constant):
-                        found[one] = None
-                        following.append(one)
+                for operand in values_in(value.arguments):
+                    if operand.type == node.type and operand not in sources and not isinstance(operand, Constant):
+                        sources[operand] = None
+                        following.append(operand)
         level = following
-    return list(found)
+    return list(sources)
 
 
-# -- sums ----------------------------------------------------------------------------------------------------------
+# -- polynomials ---------------------------------------------------------------------------------------------------
 
 
-def _order(terms: Mapping[tuple[_Factor, ...], float]) -> _Sum:
+def _sort_terms(terms: Mapping[tuple[_Factor, ...], float]) -> _Polynomial:
     return tuple(
         sorted(
             ((factors, size) for factors, size in terms.items() if size), key=lambda term: (len(term[0]), repr(term[0]))
@@ -97,45 +97,45 @@ def _order(terms: Mapping[tuple[_Factor, ...], float]) -> _Sum:
     )
 
 
-def _constant(number: float) -> _Sum:
-    return _order({(): number})
+def _constant(number: float) -> _Polynomial:
+    return _sort_terms({(): number})
 
 
-def _function(name: str, *operands: object) -> _Sum:
+def _function(name: str, *operands: object) -> _Polynomial:
     return ((((name, *operands),), 1.0),)
 
 
-def _add(first: _Sum, second: _Sum) -> _Sum:
+def _add(first: _Polynomial, second: _Polynomial) -> _Polynomial:
     terms = dict(first)
     for factors, size in second:
         terms[factors] = terms.get(factors, 0.0) + size
-    return _order(terms)
+    return _sort_terms(terms)
 
 
-def _multiply(first: _Sum, second: _Sum) -> _Sum:
+def _multiply(first: _Polynomial, second: _Polynomial) -> _Polynomial:
     terms: dict[tuple[_Factor, ...], float] = {}
     for factors, size in first:
         for more_factors, more in second:
             joined = tuple(sorted((*factors, *more_factors), key=repr))
             terms[joined] = terms.get(joined, 0.0) + size * more
-    return _order(terms)
+    return _sort_terms(terms)
 
 
-def _number(form: _Sum) -> float | None:
-    """Return the number that a sum is; None: it has other terms."""
-    if not form:
+def _number(poly: _Polynomial) -> float | None:
+    """Return the number that a polynomial is equal to, or None if it has other terms."""
+    if not poly:
         return 0.0
-    return form[0][1] if len(form) == 1 and not form[0][0] else None
+    return poly[0][1] if len(poly) == 1 and not poly[0][0] else None
 
 
-def _divide(first: _Sum, second: _Sum) -> _Sum | None:
+def _divide(first: _Polynomial, second: _Polynomial) -> _Polynomial | None:
     number = _number(second)
     if number is None:
         return _multiply(first, _function("reciprocal", second))
     return _multiply(first, _constant(1.0 / number)) if number else None
 
 
-def _power(base: _Sum, exponent: _Sum) -> _Sum | None:
+def _power(base: _Polynomial, exponent: _Polynomial) -> _Polynomial | None:
     number = _number(exponent)
     if number not in (1, 2, 3, 4):
         return None
@@ -145,64 +145,64 @@ def _power(base: _Sum, exponent: _Sum) -> _Sum | None:
     return product
 
 
-def _negative(form: _Sum) -> _Sum:
-    return _multiply(form, _constant(-1.0))
+def _negate(poly: _Polynomial) -> _Polynomial:
+    return _multiply(poly, _constant(-1.0))
 
 
-def _sigmoid(form: _Sum) -> _Sum:
-    return _function("reciprocal", _add(_constant(1.0), _function("exp", _negative(form))))
+def _sigmoid(poly: _Polynomial) -> _Polynomial:
+    return _function("reciprocal", _add(_constant(1.0), _function("exp", _negate(poly))))
 
 
-def _tanh(form: _Sum) -> _Sum:
-    twice = _multiply(_constant(2.0), form)
+def _tanh(poly: _Polynomial) -> _Polynomial:
+    twice = _multiply(_constant(2.0), poly)
     return _add(_multiply(_constant(2.0), _sigmoid(twice)), _constant(-1.0))
 
 
-def _between(form: _Sum, low: _Sum, high: _Sum) -> _Sum | None:
-    """Return a sum between two numbers, of which ``-inf`` and ``inf`` are none; bounds in bounds are one pair."""
+def _clip(poly: _Polynomial, low: _Polynomial, high: _Polynomial) -> _Polynomial | None:
+    """Return a polynomial clipped to two numbers, which may be infinite; nested bounds become one pair of bounds."""
     least, most = _number(low), _number(high)
     if least is None or most is None or not least <= most:
         return None
-    if len(form) == 1 and form[0][1] == 1.0 and len(form[0][0]) == 1 and form[0][0][0][0] == "between":
-        _, form, *bounds = cast(tuple[str, _Sum, float, float], form[0][0][0])
+    if len(poly) == 1 and poly[0][1] == 1.0 and len(poly[0][0]) == 1 and poly[0][0][0][0] == "between":
+        _, poly, *bounds = cast(tuple[str, _Polynomial, float, float], poly[0][0][0])
         least, most = (min(max(bound, least), most) for bound in bounds)
-    return _function("between", form, least, most)
+    return _function("between", poly, least, most)
 
 
 _LEAST, _MOST = _constant(-math.inf), _constant(math.inf)
 
 
-def _maximum(first: _Sum, second: _Sum) -> _Sum | None:
+def _maximum(first: _Polynomial, second: _Polynomial) -> _Polynomial | None:
     data, bound = (second, first) if _number(second) is None else (first, second)
-    return _between(data, bound, _MOST)
+    return _clip(data, bound, _MOST)
 
 
-def _minimum(first: _Sum, second: _Sum) -> _Sum | None:
+def _minimum(first: _Polynomial, second: _Polynomial) -> _Polynomial | None:
     data, bound = (second, first) if _number(second) is None else (first, second)
-    return _between(data, _LEAST, bound)
+    return _clip(data, _LEAST, bound)
 
 
-_FUNCTIONS: dict[str, Callable[..., _Sum | None]] = {
+_FUNCTIONS: dict[str, Callable[..., _Polynomial | None]] = {
     "add": _add,
-    "clip": _between,
+    "clip": _clip,
     "divide": _divide,
-    "erf": lambda form: _function("erf", form),
-    "exp": lambda form: _function("exp", form),
+    "erf": lambda poly: _function("erf", poly),
+    "exp": lambda poly: _function("exp", poly),
     "maximum": _maximum,
     "minimum": _minimum,
     "multiply": _multiply,
-    "negative": _negative,
-    "nn.relu": lambda form: _between(form, (), _MOST),
+    "negative": _negate,
+    "nn.relu": lambda poly: _clip(poly, (), _MOST),
     "power": _power,
     "sigmoid": _sigmoid,
-    "square": lambda form: _multiply(form, form),
-    "subtract": lambda first, second: _add(first, _negative(second)),
+    "square": lambda poly: _multiply(poly, poly),
+    "subtract": lambda first, second: _add(first, _negate(second)),
     "tanh": _tanh,
 }
-"""Operator -> the sum of its operands' sums; None: there is none."""
-_ARGUMENT: _Sum = (((("x",),), 1.0),)
+"""Operator -> the polynomial of its result from those of its operands, or None."""
+_ARGUMENT: _Polynomial = (((("x",),), 1.0),)
 _SCALE, _CUBE = math.sqrt(2.0 / math.pi), 0.044715
-_INNER = _order({(("x",),): 2.0 * _SCALE, (("x",),) * 3: 2.0 * _SCALE * _CUBE})
+_INNER = _sort_terms({(("x",),): 2.0 * _SCALE, (("x",),) * 3: 2.0 * _SCALE * _CUBE})
 _HALF = _multiply(_constant(0.5), _ARGUMENT)
 _ACTIVATIONS = {
     "relu": _function("between", _ARGUMENT, 0.0, math.inf),
@@ -211,51 +211,53 @@ _ACTIVATIONS = {
     "gelu": _add(_HALF, _multiply(_HALF, _function("erf", _multiply(_constant(math.sqrt(0.5)), _ARGUMENT)))),
     "gelu_tanh": _multiply(_ARGUMENT, _sigmoid(_INNER)),
 }
-"""Activation -> its sum."""
+"""Activation -> its polynomial."""
 _IRRATIONAL = (math.sqrt(2.0), math.sqrt(0.5), _SCALE, _CUBE, 2.0 * _SCALE)
 _SIGNIFICANT_BITS = (11, 8)
-"""Of float16 and bfloat16."""
+"""The significant bits of float16 and bfloat16."""
 _FROM_HALVES = {
     math.ldexp(round(math.ldexp(part, bits)), power - bits): number
     for number in _IRRATIONAL
     for part, power in (math.frexp(number),)
     for bits in _SIGNIFICANT_BITS
 }
-"""What a model of 16 bits makes of the constants of activations -> the constants."""
+"""The constants of activations rounded to 16 bits -> the exact constants."""
 
 
-def _is_equal(form: object, want: object) -> bool:
-    """Whether two sums are the same but for factors that are rounded; numbers without rounding have to be equal."""
-    if isinstance(form, tuple) and isinstance(want, tuple):
-        return len(form) == len(want) and all(_is_equal(part, same) for part, same in zip(form, want, strict=True))
-    if isinstance(form, float) and isinstance(want, float) and not (2.0 * want).is_integer() and math.isfinite(want):
-        return abs(form - want) <= _ROUNDED * abs(want)
-    return form == want
+def _is_equal(poly: object, other: object) -> bool:
+    """Return whether two polynomials are equal up to the rounding of factors; exact numbers have to agree."""
+    if isinstance(poly, tuple) and isinstance(other, tuple):
+        return len(poly) == len(other) and all(_is_equal(part, same) for part, same in zip(poly, other, strict=True))
+    if isinstance(poly, float) and isinstance(other, float) and not (2.0 * other).is_integer() and math.isfinite(other):
+        return abs(poly - other) <= _ROUNDED * abs(other)
+    return poly == other
 
 
-def _of_number(number: float, *, is_half: bool) -> _Sum | None:
-    """Return a constant as a sum; None: it is large, so that what is added to it is rounded."""
+def _polynomial_of_number(number: float, *, is_half: bool) -> _Polynomial | None:
+    """Return a constant as a polynomial, or None if it is so large that it rounds the number it is added to."""
     if _LARGEST < abs(number) < math.inf:
         return None
     return _constant(_FROM_HALVES.get(number, number) if is_half else number)
 
 
-def _sum_of(value: Argument, sums: dict[Value, _Sum | None], depth: int = 0, *, is_half: bool) -> _Sum | None:
-    """Return a value as a sum; None: it depends on more than `sums` has, or has too many terms."""
+def _polynomial_of(
+    value: Argument, sums: dict[Value, _Polynomial | None], depth: int = 0, *, is_half: bool
+) -> _Polynomial | None:
+    """Return a value as a polynomial, or None if it depends on values without one or has too many terms."""
     if isinstance(value, Scalar):
-        return _of_number(float(value.value), is_half=is_half)
+        return _polynomial_of_number(float(value.value), is_half=is_half)
     if not isinstance(value, Value) or depth > _DEEPEST:
         return None
     if value not in sums:
         sums[value] = None
         if isinstance(value, Constant) and value.array.size == 1:
-            sums[value] = _of_number(float(value.array.reshape(())), is_half=is_half)
+            sums[value] = _polynomial_of_number(float(value.array.reshape(())), is_half=is_half)
         elif _spells(value):
-            operands: list[_Sum] = []
+            operands: list[_Polynomial] = []
             for argument in value.arguments:
-                form = _sum_of(argument, sums, depth + 1, is_half=is_half)
-                if form is None or len(form) > _MOST_TERMS or any(len(term[0]) > _MOST_FACTORS for term in form):
-                    return None  # the others do not matter, and may be many
-                operands.append(form)
+                poly = _polynomial_of(argument, sums, depth + 1, is_half=is_half)
+                if poly is None or len(poly) > _MOST_TERMS or any(len(term[0]) > _MOST_FACTORS for term in poly):
+                    return None  # skip the other operands, of which there may be many
+                operands.append(poly)
             sums[value] = _FUNCTIONS[value.op](*operands)
     return sums[value]

@@ -1,4 +1,4 @@
-"""Attention as one kernel: scores, softmax and what it weighs, without the scores in memory and without transposes."""
+"""Fuse attention into one kernel: scores, softmax and weighted values, without scores in memory or transposes."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ import numpy as np
 from anatune.core.generation import MOST_ELEMENTS
 from anatune.network.graph.building import elementwise
 from anatune.network.graph.caches.lengths import lengths_of
-from anatune.network.graph.caches.pages import pages_of, stored
+from anatune.network.graph.caches.pages import pages_of, skip_widening
 from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type
 from anatune.network.graph.operators import ATTENTION, BATCH_MATMUL, SOFTMAX
 from anatune.network.graph.passes.products import with_joined_products
-from anatune.network.graph.passes.simplify import permuted, reshaped, simplified, source_of
+from anatune.network.graph.passes.simplify import permuted, reshape_value, simplified, source_of
 from anatune.network.graph.strided import Place, View, view_of
 
 __all__ = ["StridedAttention", "attention_of", "with_attention", "without_mask"]
 
 _DIMENSIONS = 4
-"""Of what has batch, heads, rows and columns."""
+"""The rank of tensors of batch, heads, rows and columns."""
 
 
 def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
-    """Return a graph whose attentions are kernels, and whose products of the same data that feed them are one.
+    """Return a graph whose attentions are kernels, and in which products of the same data that feed them are joined.
 
-    An attention is two products with nothing fused into them and a softmax between, none of which anything else reads.
-    Queries, keys and values may be columns of matrices in any order of batch, heads and rows; what was repeated for
-    groups of heads is read from before that. Products are joined where attentions alone read them: nothing else reads
-    columns of a wider matrix without a copy.
+    An attention consists of two products without an epilogue and a softmax between them, whose results nothing else
+    reads. Queries, keys and values may be columns of matrices in any order of batch, heads and rows. Keys and values
+    that are repeated for groups of heads are read before the repetition. Products are joined only if attentions are
+    their only readers, because other readers would need a copy of their columns.
 
     Parameters
     ----------
     graph : Graph
-        Behind `passes.order.CPU_KERNELS`.
+        The result of `passes.order.CPU_KERNELS`.
     pays : callable
         Whether an attention becomes a kernel.
     """
     uses = graph.uses()
-    made = 0
+    kernel_count = 0
 
-    def replace(own: Node, old: Node) -> Value:
+    def replace(node: Node, old: Node) -> Value:
         if not _is_attention(old, uses):
-            return own
-        softmax = source_of(own.arguments[0])
+            return node
+        softmax = source_of(node.arguments[0])
         assert isinstance(softmax, Node)
         scores = source_of(softmax.arguments[0])
         assert isinstance(scores, Node)
-        attention = _attention(scores, softmax, own)
+        attention = _attention(scores, softmax, node)
         if attention is None or not pays(attention):
-            return own
-        nonlocal made
-        made += 1
+            return node
+        nonlocal kernel_count
+        kernel_count += 1
         batch, heads, queries, size = (
             attention.attributes[name] for name in ("batch", "heads", "queries", "value_dim")
         )
-        turned = permuted(reshaped(attention, (batch, queries, heads, size)), (0, 2, 1, 3))
-        return reshaped(turned, tensor_type(own).shape)
+        heads_first = permuted(reshape_value(attention, (batch, queries, heads, size)), (0, 2, 1, 3))
+        return reshape_value(heads_first, tensor_type(node).shape)
 
     fused = rewritten_beside(graph, replace)
-    return with_joined_products(simplified(fused)) if made else graph
+    return with_joined_products(simplified(fused)) if kernel_count else graph
 
 
 def _is_attention(node: Node, uses: Counter[Value]) -> bool:
-    """Whether an attention ends in a node: a product of a softmax of another product that nothing else reads."""
+    """Return whether a node ends an attention: the product of softmax(product) and values, with no other readers."""
 
     def alone(value: Value, op: str) -> Node | None:
         while isinstance(value, Node) and value.op == "reshape" and uses[value] == 1:
@@ -83,61 +83,61 @@ def _is_attention(node: Node, uses: Counter[Value]) -> bool:
 
 
 def _attention(scores: Node, softmax: Node, values: Node) -> Node | None:
-    """Return the kernel for what two products and a softmax between them compute.
+    """Return the attention kernel for two products with a softmax between them.
 
-    None: keys or values are no rows in memory, or too large for 32 bits.
+    Return None if keys or values are not rows in memory, or too large for 32-bit offsets.
     """
     count, queries, keys = tensor_type(scores).shape
     dim, value_dim = tensor_type(scores.arguments[0]).shape[-1], tensor_type(values).shape[-1]
-    views = [_leading(argument) for argument in (*scores.arguments[:2], values.arguments[1])]
-    views[1:] = map(_before_repeating, views[1:])
+    views = [_unflattened_view(argument) for argument in (*scores.arguments[:2], values.arguments[1])]
+    views[1:] = map(_view_before_repeat, views[1:])
     operands = (*(view.base for view in views), *softmax.arguments[1:])
     if any(math.prod(tensor_type(operand).shape) > MOST_ELEMENTS for operand in (*operands, values)):
         return None
     views[1] = views[1]._replace(
         sizes=(*views[1].sizes[:-2], keys, dim), strides=(*views[1].strides[:-2], *views[1].strides[:-3:-1])
     )
-    several = [view.sizes[-3] for view in views if len(view.sizes) == _DIMENSIONS]
-    # heads that were repeated for groups are two dimensions
-    several += [
+    head_counts = [view.sizes[-3] for view in views if len(view.sizes) == _DIMENSIONS]
+    # heads that are repeated for groups are two dimensions
+    head_counts += [
         math.prod(view.sizes[-4:-2]) for view in views if len(view.sizes) > _DIMENSIONS and not view.strides[-3]
     ]
-    several += [view.sizes[-3] for view in views if len([size for size in view.sizes[:-2] if size > 1]) > 1]
-    heads = several[0] if several else 1
+    head_counts += [view.sizes[-3] for view in views if len([size for size in view.sizes[:-2] if size > 1]) > 1]
+    heads = head_counts[0] if head_counts else 1
     batch = count // heads
-    places = [_place(view, batch, heads) for view in views]
-    if count % heads or any(place is None for place in places):
+    layouts = [_head_layout(view, batch, heads) for view in views]
+    if count % heads or any(layout is None for layout in layouts):
         return None
     attributes = {
         "batch": batch, "heads": heads, "queries": queries, "keys": keys, "dim": dim, "value_dim": value_dim,
-        **softmax.attributes, "places": tuple(places), "visible": _visible(softmax, queries),
+        **softmax.attributes, "places": tuple(layouts), "visible": _visible_keys(softmax, queries),
         "causal": None,
     }  # fmt: skip
     kind = TensorType((batch * queries, heads * value_dim), tensor_type(values).dtype)
     return Node(ATTENTION, operands, kind, attributes)
 
 
-def _place(view: View, batch: int, heads: int) -> Place | None:
-    """Return where the rows of all heads lie, the same ones for the heads of a group; None: no place says it."""
+def _head_layout(view: View, batch: int, heads: int) -> Place | None:
+    """Return the position of the rows of all heads, or None if no `Place` describes it; groups of heads share rows."""
     rows = view.sizes[-2:]
     for group in (size for size in range(1, heads + 1) if heads % size == 0):
-        whole = view.reshaped((batch, heads // group, group, *rows))
-        if whole is not None and (whole.strides[2] == 0 or group == 1):
-            is_near = whole.strides[-1] in ((0, 1) if rows[-1] == 1 else (1,))
-            apart, head, _, row = whole.strides[:4]
-            return Place(whole.offset, apart, head, row, group) if is_near else None
+        grouped = view.reshape((batch, heads // group, group, *rows))
+        if grouped is not None and (grouped.strides[2] == 0 or group == 1):
+            is_near = grouped.strides[-1] in ((0, 1) if rows[-1] == 1 else (1,))
+            batch_stride, head_stride, _, row_stride = grouped.strides[:4]
+            return Place(grouped.offset, batch_stride, head_stride, row_stride, group) if is_near else None
     return None
 
 
-def _before_repeating(view: View) -> View:
-    """Return where the elements of a tensor lie that was repeated for groups of heads, before that was done."""
+def _view_before_repeat(view: View) -> View:
+    """Return the view of a tensor before it was repeated for groups of heads."""
     base = view.base
     source = base.arguments[0] if isinstance(base, Node) and base.op == "reshape" else None
     if not isinstance(source, Node) or source.op != "broadcast_to":
         return view
-    kind, inner = tensor_type(base).shape, view_of(source)
-    is_turned = view.strides[-2:] == (1, kind[-1])
-    if kind[-2:] != inner.sizes[-2:] or view.sizes[:-2] != kind[:-2] or not (is_turned or view == view_of(base)):
+    shape, inner = tensor_type(base).shape, view_of(source)
+    is_turned = view.strides[-2:] == (1, shape[-1])
+    if shape[-2:] != inner.sizes[-2:] or view.sizes[:-2] != shape[:-2] or not (is_turned or view == view_of(base)):
         return view
     step = -1 if is_turned else 1
     ends = (*inner.sizes[:-3:-1],) if is_turned else inner.sizes[-2:]
@@ -146,18 +146,18 @@ def _before_repeating(view: View) -> View:
     )  # fmt: skip
 
 
-def _leading(value: Value) -> View:
-    """Return where the operand of a product lies, with as many leading dimensions as it had before they became one."""
+def _unflattened_view(value: Value) -> View:
+    """Return the view of a product's operand, with the leading dimensions that it had before they were flattened."""
     source = value.arguments[0] if isinstance(value, Node) and value.op == "reshape" else value
-    kind = tensor_type(source).shape
-    is_same = len(kind) > 2 and kind[-2:] == tensor_type(value).shape[-2:]
+    shape = tensor_type(source).shape
+    is_same = len(shape) > 2 and shape[-2:] == tensor_type(value).shape[-2:]
     return view_of(source if is_same else value)
 
 
-def _visible(softmax: Node, queries: int) -> tuple[int, ...]:
-    """Return for each query one past the last key that a constant mask leaves; (): some query may see them all.
+def _visible_keys(softmax: Node, queries: int) -> tuple[int, ...]:
+    """Return for each query the end of the keys that a constant mask leaves visible; () if some query may see all keys.
 
-    What a mask hides with ``-inf`` or the lowest number has a power of 0, unless it hides everything.
+    Keys that a mask hides with ``-inf`` or the lowest number have weight 0, unless the mask hides all keys.
     """
     mask = softmax.arguments[1] if len(softmax.arguments) > 1 else None
     is_same = softmax.attributes["block"] == tensor_type(softmax).shape[0]  # in all batches
@@ -166,24 +166,24 @@ def _visible(softmax: Node, queries: int) -> tuple[int, ...]:
     seen = mask.array > np.finfo(mask.array.dtype).min
     keys = seen.shape[1]
     last = np.where(seen.any(axis=1), keys - np.argmax(seen[:, ::-1], axis=1), keys)
-    return tuple(int(one) for one in last) if last.min() < keys else ()
+    return tuple(int(end) for end in last) if last.min() < keys else ()
 
 
 class StridedAttention(NamedTuple):
-    """What an attention asks of a kernel, and how its operands lie.
+    """The parameters of an attention kernel and the memory layout of its operands.
 
     Attributes
     ----------
     kv_heads : int
-        Heads of keys and values.
+        The number of heads of keys and values.
     is_causal, window
-        As `core.workload.operators.attention.attention`.
+        Attributes of `core.workload.operators.attention.attention`.
     strides : tuple of three (int, int, int)
-        Of queries, keys and values: elements between sequences, heads and tokens.
+        Elements between sequences, heads and tokens, for queries, keys and values.
     offsets : tuple of int
-        Elements before the first of each.
+        Elements before the first element of each.
     counted, pool, page_size
-        As `core.workload.operators.attention.strided_attention`, and keys of a page (0: there are none).
+        Attributes of `core.workload.operators.attention.strided_attention`; `page_size` is 0 without pages.
     """
 
     kv_heads: int
@@ -197,62 +197,64 @@ class StridedAttention(NamedTuple):
 
 
 def attention_of(node: Node) -> StridedAttention | None:
-    """Return what an attention asks of a kernel; None: it is more than softmax of products under a causal mask."""
+    """Return the parameters of an attention, or None if it is more than the softmax of products under a causal mask."""
     node = without_mask(node)
-    own = node.attributes
-    if "window" not in own or own["value_dim"] != own["dim"] or own["causal"] is not None:
+    attrs = node.attributes
+    if "window" not in attrs or attrs["value_dim"] != attrs["dim"] or attrs["causal"] is not None:
         return None
-    places: tuple[Place, Place, Place] = own["places"]
-    (q, k, v), heads = places, own["heads"]
+    layouts: tuple[Place, Place, Place] = attrs["places"]
+    (q, k, v), heads = layouts, attrs["heads"]
     shared = heads if k.head == v.head == 0 else k.group
     if shared not in (v.group, heads) or q.group != 1:
         return None
-    strides = tuple((place.batch, place.head, place.row) for place in places)
-    pool = math.prod(tensor_type(node.arguments[1]).shape) // k.batch if own["page_size"] else 0
-    offsets = tuple(place.offset for place in places)
+    strides = tuple((layout.batch, layout.head, layout.row) for layout in layouts)
+    pool = math.prod(tensor_type(node.arguments[1]).shape) // k.batch if attrs["page_size"] else 0
+    offsets = tuple(layout.offset for layout in layouts)
     return StridedAttention(
-        heads // shared, own["is_causal"], own["window"], strides, offsets, own["counted"], pool, own["page_size"]
-    )
+        heads // shared, attrs["is_causal"], attrs["window"], strides, offsets,
+        attrs["counted"], pool, attrs["page_size"],
+    )  # fmt: skip
 
 
 def without_mask(node: Node) -> Node:
-    """Return an attention of `attention_of` with the usual scale, and without a mask: attributes say what it said.
+    """Return an attention with the usual scale and without a mask: attributes replace the mask, as in `attention_of`.
 
-    One query sees all keys, as the last one of several does. Where a mask says how many keys each sequence has, their
-    number is an operand (rows that see none are zeros); keys and values that are gathered from pages are read there.
+    A single query sees all keys, as the last one of several queries does. If a mask says how many keys each sequence
+    has, that number becomes an operand, and rows that see no key are zeros. Keys and values that are gathered from
+    pages are read from the pages.
     """
     if node.op != ATTENTION or "window" in node.attributes:
         return node
     mask = node.arguments[3] if len(node.arguments) > 3 else None
     limit = lengths_of(node) if isinstance(mask, Node) else None
-    seen = _seen(node) if limit is None else (limit.is_causal, limit.window)
+    seen = _mask_pattern(node) if limit is None else (limit.is_causal, limit.window)
     if seen is None:
         return node
-    own, data = node.attributes, node.arguments[0]
-    usual = 1.0 / math.sqrt(own["dim"])
-    if not math.isclose(own["scale"], usual, rel_tol=2.0**-21):
-        data = elementwise("multiply", data, own["scale"] / usual)
-    is_causal = seen[0] or own["queries"] == 1
+    attrs, data = node.attributes, node.arguments[0]
+    usual = 1.0 / math.sqrt(attrs["dim"])
+    if not math.isclose(attrs["scale"], usual, rel_tol=2.0**-21):
+        data = elementwise("multiply", data, attrs["scale"] / usual)
+    is_causal = seen[0] or attrs["queries"] == 1
     pages = pages_of(node)
     keys = node.arguments[1:3] if pages is None else pages.pools
     table = () if pages is None else (pages.table,)
     lengths = () if limit is None else (limit.lengths,)
     return node.of(
-        (*map(stored, (data, *keys)), *table, *lengths), is_causal=is_causal, window=seen[1], visible=(), scale=usual,
-        page_size=0 if pages is None else pages.size, counted="" if limit is None else "lengths",
-        places=own["places"] if pages is None else (own["places"][0], *pages.places),
+        (*map(skip_widening, (data, *keys)), *table, *lengths), is_causal=is_causal, window=seen[1], visible=(),
+        scale=usual, page_size=0 if pages is None else pages.size, counted="" if limit is None else "lengths",
+        places=attrs["places"] if pages is None else (attrs["places"][0], *pages.places),
     )  # fmt: skip
 
 
-def _seen(node: Node) -> tuple[bool, int] | None:
-    """Return whether a mask is causal, and the keys that a query sees at most (0: all); None: it is another one."""
-    own = node.attributes
+def _mask_pattern(node: Node) -> tuple[bool, int] | None:
+    """Return whether a mask is causal and the most keys that a query sees (0: all), or None for any other mask."""
+    attrs = node.attributes
     if len(node.arguments) <= 3:
-        return None if own["visible"] else (False, 0)
-    mask, queries, keys = node.arguments[3], own["queries"], own["keys"]
+        return None if attrs["visible"] else (False, 0)
+    mask, queries, keys = node.arguments[3], attrs["queries"], attrs["keys"]
     if not isinstance(mask, Constant) or mask.array.size % (queries * keys) or keys < queries:
         return None
-    parts = mask.array.reshape(-1, queries, keys)  # the same for all sequences
+    parts = mask.array.reshape(-1, queries, keys)  # usable only if all sequences have the same mask
     seen = parts[0] == 0
     window = int(seen[-1].sum())
     last, key = np.arange(queries)[:, None] + (keys - queries), np.arange(keys)

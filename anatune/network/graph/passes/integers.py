@@ -1,9 +1,9 @@
-"""Quantised models: what moves 8-bit integers, and products of them with all that is fused into their stores.
+"""Quantised networks: data movement and products on 8-bit integers, with everything that is fused into the stores.
 
-Models say where numbers become integers and what computes with them as numbers: convert, compute, convert back.
-`integers_moved` lets conversions meet the products around what only moves elements; `with_integer_products` makes those
-products of integers. Conversions that are left are compiled with the operators around them. Results differ from the
-model's in exact arithmetic where a number lies as near as float32 rounds to the middle of two integers: by one.
+Networks convert integers to numbers, compute with the numbers, and convert the result back. `move_conversions` moves
+the conversions past operators that only move elements, up to the products. `fuse_integer_products` replaces those
+products by products of integers. The remaining conversions are compiled with the operators around them. A result
+differs by 1 from the exact one if a number is too close to the middle of two integers for float32.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from anatune.network.graph.nodes import (
 )
 from anatune.network.graph.operators import CONVOLUTION, CONVOLUTIONS, MATMUL, QUANTIZE, operator_of
 from anatune.network.graph.passes.scaling import channel_values
-from anatune.network.graph.passes.simplify import reshaped
+from anatune.network.graph.passes.simplify import reshape_value
 
-__all__ = ["MAXIMA", "MOVES", "integers_moved", "with_integer_products"]
+__all__ = ["MAXIMA", "MOVES", "fuse_integer_products", "move_conversions"]
 
 MOVES = ("broadcast_to", "flip", "permute_dims", "reshape", "strided_slice", "take")
-"""Operators that return elements of their first argument."""
+"""Operators that return elements of their first argument unchanged."""
 MAXIMA = ("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d")
 _LARGEST = 1 << 30
-"""Of a bias in sums of int32."""
+"""The largest absolute value of a bias that is added to sums of int32."""
 _ROUNDED = 2.0**-21
-"""Of a bias that was a whole number of units, times a scale in float32: how far from that it may be."""
+"""The relative error that the product of an integer bias with a float32 scale may have."""
 
 
-def integers_moved(graph: Graph) -> Graph:
-    """Return a graph in which integers become numbers as late, and numbers integers as early as can be.
+def move_conversions(graph: Graph) -> Graph:
+    """Return a graph in which integers are dequantised as late, and numbers are quantised as early as possible.
 
-    Moves, concatenations and largest elements are between them no longer: they have integers.
+    Data movement, concatenations and max pools between them then work on integers.
     """
     uses = graph.uses()
-    alone: set[Value] = set()  # new values that are read once
+    alone: set[Value] = set()  # new values with a single reader
 
-    def replace(own: Node, old: Node) -> Value:
-        made = _earlier(own, alone) if own.op == QUANTIZE else _later(own)
+    def replace(node: Node, old: Node) -> Value:
+        moved = _move_quantize(node, alone) if node.op == QUANTIZE else _move_dequantize(node)
         if uses[old] == 1:
-            alone.add(made)
-        return made
+            alone.add(moved)
+        return moved
 
     return rewritten_beside(graph, replace)
 
@@ -69,14 +69,14 @@ def _is_move(node: Node) -> bool:
     return node.op in MOVES or operator_of(node).is_reshape
 
 
-def _on(node: Node, value: Value) -> Node:
-    """Return an operator that moves elements on other data."""
+def _move_other(node: Node, value: Value) -> Node:
+    """Return a data movement applied to other data."""
     kind = tensor_type(node)._replace(dtype=tensor_type(value).dtype)
     return node.of((value, *node.arguments[1:]), kind)
 
 
-def _later(node: Node) -> Value:
-    """Return an operator on converted integers as the conversion of its result, where it only moves or compares."""
+def _move_dequantize(node: Node) -> Value:
+    """Return an operator on dequantised integers as the dequantised result of the operator on integers, if equal."""
     first = node.arguments[0] if node.arguments else None
     if node.op == ITEM and isinstance(first, Node) and first.op == "split":
         scale = scale_of(first.arguments[0])
@@ -102,18 +102,18 @@ def _later(node: Node) -> Value:
     assert isinstance(first, Node)
     data = first.arguments[0]
     if scale.is_one and (_is_move(node) or node.op in MAXIMA):
-        moved = computed(_on(node, data))
+        moved = computed(_move_other(node, data))
         return dequantized(moved, scale)
     if node.op == "permute_dims" and isinstance(data, Constant):
         rank = len(node.type.shape)
         axes = node.attributes["axes"]
-        turned = (one.transpose(axes) if one.ndim == rank else one for one in scale)
+        turned = (array.transpose(axes) if array.ndim == rank else array for array in scale)
         return dequantized(Constant(data.array.transpose(axes)), Scale(*turned))
     return node
 
 
-def _earlier(node: Node, alone: set[Value]) -> Value:
-    """Return a conversion to integers before what only moves elements, and none of what was integers of its scale."""
+def _move_quantize(node: Node, alone: set[Value]) -> Value:
+    """Return a quantisation moved before data movement, or removed if it inverts a dequantisation of the same scale."""
     scale, data = scale_of(node, QUANTIZE), node.arguments[0]
     assert scale is not None
     assert isinstance(node.type, TensorType)
@@ -127,10 +127,10 @@ def _earlier(node: Node, alone: set[Value]) -> Value:
         return node
 
     def before(value: Value) -> Value:
-        return _earlier(node.of((value, *node.arguments[1:]), TensorType(tensor_type(value).shape, dtype)), alone)
+        return _move_quantize(node.of((value, *node.arguments[1:]), TensorType(tensor_type(value).shape, dtype)), alone)
 
     if (_is_move(data) or data.op in MAXIMA) and not isinstance(data.arguments[0], Constant):
-        return _on(data, before(data.arguments[0]))
+        return _move_other(data, before(data.arguments[0]))
     if data.op == "concat" and isinstance(data.arguments[0], tuple):
         return data.of((tuple(before(part) for part in data.arguments[0]),), node.type)
     return node
@@ -139,18 +139,18 @@ def _earlier(node: Node, alone: set[Value]) -> Value:
 # ---- products ----
 
 
-class _Integers(NamedTuple):
-    """A product's operands, as integers without zero points of the second.
+class _IntegerOperands(NamedTuple):
+    """The operands of a product as integers, where the second operand has no zero points.
 
     Attributes
     ----------
     data : Value
     scale : Scale
-        Of data.
+        The scale of `data`.
     weight : Array
         int8.
     factors : Array
-        float64, scales of each output channel: data's times the weight's.
+        The scale of each output channel, float64: the scale of `data` times that of the weight.
     """
 
     data: Value
@@ -160,17 +160,17 @@ class _Integers(NamedTuple):
 
 
 @dataclass
-class _End:
-    """What follows a product, as far as it is fused.
+class _FusedSteps:
+    """The nodes after a product that are fused into it.
 
     Attributes
     ----------
     last : Node
-        The last node of it, of the old graph.
+        The last of these nodes, in the old graph.
     bias : ndarray, optional
     is_rectified : bool
     scale : Scale, optional
-        Of the integers that the result becomes, of `last`'s type.
+        The scale of the integers that the result is quantised to, of the type of `last`.
     """
 
     last: Node
@@ -180,16 +180,16 @@ class _End:
     nodes: list[Node] = field(default_factory=list)
 
 
-def with_integer_products(graph: Graph) -> Graph:
-    """Return a graph whose convolutions and matrix products of integers are anatune's, with what follows each.
+def fuse_integer_products(graph: Graph) -> Graph:
+    """Return a graph whose convolutions and matrix products of integers are anatune's, with the steps after each.
 
-    That is a bias, a rectifier (whose upper bound is the largest integer's), and the conversion of the result.
+    Fused steps are a bias, a rectifier (its upper bound is the largest integer), and the quantisation of the result.
     """
     readers = graph.only_readers()
-    ends: dict[Value, tuple[Node, _End]] = {}
+    ends: dict[Value, tuple[Node, _FusedSteps]] = {}
     for node in graph.nodes():
-        if _takes(node):
-            end = _end_of(node, readers)
+        if _is_integer_product(node):
+            end = _find_end(node, readers)
             ends[end.last] = node, end
     new: dict[Value, Value] = {}
 
@@ -197,21 +197,21 @@ def with_integer_products(graph: Graph) -> Graph:
         if old not in ends:
             return node
         product, end = ends[old]
-        own = new[product] if end.nodes else node
-        assert isinstance(own, Node)
-        found = _product(own, end)
-        return node if found is None else reshaped(found, tensor_type(node).shape)
+        anchor = new[product] if end.nodes else node
+        assert isinstance(anchor, Node)
+        integer_product = _product(anchor, end)
+        return node if integer_product is None else reshape_value(integer_product, tensor_type(node).shape)
 
     return rewritten_beside(graph, replace, new)
 
 
-def _takes(node: Node) -> bool:
-    """Whether a node is a product of converted integers with integers that are known."""
+def _is_integer_product(node: Node) -> bool:
+    """Return whether a node is a product of dequantised integers with constant integers."""
     if node.op not in CONVOLUTIONS and node.op != "matmul":
         return False
     data, weight = node.arguments
-    scale, own = scale_of(data), scale_of(weight)
-    if scale is None or own is None or not scale.is_one or not isinstance(weight.arguments[0], Constant):
+    scale, weight_scale = scale_of(data), scale_of(weight)
+    if scale is None or weight_scale is None or not scale.is_one or not isinstance(weight.arguments[0], Constant):
         return False
     if tensor_type(data.arguments[0]).dtype not in BYTE_DTYPES:
         return False
@@ -224,20 +224,20 @@ def _channel_axis(node: Node, shape: tuple[int, ...]) -> int:
     return 1 if node.op in CONVOLUTIONS else len(shape) - 1
 
 
-def _end_of(node: Node, readers: Mapping[Value, Node]) -> _End:
-    """Return what is fused behind a product: up to a conversion to integers, or, without one, a bias and rectifier."""
+def _find_end(node: Node, readers: Mapping[Value, Node]) -> _FusedSteps:
+    """Return the steps that are fused into a product: up to a quantisation, or else only a bias and a rectifier."""
     size = tensor_type(node).shape[_channel_axis(node, tensor_type(node).shape)]
-    end = plain = _End(node)
+    end = unquantised = _FusedSteps(node)
     upper = math.inf
     while (user := readers.get(end.last)) is not None:
         if not isinstance(user.type, TensorType):
             break
-        following = _End(user, end.bias, end.is_rectified, None, [*end.nodes, user])
+        following = _FusedSteps(user, end.bias, end.is_rectified, None, [*end.nodes, user])
         shape = user.type.shape
         is_bounded = end.is_rectified or upper < math.inf
         if user.op == "add" and user.type == end.last.type and end.bias is None and not is_bounded:
             other = user.arguments[user.arguments[0] is end.last]
-            following.bias = _known_values(other, shape, _channel_axis(node, shape))
+            following.bias = _constant_channel_values(other, shape, _channel_axis(node, shape))
             if following.bias is None:
                 break
         elif user.op == "reshape" and node.op == "matmul" and shape[-1:] == (size,):
@@ -259,24 +259,24 @@ def _end_of(node: Node, readers: Mapping[Value, Node]) -> _End:
             break
         end = following
         if upper == math.inf and user.op != "reshape":
-            plain = end
-    return plain
+            unquantised = end
+    return unquantised
 
 
-def _known_values(value: Argument, shape: tuple[int, ...], axis: int) -> Array | None:
-    """Return `channel_values` of a constant, of a converted one, too."""
-    known = computed(value) if isinstance(value, Node) else value
-    return channel_values(known, shape, axis)
+def _constant_channel_values(value: Argument, shape: tuple[int, ...], axis: int) -> Array | None:
+    """Return `channel_values` of a constant, which may be dequantised."""
+    constant = computed(value) if isinstance(value, Node) else value
+    return channel_values(constant, shape, axis)
 
 
 def _bounds(node: Node) -> tuple[float, float] | None:
-    """Return what a node bounds its first argument by; None: it is something else."""
+    """Return the bounds that a node clips its first argument to, or None if it does something else."""
     if node.op in ("nn.relu", "nn.relu6"):
         return 0.0, 6.0 if node.op == "nn.relu6" else math.inf
     if node.op not in ("maximum", "minimum", "clip"):
         return None
-    numbers = [_number(one) for one in node.arguments[1:]]
-    if any(one is None for one in numbers):
+    numbers = [_number(argument) for argument in node.arguments[1:]]
+    if any(argument is None for argument in numbers):
         return None
     ends = {"maximum": (*numbers, math.inf), "minimum": (-math.inf, *numbers)}
     low, high = ends.get(node.op, tuple(numbers))
@@ -293,30 +293,30 @@ def _number(argument: Argument) -> float | None:
     return None
 
 
-def _operands(node: Node) -> _Integers | None:
-    """Return a product's operands; None: the weights have zero points that int8 has no room for."""
+def _operands(node: Node) -> _IntegerOperands | None:
+    """Return a product's operands, or None if the weights minus their zero points do not fit into int8."""
     data, weight = node.arguments
-    scale, own = scale_of(data), scale_of(weight)
+    scale, weight_scale = scale_of(data), scale_of(weight)
     assert scale is not None
-    assert own is not None
-    whole = weight.arguments[0].array.astype(np.int32) - own.zero
-    if whole.size and not -128 <= whole.min() <= whole.max() <= 127:
+    assert weight_scale is not None
+    integer_weight = weight.arguments[0].array.astype(np.int32) - weight_scale.zero
+    if integer_weight.size and not -128 <= integer_weight.min() <= integer_weight.max() <= 127:
         return None
     axis = 0 if node.op in CONVOLUTIONS else 1
-    factors = channel_values(Constant(own.scale), whole.shape, axis)
+    factors = channel_values(Constant(weight_scale.scale), integer_weight.shape, axis)
     if factors is None:
         return None
     product = factors.astype(np.float64) * float(scale.scale.reshape(()))
-    return _Integers(data.arguments[0], scale, whole.astype(np.int8), product)
+    return _IntegerOperands(data.arguments[0], scale, integer_weight.astype(np.int8), product)
 
 
-def _product(node: Node, end: _End) -> Node | None:
-    """Return anatune's product of integers, its result as the kernel has it; None: it stays one of numbers."""
-    found = _operands(node)
-    if found is None:
+def _product(node: Node, end: _FusedSteps) -> Node | None:
+    """Return anatune's integer product with the shape of its kernel, or None if it cannot be computed in integers."""
+    integers = _operands(node)
+    if integers is None:
         return None
-    data, weight = found.data, found.weight
-    kind, zero = tensor_type(node), int(found.scale.zero.reshape(()))
+    data, weight = integers.data, integers.weight
+    kind, zero = tensor_type(node), int(integers.scale.zero.reshape(()))
     attributes: dict[str, object] = {}
     if node.op in CONVOLUTIONS:
         names = ("strides", "padding", "dilation", "groups")
@@ -324,19 +324,19 @@ def _product(node: Node, end: _End) -> Node | None:
         is_padded = any(node.attributes["padding"])
         sums = weight.astype(np.int64).sum(axis=tuple(range(1, weight.ndim)))
     else:
-        data = reshaped(data, (math.prod(kind.shape[:-1]), weight.shape[0]))
+        data = reshape_value(data, (math.prod(kind.shape[:-1]), weight.shape[0]))
         kind = TensorType(tensor_type(data).shape[:1] + weight.shape[1:], kind.dtype)
         is_padded, sums = False, weight.astype(np.int64).sum(axis=0)
-    # Around the image a zero point is what the padding holds; else it is a part of the bias.
-    inner = np.zeros(len(found.factors)) if is_padded else -float(zero) * sums
+    # With padding the zero point fills the border of the image; else its contribution is a part of the bias.
+    inner = np.zeros(len(integers.factors)) if is_padded else -float(zero) * sums
     if is_padded and zero:
         attributes["input_zero_point"] = zero
-    with np.errstate(all="ignore"):  # what a bias over a tiny scale leaves is too large
-        steps, operands = _steps(end, found.factors, inner)
-        # In float32 the zero point's part would leave digits of the bias, which numbers keep.
+    with np.errstate(all="ignore"):  # a bias divided by a tiny scale overflows and is rejected below
+        steps, operands = _steps(end, integers.factors, inner)
+        # In float32 the contribution of the zero point would cost digits of the bias, so the kernel subtracts it.
         if inner.any() and steps[:2] == ("scale", "bias") and end.scale is None:
             attributes["input_zero_point"] = zero
-            steps, operands = _steps(end, found.factors, np.zeros_like(inner))
+            steps, operands = _steps(end, integers.factors, np.zeros_like(inner))
     if any(one.dtype == np.float64 for one in operands):
         return None
     operator = CONVOLUTION if node.op in CONVOLUTIONS else MATMUL
@@ -348,13 +348,13 @@ def _product(node: Node, end: _End) -> Node | None:
     return Node(operator, (data, *map(Constant, (weight, *operands))), kind._replace(dtype=dtype), attributes)
 
 
-def _steps(end: _End, factors: Array, inner: Array) -> tuple[tuple[str, ...], list[Array]]:
-    """Return the steps behind sums of integers, and their operands; one of float64 has no place in int32.
+def _steps(end: _FusedSteps, factors: Array, inner: Array) -> tuple[tuple[str, ...], list[Array]]:
+    """Return the steps after sums of integers and their operands; a float64 operand does not fit into int32.
 
     Parameters
     ----------
     factors, inner : ndarray
-        Of each channel: what a sum is multiplied by, and what is added to it.
+        The factor and the integer term of each channel.
     """
     bias = np.zeros(len(factors)) if end.bias is None else end.bias.astype(np.float64)
     whole = np.rint(bias / factors)
@@ -365,7 +365,7 @@ def _steps(end: _End, factors: Array, inner: Array) -> tuple[tuple[str, ...], li
     total = inner + whole
     steps: list[str] = []
     operands: list[Array] = []
-    # What a product becomes is at least the zero point, which may be the least integer there is.
+    # The quantised result is at least the zero point. If that is the least integer, a rectifier changes nothing.
     is_free = end.scale is not None and end.scale.zero.reshape(()) == INTEGER_RANGE[tensor_type(end.last).dtype][0]
     rectifier = ["relu"] * (end.is_rectified and not is_free)
     if not is_whole:

@@ -1,9 +1,9 @@
-"""In which order the dimensions of activations lie: channels first, as models say, last, or in blocks.
+"""The order of the dimensions of activations: channels first, as in the network, channels last, or blocks of channels.
 
-A choice says for each node in which order it reads and writes; `laid_out` puts it into the graph: weights are turned,
-attributes changed, and transposes stand only where a reader wants another order than the writer left. Which operators
-can have another order is in their table (`graph.operators`), what it changes in `_FAMILIES`; everything else keeps the
-order of the model. Which choice is the fastest is asked elsewhere (`anatune.network.compiling.layouts`).
+A choice gives the order in which each node reads and writes. `laid_out` applies a choice to the graph: it transposes
+weights, changes attributes, and inserts a transpose where a reader needs another order than its operand has. The table
+of operators (`graph.operators`) says which operators can have another order, and `_FAMILIES` how this changes them. All
+other operators keep the order of the network. `anatune.network.compiling.layouts` looks for the fastest choice.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from anatune.network.graph.nodes import (
     values_in,
 )
 from anatune.network.graph.operators import CONVOLUTION, operator_of
-from anatune.network.graph.orders import IMAGE_RANKS, block_of, image_sizes, typed_in
-from anatune.network.graph.passes.simplify import permuted, reshaped
+from anatune.network.graph.orders import IMAGE_RANKS, block_size, image_sizes, reorder_type
+from anatune.network.graph.passes.simplify import permuted, reshape_value
 from anatune.network.graph.products import is_depthwise
 
 __all__ = [
@@ -48,22 +48,22 @@ __all__ = [
 
 
 class Form(NamedTuple):
-    """In which orders a node reads its data and writes its result; they differ for convolutions only."""
+    """The orders in which a node reads its data and writes its result; they differ for convolutions only."""
 
     read: Order
     written: Order
 
 
 Choice = Mapping[Value, Form]
-"""Node -> its form; nodes that are missing have the model's order."""
+"""Node -> its form; missing nodes have the order of the network."""
 
 AS_IT_IS = Form(CHANNELS_FIRST, CHANNELS_FIRST)
 
 
 def everywhere(graph: Graph, order: Order = CHANNELS_LAST) -> dict[Value, Form]:
-    """Return the choice of one order wherever an operator can have it: no transposes between convolutions.
+    """Return the choice in which every operator that can have an order has it.
 
-    Operators that can have any order follow what they read, so that none is asked for where there is no convolution.
+    Operators that can have any order follow their operands, so that networks without convolutions are left unchanged.
     """
     chosen: dict[Value, Form] = {}
     for node in graph.nodes():
@@ -72,14 +72,14 @@ def everywhere(graph: Graph, order: Order = CHANNELS_LAST) -> dict[Value, Form]:
             chosen[node] = next((form for form in options if can_have(node, form)), AS_IT_IS)
         elif can_have(node, Form(order, order)):
             read = [value for value in values_in(node.arguments) if isinstance(value, Node)]
-            same = [value for value in read if _rank(value) == _rank(node)] or read
-            if any(chosen.get(value, AS_IT_IS).written == order for value in same):
+            same_rank = [value for value in read if _rank(value) == _rank(node)] or read
+            if any(chosen.get(value, AS_IT_IS).written == order for value in same_rank):
                 chosen[node] = Form(order, order)
     return chosen
 
 
 def can_have(node: Node, form: Form) -> bool:
-    """Whether a node has a form; blocks must divide the channels of all that lies in them."""
+    """Return whether a node can have a form; blocks have to divide the channels of all tensors in that order."""
     if form == AS_IT_IS:
         return True
     family = _FAMILIES.get(operator_of(node).layout)
@@ -91,18 +91,18 @@ def can_have(node: Node, form: Form) -> bool:
 
 
 def has_any_order(node: Node) -> bool:
-    """Whether a node is as fast in any order: pools have kernels of their own for one, with the channels last."""
+    """Return whether a node is equally fast in any order; pools are not, as only some orders have kernels."""
     family = _FAMILIES.get(operator_of(node).layout)
     return family is not None and family.is_as_fast
 
 
 def result_order(node: Node, form: Form) -> Order:
-    """Return the order of a node's result; without its spatial dimensions a tensor has the model's."""
+    """Return the order of a node's result; a tensor without spatial dimensions has the order of the network."""
     return form.written if _rank(node) == _read_rank(node) else CHANNELS_FIRST
 
 
 def ordered_operands(node: Node, form: Form) -> list[tuple[Value, Order]]:
-    """Return the values that a node reads in an order of its form; whatever else it reads has the model's."""
+    """Return the operands of a node that have an order of its form; others have the order of the network."""
     rank = _read_rank(node)
     if node.op == CONVOLUTION:
         data, _, *operands = node.arguments
@@ -112,46 +112,46 @@ def ordered_operands(node: Node, form: Form) -> list[tuple[Value, Order]]:
 
 def laid_out(graph: Graph, choice: Choice) -> Graph:
     """Return the graph with activations in the chosen orders."""
-    made: dict[Value, Value] = {}
-    """By the old value: the new one, in the order that `order_of` says."""
+    replacements: dict[Value, Value] = {}
+    """Value of the old graph -> new value, in the order given by `order_of`."""
     order_of: dict[Value, Order] = {}
-    turned: dict[tuple[Value, Order], Value] = {}
+    transposed: dict[tuple[Value, Order], Value] = {}
 
-    def wanted(value: Value, order: Order) -> Value:
-        """Return a value of the old graph in an order; each is turned at most once."""
-        now, before = made.get(value, value), order_of.get(value, CHANNELS_FIRST)
+    def in_order(value: Value, order: Order) -> Value:
+        """Return a value of the old graph in an order; each value is transposed at most once."""
+        now, before = replacements.get(value, value), order_of.get(value, CHANNELS_FIRST)
         if before == order or not isinstance(value.type, TensorType):
             return now
         key = (value, order)
-        if key not in turned:
-            turned[key] = reordered(now, before, order)
-        return turned[key]
+        if key not in transposed:
+            transposed[key] = reorder(now, before, order)
+        return transposed[key]
 
     def operand(value: Argument, order: Order, rank: int) -> Argument:
-        """Return an operand beside data of a rank that lies in an order."""
+        """Return an operand of a node whose data has a rank and an order."""
         if not isinstance(value, Value):
             return value
-        if order != CHANNELS_FIRST and 0 < _rank(value) < rank:  # broadcast: missing dimensions are the first ones
+        if order != CHANNELS_FIRST and 0 < _rank(value) < rank:  # broadcasting adds the missing dimensions in front
             shape = tensor_type(value).shape
-            whole = reshaped(wanted(value, CHANNELS_FIRST), (1,) * (rank - len(shape)) + shape)
-            return reordered(whole, CHANNELS_FIRST, order)
-        return wanted(value, order if _rank(value) == rank else CHANNELS_FIRST)
+            whole = reshape_value(in_order(value, CHANNELS_FIRST), (1,) * (rank - len(shape)) + shape)
+            return reorder(whole, CHANNELS_FIRST, order)
+        return in_order(value, order if _rank(value) == rank else CHANNELS_FIRST)
 
     for node in graph.nodes():
         form = choice.get(node, AS_IT_IS)
         if form == AS_IT_IS:
-            made[node] = node.of(mapped(node.arguments, lambda value: operand(value, CHANNELS_FIRST, 0)))
+            replacements[node] = node.of(mapped(node.arguments, lambda value: operand(value, CHANNELS_FIRST, 0)))
             continue
         rank = _read_rank(node)
         if node.op == CONVOLUTION:
             data, weight, *others = node.arguments
-            steps = (wanted(value, form.written if _rank(value) == rank else CHANNELS_FIRST) for value in others)
-            arguments = (wanted(data, form.read), weight, *steps)
+            steps = (in_order(value, form.written if _rank(value) == rank else CHANNELS_FIRST) for value in others)
+            arguments = (in_order(data, form.read), weight, *steps)
         else:
             arguments = mapped(node.arguments, functools.partial(operand, order=form.read, rank=rank))
-        made[node] = _FAMILIES[operator_of(node).layout].in_form(node, arguments, form)
+        replacements[node] = _FAMILIES[operator_of(node).layout].in_form(node, arguments, form)
         order_of[node] = result_order(node, form)
-    outputs = tuple(wanted(value, CHANNELS_FIRST) for value in graph.outputs)
+    outputs = tuple(in_order(value, CHANNELS_FIRST) for value in graph.outputs)
     return Graph(graph.inputs, outputs, is_tuple=graph.is_tuple)
 
 
@@ -163,7 +163,7 @@ def _read_rank(node: Node) -> int:
     return max((_rank(value) for value in values_in(node.arguments)), default=0)
 
 
-def _convolution_can(node: Node, form: Form) -> bool:
+def _convolution_can_have(node: Node, form: Form) -> bool:
     groups = node.attributes["groups"]
     channels = [tensor_type(value).shape[1] for value in (node.arguments[0], node)]
     parts = [1 if is_depthwise(node) else groups] * 2
@@ -176,7 +176,7 @@ def _convolution_can(node: Node, form: Form) -> bool:
 
 
 def _has_blocks(node: Node, order: Order) -> bool:
-    """Whether blocks divide the channels of a node's result and of what it reads; one channel is broadcast."""
+    """Return whether blocks divide the channels of a node's result and operands; a single channel broadcasts."""
     if not order.block:
         return True
     rank = _read_rank(node)
@@ -191,8 +191,8 @@ def _axes(node: Node) -> list[int]:
     return [axis % rank for axis in (range(rank) if axes is None else axes)]
 
 
-def _moved(axis: int, rank: int, order: Order) -> int:
-    """Return where a dimension lies in an order; of channels in blocks, the blocks."""
+def _axis_in_order(axis: int, rank: int, order: Order) -> int:
+    """Return the position of a dimension in an order; for blocked channels, that of the blocks."""
     axis %= rank
     if not order.is_last or axis == 0:
         return axis
@@ -204,40 +204,40 @@ def _convolution(node: Node, arguments: tuple[Argument, ...], form: Form) -> Nod
     steps = [step for step in node.attributes["epilogue"] if STEP_OPERANDS[step]]
     block = form.written.block
     others = [
-        reshaped(one, (tensor_type(one).shape[0] // block, block)) if step != "add" and block else one
-        for step, one in zip(steps, operands, strict=True)
+        reshape_value(operand, (tensor_type(operand).shape[0] // block, block)) if step != "add" and block else operand
+        for step, operand in zip(steps, operands, strict=True)
     ]
-    turned = _weight(weight, form, depthwise=is_depthwise(node))
+    transposed_weight = _weight_in_form(weight, form, depthwise=is_depthwise(node))
     word = layout_word(form.read, form.written, _rank(node) - 2)
-    return _elementwise(node, (data, turned, *others), form, layout=word)
+    return _elementwise(node, (data, transposed_weight, *others), form, layout=word)
 
 
-def _weight(weight: Value, form: Form, *, depthwise: bool) -> Value:
-    """Return a weight [k, c, ...] as the form's workload has it (see `core.workload.operators.convolution`)."""
+def _weight_in_form(weight: Value, form: Form, *, depthwise: bool) -> Value:
+    """Return a weight [k, c, ...] in the layout of the form's workload (see `core.workload.operators.convolution`)."""
     outputs, inputs, *taps = tensor_type(weight).shape
-    own, into = form.written.block or 1, 1 if depthwise else form.read.block or 1
-    split = reshaped(weight, (outputs // own, own, inputs // into, into, *taps))
+    output_block, input_block = form.written.block or 1, 1 if depthwise else form.read.block or 1
+    split = reshape_value(weight, (outputs // output_block, output_block, inputs // input_block, input_block, *taps))
     image = range(4, 4 + len(taps))
     if form.written.is_last:
-        turned = permuted_value(split, (*image, 2, 3, 0, 1))
-        channels = (inputs // into, into) if into > 1 else (inputs,)
-        return reshaped(turned, (*taps, *channels, outputs))
-    turned = permuted_value(split, (0, 2, *image, 3, 1))
-    inner = ((into,) if into > 1 else ()) + ((own,) if own > 1 else ())
-    return reshaped(turned, (outputs // own, inputs // into, *taps, *inner))
+        transposed = permute_view(split, (*image, 2, 3, 0, 1))
+        channels = (inputs // input_block, input_block) if input_block > 1 else (inputs,)
+        return reshape_value(transposed, (*taps, *channels, outputs))
+    transposed = permute_view(split, (0, 2, *image, 3, 1))
+    inner = ((input_block,) if input_block > 1 else ()) + ((output_block,) if output_block > 1 else ())
+    return reshape_value(transposed, (outputs // output_block, inputs // input_block, *taps, *inner))
 
 
-def _keeps_shape(node: Node, form: Form) -> bool:
-    shape = tensor_type(node).shape
-    return _rank(node) == _read_rank(node) and any(tensor_type(one).shape == shape for one in values_in(node.arguments))
+def _elementwise_can_have(node: Node, form: Form) -> bool:
+    shapes = [tensor_type(value).shape for value in values_in(node.arguments)]
+    return _rank(node) == _read_rank(node) and tensor_type(node).shape in shapes
 
 
-def _elementwise(node: Node, arguments: tuple[Argument, ...], form: Form, **changed: object) -> Node:
-    """Return the operator on arguments in a form's orders; its result has the form's, too."""
-    return node.of(arguments, typed_in(tensor_type(node), form.written), **changed)
+def _elementwise(node: Node, arguments: tuple[Argument, ...], form: Form, **attributes: object) -> Node:
+    """Return the operator on arguments in a form's orders, with its result in the form's order."""
+    return node.of(arguments, reorder_type(tensor_type(node), form.written), **attributes)
 
 
-def _is_plain_pool(node: Node, form: Form) -> bool:
+def _pool_can_have(node: Node, form: Form) -> bool:
     return bool(node.attributes["layout"] == CHANNELS_FIRST.word(_rank(node) - 2))
 
 
@@ -247,11 +247,11 @@ def _pool(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
 
 
 def _concat(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
-    return _elementwise(node, arguments, form, axis=_moved(node.attributes["axis"], _rank(node), form.written))
+    return _elementwise(node, arguments, form, axis=_axis_in_order(node.attributes["axis"], _rank(node), form.written))
 
 
-def _leaves_an_order(node: Node, form: Form) -> bool:
-    """Whether a reduction is of the image alone, or its result has an order: without the image a tensor has none."""
+def _reduction_can_have(node: Node, form: Form) -> bool:
+    """Return whether a reduction keeps its dimensions or reduces exactly the image, and does not split blocks."""
     axes, image = sorted(_axes(node)), list(range(2, _read_rank(node)))
     if form.read.block and not set(axes) <= set(image):
         return False
@@ -260,27 +260,27 @@ def _leaves_an_order(node: Node, form: Form) -> bool:
 
 def _reduction(node: Node, arguments: tuple[Argument, ...], form: Form) -> Value:
     rank, order = _read_rank(node), form.written
-    axes = tuple(sorted(_moved(axis, rank, order) for axis in _axes(node)))
-    made = _elementwise(node, arguments, form, axis=axes)
+    axes = tuple(sorted(_axis_in_order(axis, rank, order) for axis in _axes(node)))
+    reduction = _elementwise(node, arguments, form, axis=axes)
     if node.attributes["keepdims"]:
-        return made
+        return reduction
     shape, dtype = tensor_type(node)
     kind = TensorType((shape[0], shape[1] // order.block, order.block) if order.block else shape, dtype)
-    return reshaped(made.of(arguments, kind), shape)
+    return reshape_value(reduction.of(arguments, kind), shape)
 
 
 class _Family(NamedTuple):
-    """Operators that have other orders in the same way.
+    """Operators that change in the same way when the order of dimensions changes.
 
     Attributes
     ----------
     can_have : callable
-        Whether a node of them has a form that is not the model's.
+        Whether a node of the family can have a form other than that of the network.
     in_form : callable
-        A node, its arguments in the form's orders, the form -> the same in this form. The result has its order, too, if
-        it has the rank of what is read.
+        Takes a node, its arguments in the form's orders, and the form; returns the node in this form. The result has
+        the form's order if its rank is that of the operands.
     is_as_fast : bool
-        Whether they are as fast in any order.
+        Whether the operators are equally fast in any order.
     """
 
     can_have: Callable[[Node, Form], bool]
@@ -290,53 +290,53 @@ class _Family(NamedTuple):
 
 _FAMILIES = {
     "concat": _Family(lambda node, form: True, _concat),
-    "convolution": _Family(_convolution_can, _convolution, is_as_fast=False),
-    "elementwise": _Family(_keeps_shape, _elementwise),
-    "pool": _Family(_is_plain_pool, _pool, is_as_fast=False),
-    "reduction": _Family(_leaves_an_order, _reduction),
+    "convolution": _Family(_convolution_can_have, _convolution, is_as_fast=False),
+    "elementwise": _Family(_elementwise_can_have, _elementwise),
+    "pool": _Family(_pool_can_have, _pool, is_as_fast=False),
+    "reduction": _Family(_reduction_can_have, _reduction),
 }
-"""By `Operator.layout`."""
+"""`Operator.layout` -> the family."""
 
 
-def permuted_value(value: Value, axes: tuple[int, ...]) -> Value:
-    """Return a value with its dimensions in another order; a constant's is a view, not a copy."""
+def permute_view(value: Value, axes: tuple[int, ...]) -> Value:
+    """Return a value with its dimensions in another order; for a constant the result is a view, not a copy."""
     if isinstance(value, Constant):
         return Constant(np.transpose(value.array, axes))
     return permuted(value, axes)
 
 
-def reordered(value: Value, before: Order, after: Order) -> Value:
-    """Return a value that lies in the order `before` in the order `after`: itself, a constant, or one transpose.
+def reorder(value: Value, before: Order, after: Order) -> Value:
+    """Return a value in the order `after` that has the order `before`: itself, a constant, or one transpose.
 
-    Blocks of another length take two transposes.
+    A change between blocks of different sizes takes two transposes.
     """
     if before == after:
         return value
     if before.block and after.block:
-        return reordered(reordered(value, before, CHANNELS_FIRST), CHANNELS_FIRST, after)
-    plain = TensorType(image_sizes(tensor_type(value), before), tensor_type(value).dtype)
-    batch, channels, *image = plain.shape
-    block = block_of(channels, before if before.block else after)
-    sizes = {"n": batch, "c": channels // block, "b": block} | {str(at): size for at, size in enumerate(image)}
-    names, wanted = (
-        [name for name in _names(order, len(image)) if name != "b" or block > 1] for order in (before, after)
+        return reorder(reorder(value, before, CHANNELS_FIRST), CHANNELS_FIRST, after)
+    first_type = TensorType(image_sizes(tensor_type(value), before), tensor_type(value).dtype)
+    batch, channels, *image = first_type.shape
+    block = block_size(channels, before if before.block else after)
+    sizes = {"n": batch, "c": channels // block, "b": block} | {str(d): size for d, size in enumerate(image)}
+    names, new_names = (
+        [name for name in _dimension_names(order, len(image)) if name != "b" or block > 1] for order in (before, after)
     )
-    split = reshaped(value, tuple(sizes[name] for name in names))
-    turned = permuted_value(split, tuple(names.index(name) for name in wanted))
-    return reshaped(turned, typed_in(plain, after).shape)
+    split = reshape_value(value, tuple(sizes[name] for name in names))
+    turned = permute_view(split, tuple(names.index(name) for name in new_names))
+    return reshape_value(turned, reorder_type(first_type, after).shape)
 
 
 def reordered_in_place(kind: TensorType, before: Order, after: Order) -> bool:
-    """Whether nothing moves in memory when a tensor, of a type with its channels first, goes to another order."""
-    made = reordered(Input("", typed_in(kind, before)), before, after)
-    while isinstance(made, Node) and made.op == "reshape":
-        made = made.arguments[0]
-    return isinstance(made, Input)
+    """Return whether reordering a tensor moves nothing in memory; `kind` is its type with channels first."""
+    moved = reorder(Input("", reorder_type(kind, before)), before, after)
+    while isinstance(moved, Node) and moved.op == "reshape":
+        moved = moved.arguments[0]
+    return isinstance(moved, Input)
 
 
-def _names(order: Order, num_dimensions: int) -> list[str]:
-    """Return the dimensions with blocks of channels (c) and channels of a block (b) apart."""
-    image = [str(at) for at in range(num_dimensions)]
+def _dimension_names(order: Order, num_dimensions: int) -> list[str]:
+    """Return the names of the dimensions in memory; channels are split into blocks (c) and channels of a block (b)."""
+    image = [str(axis) for axis in range(num_dimensions)]
     if order.is_last:
         return ["n", *image, "c", "b"]
     return ["n", "c", *image, "b"] if order.block else ["n", "c", "b", *image]

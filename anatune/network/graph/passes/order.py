@@ -1,98 +1,98 @@
-"""The passes over every model, in order.
+"""The lists of passes that every network goes through, in order.
 
-A pass is a function from graph to graph; its name and the first line of its docstring say what it does. Not in these
-lists are `pools.with_partial_means` and `precision.widened`, for what a PyTorch or ONNX model says (`Imported.graph`),
-and those that take a decision besides, which compiling makes: `layouts.laid_out` the orders of activations,
-`attention.with_attention` which attentions pay as kernels, `precision.marked` and `stored` what has 16 bits,
-`few_bits.with_byte_weights` whether there are kernels for it, `quantising.with_conversions` the scales of activations.
+A pass is a function from graph to graph. Its name and the first line of its docstring say what it does. These lists
+leave out two groups of passes: `pools.with_partial_means` and `precision.widened`, which depend on the PyTorch or ONNX
+model (`Imported.graph`), and passes that need a decision of the compiler. These are `layouts.laid_out` (orders of
+activations), `attention.with_attention` (attentions for which a kernel pays), `precision.marked` and `stored` (values
+of 16 bits), `few_bits.with_byte_weights` (which kernels exist) and `quantising.with_conversions` (scales).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anatune.network.graph.experts.passes import with_experts, with_gates, with_rounds, with_terms, without_groups
+from anatune.network.graph.experts.passes import expand_groups, expand_sums, fuse_gates, unsort_experts, with_rounds
 from anatune.network.graph.integers.few_bits import unpacked_products
 from anatune.network.graph.nodes import Graph
 from anatune.network.graph.operators import DEQUANTIZE, QUANTIZE
-from anatune.network.graph.passes.activations import with_activations
-from anatune.network.graph.passes.integers import integers_moved, with_integer_products
-from anatune.network.graph.passes.pools import pools_last
-from anatune.network.graph.passes.products import with_products
-from anatune.network.graph.passes.recurrent import with_recurrences, without_recurrences
-from anatune.network.graph.passes.rows import with_checked_divisors, with_concatenations, with_rows, with_scatters
-from anatune.network.graph.passes.scaling import scalars_last, without_batch_norms, without_scales
+from anatune.network.graph.passes.activations import fuse_activations
+from anatune.network.graph.passes.integers import fuse_integer_products, move_conversions
+from anatune.network.graph.passes.pools import move_pools_last
+from anatune.network.graph.passes.products import fuse_products
+from anatune.network.graph.passes.recurrent import block_recurrent_weights, unroll_recurrent_layers
+from anatune.network.graph.passes.rows import fuse_rows, lower_concatenations, with_checked_divisors, with_scatters
+from anatune.network.graph.passes.scaling import fold_batch_norms, fold_scales, move_scalars_last
 from anatune.network.graph.passes.simplify import simplified
-from anatune.network.graph.passes.tables import with_tables
-from anatune.network.graph.passes.windows import with_means, with_windows
+from anatune.network.graph.passes.tables import replace_by_tables
+from anatune.network.graph.passes.windows import lower_windows, replace_global_pools
 
-__all__ = ["CPU", "CPU_KERNELS", "GPU", "MATRIX_UNITS", "WEIGHTS", "Pass", "after", "with_integers"]
+__all__ = ["CPU", "CPU_KERNELS", "GPU", "MATRIX_UNITS", "WEIGHTS", "Pass", "after", "fuse_integers"]
 
 Pass = Callable[[Graph], Graph]
 
 WEIGHTS: tuple[Pass, ...] = (
-    without_groups,
+    expand_groups,
     simplified,
-    without_batch_norms,
+    fold_batch_norms,
     simplified,
-    with_activations,
-    scalars_last,
+    fuse_activations,
+    move_scalars_last,
     simplified,
-    without_scales,
+    fold_scales,
     simplified,
 )
-"""Of every model: what is known becomes a part of weights."""
-_INTEGERS: tuple[Pass, ...] = (integers_moved, with_activations, with_integer_products, simplified, with_tables)
+"""The passes for every network; they fold constants into weights."""
+_INTEGERS: tuple[Pass, ...] = (move_conversions, fuse_activations, fuse_integer_products, simplified, replace_by_tables)
 
 
 def after(passes: Sequence[Pass], graph: Graph) -> Graph:
-    """Return what passes make of a graph, one after the other."""
+    """Return the result of passes that are applied to a graph one after the other."""
     for change in passes:
         graph = change(graph)
     return graph
 
 
-def with_integers(graph: Graph) -> Graph:
-    """Return a graph whose products, moves and functions of converted 8-bit integers are those of integers."""
+def fuse_integers(graph: Graph) -> Graph:
+    """Return a graph in which products, data movement and functions of dequantised 8-bit integers use integers."""
     is_quantised = any(node.op in (QUANTIZE, DEQUANTIZE) for node in graph.nodes())
     return after(_INTEGERS, graph) if is_quantised else graph
 
 
 CPU: tuple[Pass, ...] = (
-    with_recurrences,
-    with_integers,
+    block_recurrent_weights,
+    fuse_integers,
     *WEIGHTS,
-    with_rows,
-    pools_last,
+    fuse_rows,
+    move_pools_last,
     simplified,
-    with_products,
+    fuse_products,
 )
-"""Of a model for a CPU as it was imported: what comes out has its activations as the model has them. Their orders are
-chosen next."""
+"""The passes for an imported network on a CPU. The result has activations in the order of the network. The compiler
+chooses their orders next."""
 CPU_KERNELS: tuple[Pass, ...] = (
-    with_means,
-    with_windows,
+    replace_global_pools,
+    lower_windows,
     simplified,
-    with_concatenations,
+    lower_concatenations,
     with_scatters,
     simplified,
     with_checked_divisors,
 )
-"""Of a model for a CPU whose activations lie in the chosen orders. Attentions are chosen next."""
-GPU: tuple[Pass, ...] = (unpacked_products, without_recurrences, *WEIGHTS, with_products, simplified)
-"""Of a model for a GPU as it was imported: products alone are anatune's, for everything else TVM has schedules there.
-What comes out is compared with itself with channels last wherever an operator can have them so."""
+"""The passes for a network on a CPU after its orders are chosen. The compiler chooses attentions next."""
+GPU: tuple[Pass, ...] = (unpacked_products, unroll_recurrent_layers, *WEIGHTS, fuse_products, simplified)
+"""The passes for an imported network on a GPU where anatune compiles only the products and TVM everything else. The
+compiler compares the result with its channels-last form."""
 MATRIX_UNITS: tuple[Pass, ...] = (
     unpacked_products,
-    without_recurrences,
-    with_experts,
+    unroll_recurrent_layers,
+    unsort_experts,
     with_rounds,
     *WEIGHTS,
-    with_gates,
-    with_terms,
-    with_rows,
-    with_products,
+    fuse_gates,
+    expand_sums,
+    fuse_rows,
+    fuse_products,
     simplified,
 )
-"""Of a model for a GPU's matrix units: attentions are looked for next, then rows become operators again
-(`rows.without_rows`)."""
+"""The passes for an imported network on a GPU's matrix units. The compiler looks for attentions next and then turns
+rows back into operators (`rows.without_rows`)."""

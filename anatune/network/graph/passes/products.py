@@ -1,4 +1,4 @@
-"""Convolutions and matrix products as anatune's: with the steps that follow each, and those of the same data as one."""
+"""Turn convolutions and matrix products into anatune's, with fused steps; join products of the same data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anatune.network.graph import building
-from anatune.network.graph.folding import concatenated
+from anatune.network.graph.folding import concatenate
 from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type
 from anatune.network.graph.operators import (
     ATTENTION,
@@ -24,34 +24,34 @@ from anatune.network.graph.operators import (
     operator_of,
 )
 from anatune.network.graph.passes.scaling import channel_axis, channel_values
-from anatune.network.graph.passes.simplify import reshaped
+from anatune.network.graph.passes.simplify import reshape_value
 from anatune.network.graph.products import orders_of
 from anatune.network.graph.strided import Place
 
-__all__ = ["unfused", "with_joined_products", "with_products", "with_steps"]
+__all__ = ["fuse_products", "unfused", "with_joined_products", "with_steps"]
 
 _DTYPE = "float32"
 _KEPT = ("bias",)
-"""Steps of a product that its columns keep beside others'."""
+"""Steps that a product keeps when its columns are joined with those of other products."""
 
 
-class _Step(NamedTuple):
-    """A node behind a product: the step that it is ("": a reshape), and its operand beside the product."""
+class _ProductStep(NamedTuple):
+    """A node after a product: the name of its step ("" for a reshape), and its other operand."""
 
     word: str
     node: Node
     operand: Value | None = None
 
 
-def with_products(graph: Graph) -> Graph:
-    """Return a graph whose convolutions and matrix products are anatune's, each with the steps that follow it."""
+def fuse_products(graph: Graph) -> Graph:
+    """Return a graph whose convolutions and matrix products are anatune's, with the steps after each fused."""
     readers = graph.only_readers()
-    chains: dict[Value, tuple[Node, list[_Step]]] = {}
+    chains: dict[Value, tuple[Node, list[_ProductStep]]] = {}
     claimed: set[Value] = set()
     for node in reversed(graph.nodes()):
-        # From the end: of two products that are added up, the later one takes the sum, which the other one feeds.
+        # Start at the end: when two products are added, the later one fuses the sum, and the other is its operand.
         if _is_product(node):
-            steps = _steps_behind(node, readers, claimed)
+            steps = _following_steps(node, readers, claimed)
             claimed.update(step.node for step in steps)
             chains[steps[-1].node if steps else node] = node, steps
     new: dict[Value, Value] = {}
@@ -60,16 +60,16 @@ def with_products(graph: Graph) -> Graph:
         if old not in chains:
             return node
         anchor, steps = chains[old]
-        own = new[anchor] if steps else node
-        assert isinstance(own, Node)
-        now = [step._replace(operand=step.operand and new.get(step.operand, step.operand)) for step in steps]
-        return reshaped(_product(own, now), tensor_type(node).shape)
+        product = new[anchor] if steps else node
+        assert isinstance(product, Node)
+        replaced = [step._replace(operand=step.operand and new.get(step.operand, step.operand)) for step in steps]
+        return reshape_value(_product(product, replaced), tensor_type(node).shape)
 
     return rewritten_beside(graph, replace, new)
 
 
 def _is_product(node: Node) -> bool:
-    """Whether anatune has kernels for a node."""
+    """Return whether anatune has kernels for a node."""
     if operator_of(node).own not in PRODUCTS or tensor_type(node).dtype != _DTYPE or not tensor_type(node).shape:
         return False
     if node.op == "scaled_matmul":
@@ -84,16 +84,16 @@ def _is_product(node: Node) -> bool:
     return len(left) == len(right) and left[:-2] == right[:-2]
 
 
-def _steps_behind(node: Node, readers: Mapping[Value, Node], claimed: set[Value]) -> list[_Step]:
-    """Return the steps that can be fused into a product, in order; reshapes only where a step follows."""
+def _following_steps(node: Node, readers: Mapping[Value, Node], claimed: set[Value]) -> list[_ProductStep]:
+    """Return the steps that can be fused into a product, in order; reshapes only if a step follows them."""
     channels = channel_axis(node) if node.op in CONVOLUTIONS else len(tensor_type(node).shape) - 1
     assert channels is not None
     is_batched = node.op == "matmul" and len(tensor_type(node.arguments[1]).shape) > 2
     size = tensor_type(node).shape[channels]
-    found: list[_Step] = []
-    at: Node = node
-    while (user := readers.get(at)) is not None:
-        words, operator = {step.word for step in found}, operator_of(user)
+    steps: list[_ProductStep] = []
+    last: Node = node
+    while (user := readers.get(last)) is not None:
+        words, operator = {step.word for step in steps}, operator_of(user)
         word: str | None = None
         other: Value | None = None
         if user in claimed or not isinstance(user.type, TensorType):
@@ -102,32 +102,32 @@ def _steps_behind(node: Node, readers: Mapping[Value, Node], claimed: set[Value]
             word, channels = "", len(user.type.shape) - 1
         elif operator_of(node).own in operator.fused_into and operator.word not in words:
             word = operator.word
-        elif user.op == "add" and user.type == at.type:
-            other = user.arguments[1] if user.arguments[0] is at else user.arguments[0]
+        elif user.op == "add" and user.type == last.type:
+            other = user.arguments[1] if user.arguments[0] is last else user.arguments[0]
             assert isinstance(other, Value)
             is_bias = not is_batched and channel_values(other, user.type.shape, channels) is not None
             if is_bias and "bias" not in words:
                 word = "bias"
-            elif other.type == user.type and other is not at and "add" not in words:
+            elif other.type == user.type and other is not last and "add" not in words:
                 word = "add"
         if word is None:
             break
-        found.append(_Step(word, user, other))
-        at = user
-    while found and not found[-1].word:
-        found.pop()
-    return found
+        steps.append(_ProductStep(word, user, other))
+        last = user
+    while steps and not steps[-1].word:
+        steps.pop()
+    return steps
 
 
-def _product(node: Node, steps: list[_Step]) -> Node:
-    """Return anatune's node for a product and its steps; its result has as many dimensions as the kernel's."""
+def _product(node: Node, steps: list[_ProductStep]) -> Node:
+    """Return anatune's node for a product and its steps; its result has the rank of the kernel's result."""
     kind = tensor_type(node)
     data, weight, *scaling = node.arguments
     attributes: dict[str, object] = {}
     if node.op == "scaled_matmul":
         left, columns = tensor_type(data).shape, kind.shape[-1]
         rows = math.prod(left[:-1])
-        op, attributes, data = SCALED_MATMUL, dict(node.attributes), reshaped(data, (rows, left[-1]))
+        op, attributes, data = SCALED_MATMUL, dict(node.attributes), reshape_value(data, (rows, left[-1]))
         kind, channels = TensorType((rows, columns), kind.dtype), 1
     elif node.op in CONVOLUTIONS:
         op, channels = CONVOLUTION, 1
@@ -138,11 +138,11 @@ def _product(node: Node, steps: list[_Step]) -> Node:
         batch = math.prod(right[:-2])
         if batch == 1:
             op = MATMUL
-            data, weight = reshaped(data, (math.prod(left[:-1]), left[-1])), reshaped(weight, right[-2:])
+            data, weight = reshape_value(data, (math.prod(left[:-1]), left[-1])), reshape_value(weight, right[-2:])
             kind = TensorType((math.prod(left[:-1]), right[-1]), kind.dtype)
         else:
             op = BATCH_MATMUL
-            data, weight = reshaped(data, (batch, *left[-2:])), reshaped(weight, (batch, *right[-2:]))
+            data, weight = reshape_value(data, (batch, *left[-2:])), reshape_value(weight, (batch, *right[-2:]))
             kind = TensorType((batch, left[-2], right[-1]), kind.dtype)
         channels = len(kind.shape) - 1
     operands: list[Value] = scaling
@@ -156,18 +156,18 @@ def _product(node: Node, steps: list[_Step]) -> Node:
             operands.append(Constant(np.ascontiguousarray(values)))
         elif word == "add":
             assert other is not None
-            operands.append(reshaped(other, kind.shape))
+            operands.append(reshape_value(other, kind.shape))
     attributes["epilogue"] = tuple(step.word for step in steps if step.word)
     return Node(op, (data, weight, *operands), kind, attributes)
 
 
 def unfused(node: Node) -> Value:
-    """Return a product of anatune's with the steps that were fused into it as operators behind it."""
+    """Return a product of anatune without its epilogue, followed by the steps of the epilogue as operators."""
     return with_steps(node.of(node.arguments[:2], epilogue=()), node)
 
 
-def with_steps(made: Value, node: Node) -> Value:
-    """Return a result with the steps behind it that were fused into a product."""
+def with_steps(last: Value, node: Node) -> Value:
+    """Return a result followed by the steps of a product's epilogue as operators."""
     operands = list(node.arguments[2:])
     rank = len(tensor_type(node).shape)
     channels = 1 if node.op == CONVOLUTION and not orders_of(node)[1].is_last else rank - 1
@@ -175,127 +175,127 @@ def with_steps(made: Value, node: Node) -> Value:
         if step == "bias":
             sizes = [1] * rank
             sizes[channels] = tensor_type(node).shape[channels]
-            made = building.elementwise("add", made, building.reshape(operands.pop(0), sizes))
+            last = building.elementwise("add", last, building.reshape(operands.pop(0), sizes))
         else:
-            made = building.elementwise(step, made, operands.pop(0)) if step == "add" else applied(f"nn.{step}", made)
-    return made
+            last = building.elementwise(step, last, operands.pop(0)) if step == "add" else applied(f"nn.{step}", last)
+    return last
 
 
 def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
-    """Return a graph in which products of the same data are one, where readers can take columns without a copy.
+    """Return a graph in which products of the same data are one, if their readers can read columns without a copy.
 
     Parameters
     ----------
     graph : Graph
-        Behind `passes.attention`.
+        The result of `passes.attention`.
     takes_columns : bool
-        Whether all but products can; else attentions alone.
+        Whether all readers except products can read columns; if not, only attentions can.
     """
     groups: dict[tuple[Value, tuple[str, ...]], list[Node]] = {}
     for node in _candidates(graph, takes_columns):
-        groups.setdefault((node.arguments[0], _kept(node) if takes_columns else _steps(node)), []).append(node)
+        groups.setdefault((node.arguments[0], _column_steps(node) if takes_columns else _steps(node)), []).append(node)
     columns: dict[Value, tuple[int, int]] = {}
-    """Product -> which group it is of, and its first column there."""
-    together = [group for group in groups.values() if len(group) > 1]
-    for number, group in enumerate(together):
+    """Product -> its group and its first column there."""
+    joined_groups = [group for group in groups.values() if len(group) > 1]
+    for number, group in enumerate(joined_groups):
         start = 0
         for node in group:
             columns[node] = number, start
             start += tensor_type(node).shape[1]
-    made: dict[int, Node] = {}
+    joined: dict[int, Node] = {}
 
-    def replace(own: Node, old: Node) -> Value:
+    def replace(node: Node, old: Node) -> Value:
         if old in columns:
             number, start = columns[old]
-            if number not in made:
-                made[number] = _side_by_side(together[number], own.arguments[0])
-            part = building.sliced(made[number], [1], [start], [start + tensor_type(own).shape[1]])
-            for step in own.attributes["epilogue"]:
-                if step not in made[number].attributes["epilogue"]:
+            if number not in joined:
+                joined[number] = _concatenate_products(joined_groups[number], node.arguments[0])
+            part = building.sliced(joined[number], [1], [start], [start + tensor_type(node).shape[1]])
+            for step in node.attributes["epilogue"]:
+                if step not in joined[number].attributes["epilogue"]:
                     part = applied(f"nn.{step}", part)
             return part
-        if own.op != ATTENTION:
-            return own
-        operands, found = list(own.arguments), []
-        for at, (value, place) in enumerate(zip(old.arguments, old.attributes["places"], strict=False)):
+        if node.op != ATTENTION:
+            return node
+        operands, new_places = list(node.arguments), []
+        for index, (value, layout) in enumerate(zip(old.arguments, old.attributes["places"], strict=False)):
             if value in columns:
                 number, start = columns[value]
-                operands[at] = made[number]
-                place = _moved(place, tensor_type(value).shape[1], tensor_type(made[number]).shape[1], start)
-            found.append(place)
-        return own.of(tuple(operands), places=tuple(found))
+                operands[index] = joined[number]
+                layout = _move_layout(layout, tensor_type(value).shape[1], tensor_type(joined[number]).shape[1], start)
+            new_places.append(layout)
+        return node.of(tuple(operands), places=tuple(new_places))
 
-    return rewritten_beside(graph, replace) if together else graph
+    return rewritten_beside(graph, replace) if joined_groups else graph
 
 
 def _steps(node: Node) -> tuple[str, ...]:
-    found: tuple[str, ...] = node.attributes["epilogue"]
-    return found
+    epilogue: tuple[str, ...] = node.attributes["epilogue"]
+    return epilogue
 
 
-def _kept(node: Node) -> tuple[str, ...]:
-    """Return the first steps of a product, as far as its columns keep them beside others'."""
+def _column_steps(node: Node) -> tuple[str, ...]:
+    """Return the first steps of a product that it keeps when its columns are joined with those of others."""
     return tuple(itertools.takewhile(lambda step: step in _KEPT, _steps(node)))
 
 
 def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
-    """Return products of constants whose readers all take columns."""
-    places: dict[Value, list[tuple[Place, int, int]]] = {}
-    """Product -> where attentions read it, their heads and the sizes of these."""
+    """Return products with constant weights whose readers can all read columns."""
+    layouts: dict[Value, list[tuple[Place, int, int]]] = {}
+    """Product -> the places at which attentions read it, with the number of heads and their size."""
     users, kept = graph.users(), set(graph.outputs)
     for node in graph.nodes():
         if node.op == ATTENTION:
-            own = node.attributes
-            sizes = (own["dim"], own["dim"], own["value_dim"])
-            for value, place, size in zip(node.arguments, own["places"], sizes, strict=False):
-                places.setdefault(value, []).append((place, own["heads"], size))
+            attrs = node.attributes
+            sizes = (attrs["dim"], attrs["dim"], attrs["value_dim"])
+            for value, layout, size in zip(node.arguments, attrs["places"], sizes, strict=False):
+                layouts.setdefault(value, []).append((layout, attrs["heads"], size))
 
     def is_loose(value: Value) -> bool:
-        """Whether nobody reads a value, through reshapes, but what has loops of its own."""
+        """Return whether all readers of a value, also through reshapes, have their own loops."""
         return value not in kept and all(
             is_loose(user) if user.op == "reshape" else user.op not in (*PRODUCTS, ATTENTION)
             for user in users.get(value, ())
-            if not (user.op == ATTENTION and value in places)
+            if not (user.op == ATTENTION and value in layouts)
         )
 
     def is_taken(node: Node) -> bool:
-        """Whether all readers take columns; what is no first step they compute, which attentions do not."""
-        own, later = places.get(node, []), _steps(node)[len(_kept(node)) :]
-        if not all(_in_columns(*one, tensor_type(node).shape[1]) for one in own):
+        """Return whether all readers can read columns; they compute the later steps, which attentions cannot."""
+        node_places, later = layouts.get(node, []), _steps(node)[len(_column_steps(node)) :]
+        if not all(_is_in_columns(*attention, tensor_type(node).shape[1]) for attention in node_places):
             return False
         if not takes_columns:
-            return node not in kept and len(own) == len(users[node])
-        return is_loose(node) and "bias" not in later and not (own and later)
+            return node not in kept and len(node_places) == len(users[node])
+        return is_loose(node) and "bias" not in later and not (node_places and later)
 
-    return [node for node in graph.nodes() if node.op == MATMUL and _is_known(node) and is_taken(node)]
+    return [node for node in graph.nodes() if node.op == MATMUL and _has_constant_weights(node) and is_taken(node)]
 
 
-def _is_known(node: Node) -> bool:
-    """Whether everything but the data is constant, and nothing of the result's size is added."""
+def _has_constant_weights(node: Node) -> bool:
+    """Return whether all operands except the data are constant, and the epilogue adds no tensor."""
     return "add" not in node.attributes["epilogue"] and all(
         isinstance(argument, Constant) for argument in node.arguments[1:]
     )
 
 
-def _in_columns(place: Place, heads: int, size: int, width: int) -> bool:
-    """Whether a place is columns of the rows of a matrix."""
-    inside = place.offset + (heads // place.group - 1) * place.head + size <= width
-    return inside and place.row in (0, width) and place.batch % width == 0
+def _is_in_columns(layout: Place, heads: int, size: int, width: int) -> bool:
+    """Return whether a place describes columns of the rows of a matrix."""
+    fits = layout.offset + (heads // layout.group - 1) * layout.head + size <= width
+    return fits and layout.row in (0, width) and layout.batch % width == 0
 
 
-def _moved(place: Place, width: int, wider: int, start: int) -> Place:
-    """Return a place in a matrix that has become columns of a wider one."""
-    return place._replace(offset=place.offset + start, batch=place.batch // width * wider, row=wider)
+def _move_layout(layout: Place, width: int, wider: int, start: int) -> Place:
+    """Return a place in a matrix that has become columns of a wider matrix."""
+    return layout._replace(offset=layout.offset + start, batch=layout.batch // width * wider, row=wider)
 
 
-def _side_by_side(group: Sequence[Node], data: Value) -> Node:
-    """Return the products of a group side by side, with the steps that all of them have."""
+def _concatenate_products(group: Sequence[Node], data: Value) -> Node:
+    """Return the products of a group side by side, with the steps that all of them share."""
     operands = [
-        Constant(concatenated([constant.array for constant in constants], -1))
+        Constant(concatenate([constant.array for constant in constants], -1))
         for constants in zip(*(node.arguments[1:] for node in group), strict=True)
     ]
     steps = [_steps(node) for node in group]
-    common = steps[0] if len(set(steps)) == 1 else _kept(group[0])
+    common = steps[0] if len(set(steps)) == 1 else _column_steps(group[0])
     rows = tensor_type(group[0]).shape[0]
     kind = TensorType((rows, sum(tensor_type(node).shape[1] for node in group)), tensor_type(group[0]).dtype)
     return group[0].of((data, *operands), kind, epilogue=common)

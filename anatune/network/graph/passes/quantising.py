@@ -1,4 +1,4 @@
-"""Float32 models as quantised ones: conversions to 8-bit integers and back where ranges of values are known."""
+"""Quantise float32 networks: convert to 8-bit integers and back where the ranges of values are known."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _RECTIFIERS = ("nn.relu", "nn.relu6", "clip", "maximum", "minimum")
 
 
 class Layer(NamedTuple):
-    """A product with known weights, and the last one of what follows it: a bias, a rectifier."""
+    """A product with constant weights, and the last node that is fused into it: a bias, a rectifier."""
 
     product: Node
     end: Node
 
 
 class Sites(NamedTuple):
-    """Where a graph is quantised.
+    """The places where a graph is quantised.
 
     Attributes
     ----------
     layers : list of Layer
     tensors : list of Value
-        Those that become integers: what products read, and what convolutions write.
+        The values that become integers: operands of products, and results of convolutions.
     """
 
     layers: list[Layer]
@@ -41,7 +41,7 @@ class Sites(NamedTuple):
 
 
 def sites_of(graph: Graph) -> Sites:
-    """Return where a graph is quantised, whose batch norms are part of weights."""
+    """Return the places where a graph is quantised; batch norms have been folded into weights before."""
     readers = graph.only_readers()
     layers: list[Layer] = []
     tensors: dict[Value, None] = {}
@@ -49,7 +49,7 @@ def sites_of(graph: Graph) -> Sites:
         if not _is_product(node):
             continue
         end = node
-        while (user := readers.get(end)) is not None and _follows(user, end):
+        while (user := readers.get(end)) is not None and _is_fused(user, end):
             end = user
         layers.append(Layer(node, end))
         data = node.arguments[0]
@@ -65,29 +65,29 @@ def _is_product(node: Node) -> bool:
     return is_one and tensor_type(node).dtype == "float32" and channel_axis(node) is not None
 
 
-def _follows(user: Node, before: Node) -> bool:
-    """Whether a node is fused into the product before it."""
+def _is_fused(user: Node, before: Node) -> bool:
+    """Return whether a node is fused into the product before it."""
     if not isinstance(user.type, TensorType) or user.type != before.type:
         return False
     if user.op == "add":
         axis = 1 if before.op in CONVOLUTIONS else len(user.type.shape) - 1
-        return any(channel_values(one, user.type.shape, axis) is not None for one in user.arguments)
+        return any(channel_values(argument, user.type.shape, axis) is not None for argument in user.arguments)
     return user.op in _RECTIFIERS and all(
-        isinstance(one, Constant) or not isinstance(one, Value) for one in user.arguments[1:]
+        isinstance(argument, Constant) or not isinstance(argument, Value) for argument in user.arguments[1:]
     )
 
 
 def scale_for(low: float, high: float) -> Scale:
-    """Return the scale by which uint8 numbers go from `low` to `high`, 0 among them."""
+    """Return the scale that maps numbers from `low` to `high` to uint8; the range includes 0."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = np.float32((high - low) / _LEVELS or 1.0)
     return Scale(np.asarray(scale), np.asarray(np.clip(np.rint(-low / scale), 0, _LEVELS), np.int32))
 
 
 def with_conversions(graph: Graph, scales: Mapping[Value, Scale]) -> tuple[Graph, dict[Value, Value]]:
-    """Return a graph with conversions of some tensors, and of the weights of the products that read them.
+    """Return a graph that quantises some values, and the weights of the products that read them.
 
-    Weights get a scale for each output, so that the largest one is 127 or -127.
+    Weights get a scale for each output, so that the largest weight of an output becomes 127 or -127.
 
     Parameters
     ----------
@@ -96,37 +96,37 @@ def with_conversions(graph: Graph, scales: Mapping[Value, Scale]) -> tuple[Graph
     Returns
     -------
     Graph, dict of Value to Value
-        And what has become of each value.
+        The graph, and the new value of each old value.
     """
-    known = dict(scales)
+    all_scales = dict(scales)
     new: dict[Value, Value] = {}
 
-    def converted(value: Value, scale: Scale) -> Value:
+    def convert(value: Value, scale: Scale) -> Value:
         return dequantized(quantized(value, scale, "uint8"), scale)
 
-    first = {value: converted(value, scales[value]) for value in graph.inputs if value in scales}
+    first = {value: convert(value, scales[value]) for value in graph.inputs if value in scales}
 
     def replace(node: Node, old: Node) -> Value:
         arguments = tuple(first.get(one, one) if isinstance(one, Input) else one for one in node.arguments)
-        made: Value = node.of(arguments)
-        if _is_product(old) and old.arguments[0] in known:
-            made = node.of((arguments[0], _weight(old)))
-        if old in known:
+        result: Value = node.of(arguments)
+        if _is_product(old) and old.arguments[0] in all_scales:
+            result = node.of((arguments[0], _quantised_weight(old)))
+        if old in all_scales:
             source = old.arguments[0] if old.arguments else None
-            if old.op in (*MOVES, *MAXIMA) and source in known:  # of the same integers
-                known[old] = known[source]
-            made = converted(made, known[old])
-        return made
+            if old.op in (*MOVES, *MAXIMA) and source in all_scales:  # moves keep the integers
+                all_scales[old] = all_scales[source]
+            result = convert(result, all_scales[old])
+        return result
 
     return rewritten_beside(graph, replace, new), new
 
 
-def _weight(node: Node) -> Node:
+def _quantised_weight(node: Node) -> Node:
     """Return a product's weights as integers with a scale for each output."""
     array = node.arguments[1].array
     axis = 0 if node.op in CONVOLUTIONS else array.ndim - 1
-    others = tuple(place for place in range(array.ndim) if place != axis)
+    others = tuple(dimension for dimension in range(array.ndim) if dimension != axis)
     largest = np.abs(array).max(axis=others, keepdims=True).astype(np.float64)
     scale = (np.where(largest > 0, largest, 1.0) / 127).astype(np.float32)
-    whole = np.clip(np.rint(array / scale), -127, 127).astype(np.int8)
-    return dequantized(Constant(whole), Scale(scale, np.zeros((), np.int32)))
+    integers = np.clip(np.rint(array / scale), -127, 127).astype(np.int8)
+    return dequantized(Constant(integers), Scale(scale, np.zeros((), np.int32)))

@@ -1,48 +1,50 @@
-"""Recurrent layers: as kernels of anatune's on CPUs, their steps written out elsewhere."""
+"""Recurrent layers: prepare their weights for anatune's kernels on CPUs, or unroll their steps elsewhere."""
 
 from __future__ import annotations
 
 from anatune.network.graph.building import concat, padded, permute, reshape, sliced
 from anatune.network.graph.nodes import Graph, Node, Value, rewritten, tensor_type
 from anatune.network.graph.operators import RECURRENCE, RECURRENT, UNITS
-from anatune.network.graph.recurrent import GATES, layer_of, written_out
+from anatune.network.graph.recurrent import GATES, layer_of, unroll
 
-__all__ = ["with_recurrences", "without_recurrences"]
+__all__ = ["block_recurrent_weights", "unroll_recurrent_layers"]
 
 
-def with_recurrences(graph: Graph) -> Graph:
+def block_recurrent_weights(graph: Graph) -> Graph:
     """Return a graph whose recurrent layers have their weights in blocks of units, as kernels read them."""
 
-    def replace(own: Node) -> Value:
-        if own.op != RECURRENT:
-            return own
-        inputs, weight, *others = own.arguments
-        count = GATES[own.attributes["kind"]]
+    def replace(node: Node) -> Value:
+        if node.op != RECURRENT:
+            return node
+        inputs, weight, *others = node.arguments
+        count = GATES[node.attributes["kind"]]
         hidden = tensor_type(weight).shape[0]
-        parts = [(0, 2), (2, 3)] if own.attributes["kind"] == "gru" and not own.attributes["is_late"] else [(0, count)]
+        parts = (
+            [(0, 2), (2, 3)] if node.attributes["kind"] == "gru" and not node.attributes["is_late"] else [(0, count)]
+        )
         blocks = [
-            _in_blocks(sliced(weight, [1], [first * hidden], [last * hidden]), last - first) for first, last in parts
+            _to_blocks(sliced(weight, [1], [first * hidden], [last * hidden]), last - first) for first, last in parts
         ]
-        return Node(RECURRENCE, (inputs, *blocks, *others), own.type, own.attributes)
+        return Node(RECURRENCE, (inputs, *blocks, *others), node.type, node.attributes)
 
     return rewritten(graph, replace)
 
 
-def _in_blocks(weight: Value, gates: int) -> Value:
-    """Return weights (hidden, gates * hidden) as (blocks, hidden, gates, units), zeros behind the last unit."""
+def _to_blocks(weight: Value, gates: int) -> Value:
+    """Return weights (hidden, gates * hidden) as (blocks, hidden, gates, units), with zeros after the last unit."""
     hidden = tensor_type(weight).shape[0]
     blocks = -(-hidden // UNITS)
     whole = padded(reshape(weight, (hidden, gates, hidden)), (0, 0, 0), (0, 0, blocks * UNITS - hidden))
     return permute(reshape(whole, (hidden, gates, blocks, UNITS)), (2, 0, 1, 3))
 
 
-def without_recurrences(graph: Graph) -> Graph:
-    """Return a graph in which each step of recurrent layers is operators of its own."""
+def unroll_recurrent_layers(graph: Graph) -> Graph:
+    """Return a graph in which recurrent layers are unrolled: each step is its own operators."""
 
-    def replace(own: Node) -> Value:
-        if own.op != RECURRENT:
-            return own
-        found, ends = written_out(*layer_of(own))
-        return concat([found, *(reshape(one, (1, *tensor_type(one).shape)) for one in ends)], 0)
+    def replace(node: Node) -> Value:
+        if node.op != RECURRENT:
+            return node
+        steps, ends = unroll(*layer_of(node))
+        return concat([steps, *(reshape(state, (1, *tensor_type(state).shape)) for state in ends)], 0)
 
     return rewritten(graph, replace)

@@ -1,4 +1,4 @@
-"""Batch norms and other factors of channels, folded into the weights in front of them."""
+"""Fold batch norms and other factors of channels into the weights before them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from anatune.network.graph.nodes import (
 )
 from anatune.network.graph.operators import CONVOLUTIONS, applied
 
-__all__ = ["channel_axis", "channel_values", "scalars_last", "without_batch_norms", "without_scales"]
+__all__ = ["channel_axis", "channel_values", "fold_batch_norms", "fold_scales", "move_scalars_last"]
 
 _CHANNELS_FIRST = {"NCW", "NCHW", "NCDHW"}
 _OUTPUTS_FIRST = {"OIW", "OIHW", "OIDHW"}
 _CANCELLED = 2.0**-14
-"""Of the constants of two sums: where less is left of all, the first of them was there to round."""
+"""The ratio of a combined constant to its parts below which the first addition was a means to round the sum."""
 
 
 def channel_axis(node: Node) -> int | None:
-    """Return the dimension of the result along which the weights' outputs lie; None: it is no product with weights."""
+    """Return the axis of the result that holds the outputs of the weights, or None if the node has no weights."""
     if len(node.arguments) < 2 or not isinstance(node.arguments[1], Constant):
         return None
     if node.op in CONVOLUTIONS:
@@ -40,34 +40,34 @@ def channel_axis(node: Node) -> int | None:
 
 
 def channel_values(value: Value, shape: tuple[int, ...], axis: int) -> Array | None:
-    """Return a constant that is broadcast to `shape` and differs along `axis` alone, (shape[axis],); else None."""
+    """Return a constant that varies only along `axis` of `shape`, as an array (shape[axis],), else None."""
     if not isinstance(value, Constant):
         return None
-    own = value.array
-    if own.ndim > len(shape):
+    array = value.array
+    if array.ndim > len(shape):
         return None
-    padded = own.reshape((1,) * (len(shape) - own.ndim) + own.shape)
-    if any(size != 1 for place, size in enumerate(padded.shape) if place != axis):
+    padded = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+    if any(size != 1 for dimension, size in enumerate(padded.shape) if dimension != axis):
         return None
     return np.broadcast_to(padded.reshape(-1), (shape[axis],))
 
 
-def _along(values: Array, rank: int, axis: int) -> Constant:
-    shape = tuple(-1 if place == axis else 1 for place in range(rank))
+def _broadcast_along(values: Array, rank: int, axis: int) -> Constant:
+    shape = tuple(-1 if dimension == axis else 1 for dimension in range(rank))
     return Constant(np.ascontiguousarray(values).reshape(shape))
 
 
-def without_batch_norms(graph: Graph) -> Graph:
-    """Return a graph in which each batch norm of known statistics is a product and a sum along the channels."""
+def fold_batch_norms(graph: Graph) -> Graph:
+    """Return a graph in which each batch norm with known statistics is a multiplication and an addition by channel."""
 
     def replace(node: Node) -> Value:
         norm = node.arguments[0] if node.op == ITEM else None
         if not (isinstance(norm, Node) and norm.op == "nn.batch_norm" and node.attributes["index"] == 0):
             return node
-        data, *known = norm.arguments
-        if norm.attributes["training"] or not all(isinstance(value, Constant) for value in known):
+        data, *parameters = norm.arguments
+        if norm.attributes["training"] or not all(isinstance(value, Constant) for value in parameters):
             return node
-        gamma, beta, mean, variance = (value.array.astype(np.float64) for value in known)
+        gamma, beta, mean, variance = (value.array.astype(np.float64) for value in parameters)
         factor = 1.0 / np.sqrt(variance + norm.attributes["epsilon"])
         if norm.attributes["scale"]:
             factor = factor * gamma
@@ -76,16 +76,16 @@ def without_batch_norms(graph: Graph) -> Graph:
             shift = shift + beta
         kind = tensor_type(data)
         rank, axis = len(kind.shape), norm.attributes["axis"] % len(kind.shape)
-        scaled = applied("multiply", data, _along(factor.astype(kind.dtype), rank, axis))
-        return applied("add", scaled, _along(shift.astype(kind.dtype), rank, axis))
+        scaled = applied("multiply", data, _broadcast_along(factor.astype(kind.dtype), rank, axis))
+        return applied("add", scaled, _broadcast_along(shift.astype(kind.dtype), rank, axis))
 
     return rewritten(graph, replace)
 
 
-def scalars_last(graph: Graph) -> Graph:
-    """Return a graph whose factors of whole tensors stand behind the reshapes, transposes and matrix products they fed.
+def move_scalars_last(graph: Graph) -> Graph:
+    """Return a graph in which scalar factors come after the reshapes, transposes and matrix products that read them.
 
-    There they become part of weights, or of a softmax: attention scales its operands, not its products.
+    There they can be folded into weights or into a softmax. Attention, for example, scales its operands.
     """
 
     def replace(node: Node) -> Value:
@@ -106,36 +106,36 @@ def scalars_last(graph: Graph) -> Graph:
     return rewritten(graph, replace)
 
 
-def without_scales(graph: Graph) -> Graph:
-    """Return a graph in which factors of channels behind products with weights are part of the weights.
+def fold_scales(graph: Graph) -> Graph:
+    """Return a graph in which factors of channels after products are folded into the products' weights.
 
-    Sums with constants in between are scaled, too, and neighbouring ones become one: ``(x w + a) s + b`` becomes
-    ``x (w s) + (a s + b)``. Products that something else reads stay as they are.
+    Additions of constants in between are scaled as well, and neighbouring ones are joined: ``(x w + a) s + b`` becomes
+    ``x (w s) + (a s + b)``. Products with other readers do not change.
     """
     uses = graph.uses()
     alone: set[Value] = set()
 
-    def replace(own: Node, old: Node) -> Value:
-        found: Value | None = None
-        if own.op == "multiply":
-            found = _scaled(own, alone)
-        elif own.op == "add":
-            found = _summed(own, alone)
-        made = own if found is None else found
+    def replace(node: Node, old: Node) -> Value:
+        folded: Value | None = None
+        if node.op == "multiply":
+            folded = _scale_weights(node, alone)
+        elif node.op == "add":
+            folded = _join_sums(node, alone)
+        result = node if folded is None else folded
         if uses[old] == 1:
-            alone.add(made)
-        return made
+            alone.add(result)
+        return result
 
     return rewritten_beside(graph, replace)
 
 
-def _scaled(node: Node, alone: set[Value]) -> Value | None:
-    """Return ``data * factors`` with the factors moved into the weights before it; None: they cannot be."""
+def _scale_weights(node: Node, alone: set[Value]) -> Value | None:
+    """Return ``data * factors`` with the factors folded into the weights before it, or None if that is impossible."""
     data, factors = node.arguments
     if not (isinstance(data, Node) and data in alone and data.type == node.type):
         return None
     if data.op == "add" and isinstance(data.arguments[1], Constant):
-        inner = _scaled(Node("multiply", (data.arguments[0], factors), node.type), alone)
+        inner = _scale_weights(Node("multiply", (data.arguments[0], factors), node.type), alone)
         if inner is None:
             return None
         sums = _round_like(data.arguments[1].array.astype(np.float64) * factors.array, data.arguments[1].array)
@@ -147,18 +147,18 @@ def _scaled(node: Node, alone: set[Value]) -> Value | None:
     if values is None:
         return None
     weight = data.arguments[1].array
-    along = 0 if data.op in CONVOLUTIONS else weight.ndim - 1
-    shape = tuple(-1 if place == along else 1 for place in range(weight.ndim))
+    output_axis = 0 if data.op in CONVOLUTIONS else weight.ndim - 1
+    shape = tuple(-1 if dimension == output_axis else 1 for dimension in range(weight.ndim))
     scaled = _round_like(weight.astype(np.float64) * values.reshape(shape), weight)
     if scaled is None:
         return None
-    made = data.of((data.arguments[0], Constant(scaled)))
-    alone.add(made)
-    return made
+    product = data.of((data.arguments[0], Constant(scaled)))
+    alone.add(product)
+    return product
 
 
-def _summed(node: Node, alone: set[Value]) -> Value | None:
-    """Return ``(data + a) + b`` with one constant; None: there are no two."""
+def _join_sums(node: Node, alone: set[Value]) -> Value | None:
+    """Return ``(data + a) + b`` with one constant, or None if there are no two constants."""
     data, second = node.arguments
     if not (isinstance(data, Node) and data.op == "add" and data in alone and isinstance(second, Constant)):
         return None
@@ -168,14 +168,14 @@ def _summed(node: Node, alone: set[Value]) -> Value | None:
     if first.array.shape != second.array.shape:
         return None
     exact = first.array.astype(np.float64) + second.array
-    if (abs(exact) < _CANCELLED * abs(second.array)).all():  # a sum that rounds what it is added to: (x + c) - c
+    if (abs(exact) < _CANCELLED * abs(second.array)).all():  # the sum rounds its operand: (x + c) - c
         return None
     total = _round_like(exact, second.array)
     return None if total is None else applied("add", data.arguments[0], Constant(total))
 
 
 def _round_like(exact: Array, like: Array) -> Array | None:
-    """Return float64 numbers in the dtype of others; None: it has no number near the largest one."""
+    """Return float64 numbers in the dtype of `like`, or None if it cannot represent the largest one."""
     with np.errstate(over="ignore"):
         rounded = exact.astype(like.dtype)
         largest = abs(exact[np.isfinite(exact)]).max(initial=0)

@@ -1,4 +1,4 @@
-"""What needs no computing at all: identities, reshapes of reshapes, the same thing twice."""
+"""Remove operators that compute nothing: identities, reshapes of reshapes, repeated computations."""
 
 from __future__ import annotations
 
@@ -27,75 +27,75 @@ from anatune.network.graph.nodes import (
 )
 from anatune.network.graph.operators import OPERATORS, applied, operator_of
 
-__all__ = ["permuted", "reshaped", "simplified", "source_of"]
+__all__ = ["permuted", "reshape_value", "simplified", "source_of"]
 
 
 def simplified(graph: Graph) -> Graph:
-    """Return a graph without operators on constants, identities, nodes that compute what another one does, and twins.
+    """Return a graph without operators on constants, identities, repeated computations, and equal constants.
 
-    Twins are constants of the same values: importers copy weights that are read several times, and so do passes.
+    Equal constants are frequent: importers and passes copy weights that are read several times.
     """
-    known: dict[Hashable, Value] = {}
+    results: dict[Hashable, Value] = {}
     constants: dict[Hashable, list[Constant]] = {}
 
     def shared(argument: Argument) -> Argument:
-        return _twin(argument, constants) if isinstance(argument, Constant) else argument
+        return _find_twin(argument, constants) if isinstance(argument, Constant) else argument
 
     def replace(node: Node) -> Value:
-        own = node.of(mapped(node.arguments, shared))
-        key = _key(own)
-        if key not in known:
-            made = _simpler(own)
-            known[key] = known.setdefault(_key(made), made) if isinstance(made, Node) else shared(made)
-        return known[key]
+        shared_node = node.of(mapped(node.arguments, shared))
+        key = _node_key(shared_node)
+        if key not in results:
+            new = _simplify_node(shared_node)
+            results[key] = results.setdefault(_node_key(new), new) if isinstance(new, Node) else shared(new)
+        return results[key]
 
     return rewritten(graph, replace)
 
 
-def _twin(value: Constant, constants: dict[Hashable, list[Constant]]) -> Constant:
-    """Return the first one of equal constants; `constants` has those that there were, by type and some elements."""
+def _find_twin(value: Constant, constants: dict[Hashable, list[Constant]]) -> Constant:
+    """Return the first of several equal constants; `constants` holds those seen so far, by type and some elements."""
     array = value.array
     if is_unknown(array):
         return value
     some = array[tuple(slice(None, None, max(1, size // 3)) for size in array.shape)]
-    alike = constants.setdefault((value.type, some.tobytes()), [])
-    for one in alike:
-        if one is value or _same_bits(one.array, array):
-            return one
-    alike.append(value)
+    candidates = constants.setdefault((value.type, some.tobytes()), [])
+    for constant in candidates:
+        if constant is value or _same_bits(constant.array, array):
+            return constant
+    candidates.append(value)
     return value
 
 
 def _may_be_nan(value: Argument) -> bool:
-    """Whether a tensor's elements may differ from themselves."""
+    """Return whether elements of a tensor may be NaN."""
     return isinstance(value, Value) and "float" in tensor_type(value).dtype
 
 
 def _same_bits(first: Array, second: Array) -> bool:
-    """Whether arrays of one type hold the same numbers, not a number and signs of zeros included."""
-    if first.strides == second.strides:  # what both repeat is looked at once
+    """Return whether arrays of one type hold the same bits, so that NaNs and signed zeros count as numbers."""
+    if first.strides == second.strides:  # compare repeated elements only once
         first, second = once(first), once(second)
     return first.tobytes() == second.tobytes()
 
 
-def reshaped(value: Value, shape: tuple[int, ...]) -> Value:
-    """Return a value in another shape of as many elements: itself, a constant, or one reshape."""
-    return _simpler(applied("reshape", value, Shape(shape)))
+def reshape_value(value: Value, shape: tuple[int, ...]) -> Value:
+    """Return a value in another shape with as many elements: itself, a constant, or one reshape."""
+    return _simplify_node(applied("reshape", value, Shape(shape)))
 
 
 def permuted(value: Value, axes: tuple[int, ...]) -> Value:
     """Return a value with its dimensions in another order."""
-    return _simpler(applied("permute_dims", value, axes=axes))
+    return _simplify_node(applied("permute_dims", value, axes=axes))
 
 
-def _simpler(node: Node) -> Value:
-    """Return a node, or what is as good."""
-    node = _with_parts(_in_one_form(node))
+def _simplify_node(node: Node) -> Value:
+    """Return a node or a simpler value that is equal to it."""
+    node = _drop_empty_parts(_normalise_form(node))
     first = node.arguments[0] if node.arguments else None
     if node.op == ITEM and isinstance(first, Node) and first.op == "nn.dropout" and node.attributes["index"] == 0:
         return first.arguments[0]  # type: ignore[no-any-return]
     if node.op == ITEM and isinstance(first, Node) and first.op == "split":
-        return _part(node, first)
+        return _simplify_split(node, first)
     if node.op == "concat" and isinstance(first, tuple) and len(first) == 1:
         return first[0]  # type: ignore[no-any-return]
     if not isinstance(first, Value):
@@ -103,28 +103,28 @@ def _simpler(node: Node) -> Value:
     if operator_of(node).is_conversion and first.type == node.type:
         return first
     if node.op == "reshape" and isinstance(first, Node) and first.op == "reshape":
-        return reshaped(first.arguments[0], node.arguments[1])
+        return reshape_value(first.arguments[0], node.arguments[1])
     if node.op == "matmul" and isinstance(node.arguments[1], Constant):
-        return _with_one_weight(node)
+        return _use_single_weight(node)
     if node.op == "permute_dims":
         axes = node.attributes["axes"]
         moved = [axis for axis in axes if tensor_type(first).shape[axis] > 1]
-        if moved == sorted(moved):  # dimensions of size 1 alone move
-            return reshaped(first, tensor_type(node).shape)
+        if moved == sorted(moved):  # only dimensions of size 1 change their position
+            return reshape_value(first, tensor_type(node).shape)
         if isinstance(first, Node) and first.op == "permute_dims":
             return permuted(first.arguments[0], tuple(first.attributes["axes"][axis] for axis in axes))
     return computed(node)
 
 
 def source_of(value: Value) -> Value:
-    """Return what a value is a reshape of: the value itself where it is none."""
+    """Return the value that a chain of reshapes starts from, which may be the value itself."""
     while isinstance(value, Node) and value.op == "reshape":
         value = value.arguments[0]
     return value
 
 
-def _part(node: Node, split: Node) -> Value:
-    """Return a part of a tensor: computed where that is known; a slice where others are empty, which stops TVM."""
+def _simplify_split(node: Node, split: Node) -> Value:
+    """Return one result of a split: folded if it is known, or a slice if other results are empty, which TVM rejects."""
     data, kinds = split.arguments[0], split.type
     assert not isinstance(kinds, TensorType)
     if not isinstance(data, Constant) and all(math.prod(kind.shape) for kind in kinds):
@@ -137,18 +137,18 @@ def _part(node: Node, split: Node) -> Value:
     return computed(Node("strided_slice", (data, *numbers), node.type, {"assume_inbound": False}, kind))
 
 
-def _with_parts(node: Node) -> Node:
-    """Return a concatenation without tensors that have no elements; other nodes as they are."""
+def _drop_empty_parts(node: Node) -> Node:
+    """Return a concatenation without its empty operands; other nodes are returned unchanged."""
     if node.op != "concat" or not isinstance(node.arguments[0], tuple):
         return node
     parts = tuple(part for part in node.arguments[0] if math.prod(tensor_type(part).shape))
     return node.of((parts,)) if 0 < len(parts) < len(node.arguments[0]) else node
 
 
-def _with_one_weight(node: Node) -> Value:
-    """Return a product of a batch with the one matrix that all of it has; else as it is.
+def _use_single_weight(node: Node) -> Value:
+    """Return a batched product by equal matrices as a product by one matrix, else the folded node.
 
-    PyTorch repeats the weights of linear layers whose data is no contiguous batch of rows.
+    PyTorch repeats the weights of linear layers whose data is not a contiguous batch of rows.
     """
     data, weight = node.arguments
     shape, kind = weight.array.shape, tensor_type(data).shape
@@ -160,10 +160,10 @@ def _with_one_weight(node: Node) -> Value:
     return node.of((data, Constant(first)))
 
 
-def _in_one_form(node: Node) -> Node:
-    """Return a node as later passes expect it: reshapes have one name, constants stand second.
+def _normalise_form(node: Node) -> Node:
+    """Return a node in the form that later passes expect: reshapes have one name, constants are the second operand.
 
-    That something differs from itself says that it is NaN; TVM takes it for false.
+    A comparison of a value with itself becomes ``isnan``, because TVM folds ``x != x`` to false.
     """
     operator = operator_of(node)
     if operator.is_reshape and isinstance(node.arguments[0], Value):
@@ -182,19 +182,19 @@ def _in_one_form(node: Node) -> Node:
     return node
 
 
-def _key(node: Node) -> Hashable:
-    """Return what equal nodes have in common."""
+def _node_key(node: Node) -> Hashable:
+    """Return a key that is the same for equal nodes."""
     return (
         node.op,
-        _words(node.arguments),
+        _argument_key(node.arguments),
         node.type,
         tuple((name, str(value)) for name, value in node.attributes.items()),
     )
 
 
-def _words(argument: Argument) -> Hashable:
+def _argument_key(argument: Argument) -> Hashable:
     if isinstance(argument, Value):
         return argument
     if isinstance(argument, Shape | Scalar):
         return tuple(argument)
-    return tuple(_words(one) for one in argument) if isinstance(argument, tuple) else argument
+    return tuple(_argument_key(part) for part in argument) if isinstance(argument, tuple) else argument

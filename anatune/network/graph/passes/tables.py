@@ -1,4 +1,4 @@
-"""Functions of 8-bit integers as tables: there are no more than 256 values."""
+"""Replace functions of 8-bit integers by tables of at most 256 entries."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from anatune.network.graph.nodes import (
 )
 from anatune.network.graph.operators import QUANTIZE, operator_of
 
-__all__ = ["with_tables"]
+__all__ = ["replace_by_tables"]
 
 _DEAR = (
     "erf", "exp", "log", "lookup", "nn.gelu", "nn.gelu_tanh", "nn.silu", "power", "rsqrt", "sigmoid", "sqrt", "tanh",
 )  # fmt: skip
-"""Functions that take as long as a look into a table, or longer."""
+"""Functions that take at least as long as a table lookup."""
 _LONG = 12
-"""Operators between integers and integers that take longer than a look, too. LLVM worked for an hour on the formula of
-a GELU with 40 of them, each rounded to 8 bits."""
+"""The number of operators from integers to integers that take longer than a lookup. LLVM took an hour to compile GELU
+as a formula of 40 operators, each rounded to 8 bits."""
 
 
-def with_tables(graph: Graph) -> Graph:
-    """Return a graph in which dear functions of 8-bit integers that become integers again are looked up.
+def replace_by_tables(graph: Graph) -> Graph:
+    """Return a graph in which expensive functions from 8-bit integers to 8-bit integers are table lookups.
 
-    Such a function may round to 8 bits on its way, and may use what it has rounded more than once. Tables are exact:
-    what they hold was computed in float64.
+    Such a function may round to 8 bits in between, and may read a rounded value more than once. Tables are exact: they
+    are computed in float64.
     """
     origins: dict[Value, Value] = {}
-    """Value -> the integers that it is a function of, element by element."""
+    """Value -> the integers that it is an elementwise function of."""
 
     def replace(node: Node) -> Value:
-        origin = _origin(node, origins)
+        origin = _find_origin(node, origins)
         if origin is None:
             return node
-        made = _looked_up(node, origin) if node.op == QUANTIZE else None
-        origins[made or node] = origin
-        return made or node
+        lookup = _make_lookup(node, origin) if node.op == QUANTIZE else None
+        origins[lookup or node] = origin
+        return lookup or node
 
     return rewritten(graph, replace)
 
@@ -59,11 +59,11 @@ def _is_byte(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.dtype in BYTE_DTYPES
 
 
-def _origin(node: Node, origins: Mapping[Value, Value]) -> Value | None:
-    """Return the one tensor of 8-bit integers that a node is a function of, element by element; None: there is none."""
+def _find_origin(node: Node, origins: Mapping[Value, Value]) -> Value | None:
+    """Return the only 8-bit integer tensor that a node is an elementwise function of, or None."""
     if operator_of(node).layout != "elementwise" or not isinstance(node.type, TensorType):
         return None
-    found: Value | None = None
+    origin: Value | None = None
     for argument in node.arguments:
         if isinstance(argument, Scalar) or (isinstance(argument, Constant) and argument.array.size == 1):
             continue
@@ -71,40 +71,40 @@ def _origin(node: Node, origins: Mapping[Value, Value]) -> Value | None:
             return None
         if not isinstance(argument.type, TensorType) or argument.type.shape != node.type.shape:
             return None
-        own = origins.get(argument, argument if _is_byte(argument) else None)
-        if own is None or found not in (None, own):
+        argument_origin = origins.get(argument, argument if _is_byte(argument) else None)
+        if argument_origin is None or origin not in (None, argument_origin):
             return None
-        found = own
-    return found
+        origin = argument_origin
+    return origin
 
 
-def _looked_up(node: Node, origin: Value) -> Node | None:
-    """Return a table of what integers become; None: computing it is as fast, or an operator is not known."""
-    chain = _between(node, origin)
+def _make_lookup(node: Node, origin: Value) -> Node | None:
+    """Return a table lookup for a node, or None if computing it is as fast or an operator cannot be evaluated."""
+    chain = _nodes_between(node, origin)
     if len(chain) < _LONG and not any(one.op in _DEAR for one in chain):
         return None
     low, high = INTEGER_RANGE[tensor_type(origin).dtype]
     codes = np.arange(low, high + 1).astype(tensor_type(origin).dtype)
-    known: dict[Value, Array] = {origin: codes}
-    for one in chain:
-        found = value_of(one.of(one.arguments, TensorType(codes.shape, tensor_type(one).dtype)), known)
-        if found is None:
+    arrays: dict[Value, Array] = {origin: codes}
+    for link in chain:
+        array = value_of(link.of(link.arguments, TensorType(codes.shape, tensor_type(link).dtype)), arrays)
+        if array is None:
             return None
-        known[one] = found
-    table = tuple(int(code) for code in known[node])
+        arrays[link] = array
+    table = tuple(int(code) for code in arrays[node])
     return Node("lookup", (origin,), node.type, {"table": table})
 
 
-def _between(node: Node, origin: Value) -> list[Node]:
-    """Return the nodes that lead from some integers to a node, each behind its arguments."""
+def _nodes_between(node: Node, origin: Value) -> list[Node]:
+    """Return the nodes that lead from some integers to a node, each after its arguments."""
     chain: dict[Node, None] = {}
 
-    def visit(one: Value) -> None:
-        if one is origin or one in chain or not isinstance(one, Node):
+    def visit(link: Value) -> None:
+        if link is origin or link in chain or not isinstance(link, Node):
             return
-        for value in values_in(one.arguments):
+        for value in values_in(link.arguments):
             visit(value)
-        chain[one] = None
+        chain[link] = None
 
     visit(node)
     return list(chain)

@@ -1,4 +1,4 @@
-"""Depthwise convolutions and pools as kernels of their own for CPUs, channels last or in blocks."""
+"""Turn depthwise convolutions and pools into window kernels for CPUs, with channels last or in blocks."""
 
 from __future__ import annotations
 
@@ -22,59 +22,59 @@ from anatune.network.graph.nodes import (
 from anatune.network.graph.operators import CONVOLUTION, WINDOW, operator_of
 from anatune.network.graph.orders import image_sizes
 from anatune.network.graph.passes.scaling import channel_values
-from anatune.network.graph.passes.simplify import reshaped
+from anatune.network.graph.passes.simplify import reshape_value
 from anatune.network.graph.products import orders_of
 
-__all__ = ["with_means", "with_windows"]
+__all__ = ["lower_windows", "replace_global_pools"]
 
 _DTYPE = "float32"
 _ADAPTIVE = ("nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d")
 _MOST_TAPS = 64
-"""Of a window: all are written out in the code of a kernel."""
+"""The most taps of a window: the code of a kernel spells out all of them."""
 
 
-def with_windows(graph: Graph) -> Graph:
-    """Return a graph whose depthwise convolutions and pools with the channels last are anatune's.
+def lower_windows(graph: Graph) -> Graph:
+    """Return a graph whose depthwise convolutions and pools with channels last or in blocks are window kernels.
 
-    Pools take a bias and a rectifier behind them along, as products do.
+    A bias and a rectifier after them are fused, as for products.
     """
     uses = graph.uses()
-    ends: dict[Value, Node] = {}  # windows that are read once, by what stands for their results
+    ends: dict[Value, Node] = {}  # replacement of a window with a single reader -> the window
 
     def replace(node: Node, old: Node) -> Value:
-        made = with_window(node)
-        window = made.arguments[0] if isinstance(made, Node) and made.op == "reshape" else made
+        result = with_window(node)
+        window = result.arguments[0] if isinstance(result, Node) and result.op == "reshape" else result
         if isinstance(window, Node) and window.op == WINDOW and uses[old] == 1:
-            ends[made] = window
-        return made
+            ends[result] = window
+        return result
 
-    def with_window(own: Node) -> Value:
-        if not isinstance(own.type, TensorType) or own.type.dtype != _DTYPE:
-            return own
-        if _is_open(own):  # borders are parts of the code
-            return own
-        if own.op == CONVOLUTION:
-            return _depthwise(own)
-        operator = operator_of(own)
-        if (own.op == "add" or WINDOW in operator.fused_into) and own.arguments[0] in ends:
-            return _with_step(own, ends[own.arguments[0]])
-        if operator.own == WINDOW and own.attributes["out_layout"] in (None, "", own.attributes["layout"]):
-            order = order_named(own.attributes["layout"], 1 if own.op.endswith("1d") else 2)
+    def with_window(node: Node) -> Value:
+        if not isinstance(node.type, TensorType) or node.type.dtype != _DTYPE:
+            return node
+        if _is_open(node):  # the code of a kernel contains the borders of its images
+            return node
+        if node.op == CONVOLUTION:
+            return _lower_depthwise(node)
+        operator = operator_of(node)
+        if (node.op == "add" or WINDOW in operator.fused_into) and node.arguments[0] in ends:
+            return _fuse_step(node, ends[node.arguments[0]])
+        if operator.own == WINDOW and node.attributes["out_layout"] in (None, "", node.attributes["layout"]):
+            order = order_named(node.attributes["layout"], 1 if node.op.endswith("1d") else 2)
             if order is not None and (order.is_last or order.block):
-                return _adaptive(own, order) if own.op in _ADAPTIVE else _pool(own, order)
-        return own
+                return _lower_adaptive_pool(node, order) if node.op in _ADAPTIVE else _lower_pool(node, order)
+        return node
 
     return rewritten_beside(graph, replace)
 
 
 def _is_open(node: Node) -> bool:
-    """Whether a size of its images, but for the batch, is known at run time alone."""
+    """Return whether a size other than the batch is known only at run time."""
     kinds = [node.type, *(value.type for value in node.arguments[:1] if isinstance(value, Value))]
     return any(isinstance(kind, TensorType) and at_run_time(kind.shape[1:]) for kind in kinds)
 
 
-def _with_step(node: Node, window: Node) -> Value:
-    """Return a window with the step that follows it; the step alone where it is none of a window's."""
+def _fuse_step(node: Node, window: Node) -> Value:
+    """Return a window with the next step fused, or the step alone if a window cannot compute it."""
     shape = tensor_type(node).shape
     if node.type != tensor_type(node.arguments[0]):
         return node
@@ -89,60 +89,60 @@ def _with_step(node: Node, window: Node) -> Value:
     epilogue = window.attributes["epilogue"]
     if step in epilogue:
         return node
-    return reshaped(window.of((*window.arguments, *operands), epilogue=(*epilogue, step)), shape)
+    return reshape_value(window.of((*window.arguments, *operands), epilogue=(*epilogue, step)), shape)
 
 
-def _depthwise(node: Node) -> Value:
+def _lower_depthwise(node: Node) -> Value:
     data, weight, *operands = node.arguments
-    own = node.attributes
+    attrs = node.attributes
     order, written = orders_of(node)
-    rank = len(own["strides"])
+    rank = len(attrs["strides"])
     outputs = image_sizes(tensor_type(node), written)[1]
     if order != written or not (order.is_last or order.block) or rank > 2:
         return node
-    if any(tensor_type(value).dtype != _DTYPE for value in (data, weight)):  # sums of integers, which products have
+    if any(tensor_type(value).dtype != _DTYPE for value in (data, weight)):  # products handle sums of integers
         return node
-    if not outputs == own["groups"] == image_sizes(tensor_type(data), order)[1]:
+    if not outputs == attrs["groups"] == image_sizes(tensor_type(data), order)[1]:
         return node
     shape = tensor_type(weight).shape
     taps = shape[:rank] if order.is_last else shape[2 : 2 + rank]
-    image = _image(tensor_type(node).shape, order)
+    image = _image_shape(tensor_type(node).shape, order)
     sizes = {"bias": (image[1], image[4]), "add": image}
-    steps = [step for step in own["epilogue"] if step in sizes]
-    more = [reshaped(one, sizes[step]) for step, one in zip(steps, operands, strict=True)]
-    turned = reshaped(weight, (image[1], *_planar(taps, 1), image[4]))
-    return _window(node, order, "depthwise", _sizes(node, taps), (turned, *more), own["epilogue"])
+    steps = [step for step in attrs["epilogue"] if step in sizes]
+    extras = [reshape_value(operand, sizes[step]) for step, operand in zip(steps, operands, strict=True)]
+    taps_first = reshape_value(weight, (image[1], *_plane_sizes(taps, 1), image[4]))
+    return _make_window(node, order, "depthwise", _window_sizes(node, taps), (taps_first, *extras), attrs["epilogue"])
 
 
-def _pool(node: Node, order: Order) -> Value:
-    own = node.attributes
+def _lower_pool(node: Node, order: Order) -> Value:
+    attrs = node.attributes
     kind = "max" if node.op.startswith("nn.max") else "mean"
-    if kind == "mean" and any(step != 1 for step in own["dilation"]):
+    if kind == "mean" and any(step != 1 for step in attrs["dilation"]):
         return node
-    sizes = _sizes(node, own["pool_size"])
-    return _window(node, order, kind, sizes, counts_padding=kind == "mean" and bool(own["count_include_pad"]))
+    sizes = _window_sizes(node, attrs["pool_size"])
+    return _make_window(node, order, kind, sizes, counts_padding=kind == "mean" and bool(attrs["count_include_pad"]))
 
 
-def _sizes(node: Node, window: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of a convolution or pool as a window's attributes; the padding's are those before the image."""
-    own = node.attributes
-    before = own["padding"][: len(window)]
-    return {"window": window, "strides": own["strides"], "dilation": own["dilation"], "before": before}
+def _window_sizes(node: Node, window: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Return the window attributes of a convolution or pool; ``before`` is the padding before the image."""
+    attrs = node.attributes
+    before = attrs["padding"][: len(window)]
+    return {"window": window, "strides": attrs["strides"], "dilation": attrs["dilation"], "before": before}
 
 
-def _adaptive(node: Node, order: Order) -> Value:
-    """Return a pool whose windows are equal parts of the image; other sizes stay as they are."""
+def _lower_adaptive_pool(node: Node, order: Order) -> Value:
+    """Return an adaptive pool as a window if its windows are equal parts of the image, else the node."""
     sizes, outputs = (image_sizes(tensor_type(value), order)[2:] for value in (node.arguments[0], node))
     if any(size % count for size, count in zip(sizes, outputs, strict=True)):
         return node
     if sizes == outputs:
-        return reshaped(node.arguments[0], tensor_type(node).shape)
+        return reshape_value(node.arguments[0], tensor_type(node).shape)
     window = tuple(size // count for size, count in zip(sizes, outputs, strict=True))
     parts = {"window": window, "strides": window, "dilation": (1,) * len(window), "before": (0,) * len(window)}
-    return _window(node, order, "mean", parts)
+    return _make_window(node, order, "mean", parts)
 
 
-def _window(
+def _make_window(
     node: Node,
     order: Order,
     kind: str,
@@ -152,48 +152,48 @@ def _window(
     *,
     counts_padding: bool = False,
 ) -> Value:
-    """Return the window in place of a node; where it has too many taps, the node."""
+    """Return the window that replaces a node, or the node if it has too many taps."""
     if math.prod(sizes["window"]) > _MOST_TAPS:
         return node
     data = node.arguments[0]
-    image = TensorType(_image(tensor_type(node).shape, order), _DTYPE)
-    attributes = {
+    image = TensorType(_image_shape(tensor_type(node).shape, order), _DTYPE)
+    attrs = {
         "kind": kind,
-        **{name: _planar(tuple(value), int(name != "before")) for name, value in sizes.items()},
+        **{name: _plane_sizes(tuple(value), int(name != "before")) for name, value in sizes.items()},
         "outputs": image.shape[2:4],
         "counts_padding": counts_padding,
         "epilogue": epilogue,
     }
-    made = Node(WINDOW, (reshaped(data, _image(tensor_type(data).shape, order)), *operands), image, attributes)
-    return reshaped(made, tensor_type(node).shape)
+    window = Node(WINDOW, (reshape_value(data, _image_shape(tensor_type(data).shape, order)), *operands), image, attrs)
+    return reshape_value(window, tensor_type(node).shape)
 
 
-def _planar(sizes: tuple[int, ...], missing: int) -> tuple[int, ...]:
-    """Return sizes of height and width; an image of one dimension has `missing` as the first."""
+def _plane_sizes(sizes: tuple[int, ...], missing: int) -> tuple[int, ...]:
+    """Return sizes of height and width; `missing` is the height of an image of one dimension."""
     return (missing,) * (2 - len(sizes)) + tuple(map(int, sizes))
 
 
-def _image(shape: tuple[int, ...], order: Order) -> tuple[int, ...]:
-    """Return the shape with blocks and a height."""
+def _image_shape(shape: tuple[int, ...], order: Order) -> tuple[int, ...]:
+    """Return the shape with dimensions for blocks and height."""
     batch, *others, channels = shape
     blocks = 1 if order.is_last else others.pop(0)
-    return (batch, blocks, *_planar(tuple(others), 1), channels)
+    return (batch, blocks, *_plane_sizes(tuple(others), 1), channels)
 
 
-def with_means(graph: Graph) -> Graph:
-    """Return a graph whose pools of whole images are means, which are compiled with what comes before."""
+def replace_global_pools(graph: Graph) -> Graph:
+    """Return a graph whose pools over whole images are means, which are compiled together with their operands."""
 
-    def replace(own: Node) -> Value:
-        if own.op not in _ADAPTIVE or tensor_type(own).dtype != _DTYPE:
-            return own
-        image = 1 if own.op.endswith("1d") else 2
-        order = order_named(own.attributes["layout"], image)
+    def replace(node: Node) -> Value:
+        if node.op not in _ADAPTIVE or tensor_type(node).dtype != _DTYPE:
+            return node
+        image = 1 if node.op.endswith("1d") else 2
+        order = order_named(node.attributes["layout"], image)
         if order is None:
-            return own
+            return node
         first = 1 if order.is_last else 2
         axes = range(first, first + image)
-        if any(tensor_type(own).shape[axis] != 1 for axis in axes):
-            return own
-        return reduced("mean", own.arguments[0], list(axes), keepdims=True)
+        if any(tensor_type(node).shape[axis] != 1 for axis in axes):
+            return node
+        return reduced("mean", node.arguments[0], list(axes), keepdims=True)
 
     return rewritten(graph, replace)

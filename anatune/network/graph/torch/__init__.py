@@ -1,1 +1,1 @@
-"""PyTorch's exported programs as graphs: `reading` walks one, `call` is one node, `operators` what each means."""
+"""Read PyTorch's exported programs as graphs: `reading` reads a program, `call` is a node, `operators` reads a node."""

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch's as arrays and back; NumPy's bfloat16 is that of ml_dtypes, which neither library exchanges."""
+"""Convert PyTorch tensors to arrays and back, also bfloat16, for which NumPy needs ml_dtypes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from anatune.untyped import TorchTensor
 __all__ = ["any_array", "array_of_torch", "torch_of_array"]
 
 
-def any_array(name: str, given: object, error: type[AnatuneError]) -> Array:
-    """Return what a caller gave as an array, tensors of PyTorch's too; errors as `array_of_torch` and `plain_array`."""
-    return array_of_torch(given, name, error) if hasattr(given, "detach") else plain_array(name, given, error)
+def any_array(name: str, argument: object, error: type[AnatuneError]) -> Array:
+    """Return an argument, maybe a PyTorch tensor, as an array; errors as `array_of_torch` and `plain_array`."""
+    return array_of_torch(argument, name, error) if hasattr(argument, "detach") else plain_array(name, argument, error)
 
 
 def array_of_torch(tensor: TorchTensor, name: str = "a constant", error: type[AnatuneError] = WorkloadError) -> Array:
-    """Return the elements of a tensor, where they lie if they can; `unknown` ones of a meta tensor.
+    """Return the elements of a tensor as an array, without a copy if possible; those of a meta tensor are `unknown`.
 
     Parameters
     ----------
     name : str
-        What it is, for the message: "input x".
+        Words for the tensor in the message, such as "input x".
 
     Raises
     ------
     AnatuneError
-        Of type `error`: NumPy has no such arrays (sparse, quantised, of 8-bit floats).
+        NumPy has no such arrays (sparse, quantised, 8-bit floats). The class is `error`.
     """
     if tensor.is_meta:
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -38,28 +38,28 @@ def array_of_torch(tensor: TorchTensor, name: str = "a constant", error: type[An
             import_module("ml_dtypes")
         return unknown(TensorType(tuple(tensor.shape), dtype))
     try:
-        found = tensor.detach().cpu()
-        if found.is_neg() or found.is_conj():  # NumPy knows no bits that say so
-            found = found.resolve_conj().resolve_neg()
-        if found.dtype.itemsize != 2 or str(found.dtype) != "torch.bfloat16":
-            array: Array = found.numpy()
+        detached = tensor.detach().cpu()
+        if detached.is_neg() or detached.is_conj():  # NumPy has no negation and conjugation bits
+            detached = detached.resolve_conj().resolve_neg()
+        if detached.dtype.itemsize != 2 or str(detached.dtype) != "torch.bfloat16":
+            array: Array = detached.numpy()
             return array
-        import_module("ml_dtypes")  # NumPy has bfloat16 from it
-        bits: Array = found.view(import_module("torch").int16).numpy()
+        import_module("ml_dtypes")  # registers bfloat16 in NumPy
+        bits: Array = detached.view(import_module("torch").int16).numpy()
     except (RuntimeError, TypeError, NotImplementedError) as reason:
         kind = f"{tensor.layout} {tensor.dtype} on {tensor.device}".replace("torch.", "")
-        told = " ".join(str(reason).split())
-        raise error(f"{name} is a tensor ({kind}), expected a dense one of numbers on the CPU: {told:.120}") from None
+        why = " ".join(str(reason).split())
+        raise error(f"{name} is a tensor ({kind}), expected a dense one of numbers on the CPU: {why:.120}") from None
     return bits.view(np.dtype("bfloat16"))
 
 
 def torch_of_array(array: Array) -> TorchTensor:
-    """Return a tensor of an array's elements, where they lie if they can.
+    """Return an array as a tensor, without a copy if possible.
 
     Raises
     ------
     WorkloadError
-        PyTorch has no such dtype.
+        PyTorch does not have the dtype.
     """
     torch = import_module("torch")
     if not array.flags.writeable or min(array.strides, default=0) < 0:
@@ -69,4 +69,4 @@ def torch_of_array(array: Array) -> TorchTensor:
             return torch.from_numpy(array)
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     except TypeError:
-        raise WorkloadError(f"an array of {array.dtype} was given, expected one of a dtype of PyTorch's") from None
+        raise WorkloadError(f"got an array of {array.dtype}, expected a dtype that PyTorch has") from None

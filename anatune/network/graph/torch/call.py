@@ -1,4 +1,4 @@
-"""One node of an exported program, as what reads its operator sees it."""
+"""A node of an exported program, as the reader of its operator sees it."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from typing import Any
 from anatune.network.graph.building import RefusedError, cast, constant, elementwise
 from anatune.network.graph.nodes import Array, Constant, TensorType, Value, tensor_type
 
-__all__ = ["Call", "Convert", "Given", "RefusedError", "converted", "is_float"]
+__all__ = ["Convert", "RefusedError", "TorchArgument", "TorchCall", "is_float", "to_dtype"]
 
-Given = Any
+TorchArgument = Any
 """An argument: a value, a number, text, None, or a list of them."""
 
 
 @dataclass(frozen=True)
-class Call:
-    """A node with its operands.
+class TorchCall:
+    """A node and its operands.
 
     Attributes
     ----------
     name : str
-        The operator with its overload, as "add.Tensor".
+        The operator with its overload, such as "add.Tensor".
     arguments : mapping of str to object
-        By the names of the operator's schema, with its defaults.
+        The arguments by their names in the operator's schema, including defaults.
     kinds : tuple of TensorType
-        Of the results, as PyTorch says.
+        The types of the results, as PyTorch declares them.
     common : callable
-        Takes names of arguments and returns the dtype that PyTorch brings them to.
+        Takes names of arguments and returns the dtype to which PyTorch promotes them.
     users : int
-        Which results are read: one past the last.
+        One more than the index of the last result that is read.
     """
 
     name: str
-    arguments: Mapping[str, Given]
+    arguments: Mapping[str, TorchArgument]
     kinds: tuple[TensorType, ...]
     common: Callable[..., str]
     users: int
 
-    def __getitem__(self, name: str) -> Given:
+    def __getitem__(self, name: str) -> TorchArgument:
         """Return an argument."""
         return self.arguments[name]
 
-    def get(self, name: str, default: Given = None) -> Given:
-        """Return an argument; the default where the operator has none of the name."""
+    def get(self, name: str, default: TorchArgument = None) -> TorchArgument:
+        """Return an argument, or the default if the operator has none of that name."""
         return self.arguments.get(name, default)
 
     @property
@@ -53,44 +53,44 @@ class Call:
         return self.kinds[0]
 
     def operand(self, name: str, dtype: str = "") -> Value:
-        """Return an argument, a tensor or a number, in a dtype; "": that of the result."""
-        given, dtype = self[name], dtype or self.kind.dtype
-        return converted(given, dtype) if isinstance(given, Value) else constant(given, dtype)
+        """Return a tensor or a number as a value of a dtype; "" stands for that of the result."""
+        argument, dtype = self[name], dtype or self.kind.dtype
+        return to_dtype(argument, dtype) if isinstance(argument, Value) else constant(argument, dtype)
 
     def shape(self, name: str = "self") -> tuple[int, ...]:
         """Return the sizes of an argument."""
         return tensor_type(self[name]).shape
 
     def axes(self, name: str = "dim", of: str = "self") -> list[int]:
-        """Return dimensions that an argument names, none negative; all where it names none."""
-        rank, given = len(self.shape(of)), self.get(name)
-        named = [given] if isinstance(given, int) else given
-        return sorted({axis % rank for axis in named}) if named and rank else list(range(rank))
+        """Return the dimensions in an argument, none negative; all dimensions if it is empty or None."""
+        rank, dims = len(self.shape(of)), self.get(name)
+        dimensions = [dims] if isinstance(dims, int) else dims
+        return sorted({axis % rank for axis in dimensions}) if dimensions and rank else list(range(rank))
 
-    def known(self, name: str, what: str) -> Array:
-        """Return the values of an argument.
+    def constant_values(self, name: str, what: str) -> Array:
+        """Return the values of a constant argument.
 
         Raises
         ------
         RefusedError
-            They are known only at run time; `what` they are.
+            They are known only at run time; `what` describes them in the message.
         """
         value = self[name]
         if isinstance(value, Constant):
             return value.array
-        raise RefusedError(f"takes {what} from values that are known only when the model runs")
+        raise RefusedError(f"computes {what} from values that are known only when the model runs")
 
 
-Convert = Callable[[Call], Value | Sequence[Value | None] | int | float]
-"""What reads an operator: returns its results, one or several (None: nobody reads it); raises `RefusedError`."""
+Convert = Callable[[TorchCall], Value | Sequence[Value | None] | int | float]
+"""A reader of an operator: returns its results, one or several (None: unread), or raises `RefusedError`."""
 
 
 def is_float(dtype: str) -> bool:
-    """Whether numbers of a dtype have fractions."""
+    """Return whether a dtype has fractions."""
     return "float" in dtype
 
 
-def converted(value: Value, dtype: str) -> Value:
-    """Return a value in another dtype, as PyTorch converts: what is no zero is true."""
-    own = tensor_type(value).dtype
-    return elementwise("not_equal", value, 0) if dtype == "bool" != own else cast(value, dtype)
+def to_dtype(value: Value, dtype: str) -> Value:
+    """Return a value in another dtype with PyTorch's conversion: all numbers except zero become true."""
+    value_dtype = tensor_type(value).dtype
+    return elementwise("not_equal", value, 0) if dtype == "bool" != value_dtype else cast(value, dtype)

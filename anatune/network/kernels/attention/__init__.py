@@ -1,13 +1,13 @@
-"""Attention as one kernel: what is left of the scores is a block of rows in a cache.
+"""Attention as one kernel: only a block of rows of the scores exists at a time, in a cache.
 
-For each batch and head, spread over threads: the keys are turned once, so that the microkernels read them as vectors;
-then, for each block of queries, its scores go into a buffer, `rows` makes powers of them there, and their product with
-the values, in place where those lie, goes to the result, each row times one over the sum of its powers. Both products
-are schedules of the template "cpu" with their usual microkernels (`planned`), or, where queries or keys are known at
-run time, microkernels of every number of rows (`run_time`).
+For each batch and head, distributed over threads, the keys are transposed once, so that microkernels read them as
+vectors. Then, for each block of queries, the scores are written to a buffer, `rows` turns them into powers there, and
+the product of the powers with the values, which stay where they are, is written to the result, each row divided by the
+sum of its powers. Both products are schedules of the template "cpu" with its microkernels (`planned`). If the number of
+queries or keys is known only at run time, there are microkernels for every number of rows (`run_time`).
 
-Float32; errors beside float64: those of the sums of products (``dim`` and ``keys`` terms), and a few ulp of the powers,
-as the same steps have one by one.
+Numbers are float32. The errors relative to float64 are those of the sums of products (``dim`` and ``keys`` terms) and a
+few ulp of the powers, as for the same steps one by one.
 """
 
 from anatune.network.kernels.attention.kernel import AttentionKernel, Blocks, pitch, tile_rows, tile_schedule
@@ -16,10 +16,10 @@ __all__ = ["AttentionKernel", "Blocks", "attention_program", "pitch", "tile_rows
 
 
 def attention_program(kernel: AttentionKernel, name: str, lanes: int, threads: int) -> tuple[str, str]:
-    """Return (the function in TVMScript, the LLVM IR it calls).
+    """Return (the function in TVMScript, the LLVM IR that it calls).
 
-    Its parameters: the tensors of queries, keys and values, the mask (mask_rows, keys), symbols of sizes that are known
-    at run time, the result (batch * queries, heads * value_dim).
+    Parameters: the tensors of queries, keys and values, the mask (mask_rows, keys), symbols of sizes that are known
+    only at run time, the result (batch * queries, heads * value_dim).
     """
     if kernel.is_open:
         from anatune.network.kernels.attention.run_time import RunTimeWriter

@@ -1,4 +1,4 @@
-"""What an attention kernel is: where its tensors lie, and which products its blocks of queries are."""
+"""The description of an attention kernel: the layouts of its tensors, and the products of its blocks of queries."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["AttentionKernel", "Blocks", "pitch", "tile_rows", "tile_schedule"]
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of queries that are treated alike.
+    """Blocks of queries that are computed in the same way.
 
     Attributes
     ----------
     first, count, rows : int
-        First query, blocks, queries of a block. At run time `rows` is the most; blocks differ by one at most.
+        The first query, the number of blocks, and the queries of a block. At run time blocks may have one query less.
     keys : int
-        Keys that the queries may see: the first ones.
+        The number of keys that the queries may see, counted from the first.
     scores, values : Schedule
-        "matmul" of the template "cpu": (rows, keys, dim) and (rows, value_dim, keys), nothing packed. At run time of
-        the widest register tile (`tile_schedule`): (rows, columns, dim) and (rows, columns, 2).
+        Schedules of "matmul" in the template "cpu" without packing: (rows, keys, dim) and (rows, value_dim, keys). At
+        run time those of the widest register tile (`tile_schedule`): (rows, columns, dim) and (rows, columns, 2).
     """
 
     first: int
@@ -40,24 +40,25 @@ class Blocks:
 
 @dataclass(frozen=True)
 class AttentionKernel:
-    """An attention and how it is computed; names as of `anatune.network.graph.operators.ATTENTION`.
+    """An attention and how it is computed; names are those of `anatune.network.graph.operators.ATTENTION`.
 
-    Sizes may be known at run time (`core.sizes`), but heads, dim and value_dim.
+    All sizes except heads, dim and value_dim may be known only at run time (`core.sizes`).
 
     Attributes
     ----------
     shapes : tuple of tuple of int
-        Of the tensors of queries, keys and values.
+        The shapes of the tensors of queries, keys and values.
     places : tuple of (offset, batch, head, row, group)
-        Where an element lies in each of them: heads of a group share one place.
+        The layout of heads in each of them; heads of a group share their rows.
     mask_rows, block : int
-        Of the mask, 0: there is none; which is that of row ``(b * heads + head) * queries + query``: `rows.mask_row`.
+        The rows of the mask (0: no mask) and how they belong to row ``(b * heads + head) * queries + query``:
+        `rows.mask_row`.
     blocks : tuple of Blocks
-        All queries, in order; one where queries or keys are known at run time.
+        All queries, in order; a single entry if the number of queries or keys is known only at run time.
     parts : int
-        Threads that share a head.
+        The number of threads that share a head.
     causal : int, optional
-        What the mask hides of keys that are known at run time: query q sees ``q + 1 + causal`` at most.
+        The causal mask if the number of keys is known only at run time: query q sees at most ``q + 1 + causal`` keys.
     """
 
     batch: int
@@ -78,12 +79,12 @@ class AttentionKernel:
 
     @property
     def is_open(self) -> bool:
-        """Whether queries, keys, or how far apart they lie are known at run time."""
+        """Return whether the number of queries or keys, or a stride of rows, is known only at run time."""
         return at_run_time((self.queries, self.keys, tuple(place[3] for place in self.places)))
 
 
 def pitch(length: int, lanes: int) -> int:
-    """Return the elements from one row of a buffer to the next for rows of `length`: whole vectors, no power of 2."""
+    """Return the stride of rows of `length` in a buffer, in elements: whole vectors, and no power of 2."""
     if at_run_time(length):
         return (length + 2 * lanes - 1) // (2 * lanes) * (2 * lanes) + lanes
     padded = -(-length // lanes) * lanes
@@ -91,7 +92,7 @@ def pitch(length: int, lanes: int) -> int:
 
 
 def tile_schedule(like: Schedule, rows: int, columns: int, depth: int, unroll: int) -> Schedule:
-    """Return the schedule of a product that is one register tile, for the device and vectors of another product's."""
+    """Return the schedule of a product that is one register tile, for the device and vectors of the product `like`."""
     kept = ("simd_axis", "simd_lanes", "packed", "packed_ahead", "parallel")
     return msgspec.structs.replace(
         like,
@@ -102,6 +103,6 @@ def tile_schedule(like: Schedule, rows: int, columns: int, depth: int, unroll: i
 
 
 def tile_rows(schedule: Schedule, vectors: int) -> int:
-    """Return the most rows of a register tile so many vectors wide: its sums, a row of vectors, and one element."""
+    """Return the most rows of a register tile of some vectors: its sums, a row of vectors and one element fit."""
     assert isinstance(schedule.hardware, CpuSpec)
     return (schedule.hardware.compute.num_vector_registers - vectors - 1) // vectors

@@ -1,4 +1,4 @@
-"""Blocks of queries whose sizes are known: both of their products are schedules of the template "cpu"."""
+"""Attention over blocks of queries of known sizes; both products of a block are schedules of the template "cpu"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from anatune.core.schedule import Schedule
 from anatune.emit.script import affine
 from anatune.network.kernels.attention.kernel import AttentionKernel, Blocks, pitch
-from anatune.network.kernels.attention.writer import Head, Writer, named, scaled
+from anatune.network.kernels.attention.writer import AttentionWriter, HeadExpressions, kernel_function, scale_step
 from anatune.templates.cpu.program.kernels import Kernels
 from anatune.templates.cpu.program.nest import Part
 from anatune.templates.cpu.program.program import write_calls
@@ -18,8 +18,8 @@ from anatune.templates.cpu.program.register_tile import Microkernel
 __all__ = ["PlannedWriter"]
 
 
-class PlannedWriter(Writer):
-    """Writes a kernel whose queries and keys are numbers."""
+class PlannedWriter(AttentionWriter):
+    """Writes a kernel whose numbers of queries and keys are known."""
 
     def __init__(self, kernel: AttentionKernel, name: str, lanes: int, threads: int) -> None:
         self.key_pitch = pitch(kernel.keys, lanes)
@@ -28,11 +28,11 @@ class PlannedWriter(Writer):
         sizes = {"turned": kernel.dim * self.key_pitch, "scores": most * self.score_pitch, "factors": most}
         super().__init__(kernel, name, lanes, threads, sizes)
 
-    def write(self, head: Head) -> None:
-        """Write what is done for one head, or a part of its queries."""
+    def write(self, head: HeadExpressions) -> None:
+        """Write the computation of one head, or of a part of its queries."""
         parts = self.kernel.parts
-        self.turn_keys(
-            head.starts[1], self.key_pitch, lambda vector: affine([(self.own("turned"), 1), (vector, self.lanes)])
+        self.transpose_keys(
+            head.starts[1], self.key_pitch, lambda vector: affine([(self.offset("turned"), 1), (vector, self.lanes)])
         )  # fmt: skip
         number = 0
         for blocks in self.kernel.blocks:
@@ -45,21 +45,21 @@ class PlannedWriter(Writer):
             with self.text.scope(f"for block in range({count}):"):
                 self.block(blocks, head, affine([(block, blocks.rows)], blocks.first))
 
-    def block(self, blocks: Blocks, head: Head, first: str) -> None:
-        """Write scores, powers, and their product with the values, of one block of queries from `first`."""
-        scores = self.own("scores")
+    def block(self, blocks: Blocks, head: HeadExpressions, first: str) -> None:
+        """Write the scores, powers, and products with the values, of one block of queries from `first` on."""
+        scores = self.offset("scores")
         self.product(
             blocks.scores,
             {"A": self.query_row, "B": self.key_pitch, "C": self.score_pitch},
             ["query", "turned", "scores"],
-            [affine([(head.starts[0], 1), (f"({first})", self.kernel.places[0][3])]), self.own("turned"), scores],
+            [affine([(head.starts[0], 1), (f"({first})", self.kernel.places[0][3])]), self.offset("turned"), scores],
         )
         self.powers(str(blocks.rows), first, blocks.keys, head)
         self.product(
             blocks.values,
             {"A": self.score_pitch, "B": self.value_row, "C": self.width},
             ["scores", "value", "result", "factors"],
-            [scores, head.starts[2], self.result(first, head), self.own("factors")],
+            [scores, head.starts[2], self.result(first, head), self.offset("factors")],
             is_scaled=True,
         )
 
@@ -72,11 +72,11 @@ class PlannedWriter(Writer):
         *,
         is_scaled: bool = False,
     ) -> None:
-        """Write a product; `is_scaled`: each row times its factor."""
-        kernels = Kernels(schedule, rows, scaled(schedule.workload.extents["i"]) if is_scaled else [])
+        """Write a product; if `is_scaled`, each row is multiplied by its factor."""
+        kernels = Kernels(schedule, rows, scale_step(schedule.workload.extents["i"]) if is_scaled else [])
         tiles: list[tuple[dict[str, Part], Microkernel]] = []
         for parts in kernels.tiles():
             microkernel = kernels.microkernel("", parts)
-            name = self.function(microkernel, partial(named, microkernel))
+            name = self.function(microkernel, partial(kernel_function, microkernel))
             tiles.append((parts, dataclasses.replace(microkernel, name=name)))
         write_calls(self.text, kernels, tiles, pointers, origins)

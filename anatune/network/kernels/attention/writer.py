@@ -1,4 +1,4 @@
-"""The loops of an attention kernel over heads, and what blocks of queries of all kinds need."""
+"""The loops of an attention kernel over heads, and the parts that all blocks of queries have in common."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from anatune.core.workload.access import Access, Term
 from anatune.emit.kernels import Function, call, loop_over, open_kernel
 from anatune.emit.script import Script, affine
 from anatune.network.kernels.attention.kernel import AttentionKernel
-from anatune.network.kernels.attention.keys import turning
+from anatune.network.kernels.attention.keys import write_transpose
 from anatune.network.kernels.rows import RowKernel, mask_row, row_function
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
 from anatune.templates.cpu.program.register_tile import Microkernel
 
-__all__ = ["Head", "Writer", "named", "scaled"]
+__all__ = ["AttentionWriter", "HeadExpressions", "kernel_function", "scale_step"]
 
 
-class Head:
-    """Expressions of one head, or a part of its queries.
+class HeadExpressions:
+    """Expressions for one head, or for a part of its queries.
 
     Attributes
     ----------
     whole, batch, head : str
-        Which head of all batches, which batch, which head of that.
+        The index of the head among all batches, the index of the batch, and the index of the head in the batch.
     part : str
-        Which of the parts of its queries, "0" where it has one.
+        The index of the part of the queries, "0" if there is only one.
     starts : list of str
-        Where its queries, keys and values begin.
+        The offsets of the queries, keys and values of the head.
     """
 
     def __init__(self, kernel: AttentionKernel, task: str) -> None:
@@ -38,20 +38,20 @@ class Head:
         self.part = f"({task} % {parts})" if parts > 1 else "0"
         self.batch, self.head = f"({self.whole} // {heads})", f"({self.whole} % {heads})"
         self.starts = [
-            affine([(self.batch, place[1]), (f"({self.head} // {place[4]})", place[2])], place[0])
-            for place in kernel.places
+            affine([(self.batch, layout[1]), (f"({self.head} // {layout[4]})", layout[2])], layout[0])
+            for layout in kernel.places
         ]  # fmt: skip
 
 
-class Writer:
-    """One kernel while it is written down.
+class AttentionWriter:
+    """Writes one attention kernel.
 
     Attributes
     ----------
     score_pitch : int
-        Elements from the scores of one query of a block to those of the next.
+        The stride of the scores of neighbouring queries, in elements.
     numbers : dict of str to str
-        What symbols of microkernels are in the program.
+        The expressions in the program for the symbols of microkernels.
     """
 
     score_pitch: int
@@ -63,15 +63,15 @@ class Writer:
         self.width = kernel.heads * kernel.value_dim
         self.text = Script()
         self.functions: list[Function] = []
-        self.known: dict[object, str] = {}
+        self.names: dict[object, str] = {}
         self.numbers: dict[str, str] = {}
         self.query_row, self.key_row, self.value_row = (
-            self.stride(f"{tensor}_row", place[3])
-            for tensor, place in zip(("query", "key", "value"), kernel.places, strict=True)
+            self.stride(f"{tensor}_row", layout[3])
+            for tensor, layout in zip(("query", "key", "value"), kernel.places, strict=True)
         )
 
     def stride(self, name: str, size: int) -> int:
-        """Return a size as microkernels take it: those that are known at run time as a symbol of their own."""
+        """Return a size for microkernels; a size that is known only at run time becomes a symbol."""
         if not isinstance(size, Size):
             return size
         self.numbers[name] = str(size)
@@ -94,45 +94,45 @@ class Writer:
             f"for turn in range({share}):",
             f"if worker * {share} + turn < {self.tasks}:" if is_uneven else "",
         ):
-            self.write(Head(kernel, f"(worker * {share} + turn)"))
+            self.write(HeadExpressions(kernel, f"(worker * {share} + turn)"))
         return str(text), module_ir(self.functions)
 
-    def write(self, head: Head) -> None:
-        """Write what is done for one head, or a part of its queries."""
+    def write(self, head: HeadExpressions) -> None:
+        """Write the computation of one head, or of a part of its queries."""
         raise NotImplementedError
 
-    def own(self, buffer: str) -> str:
-        """Return where a worker's part of a buffer begins."""
+    def offset(self, buffer: str) -> str:
+        """Return the offset of a worker's part of a buffer."""
         return affine([("worker", self.sizes[buffer])])
 
-    def turn_keys(self, start: str, turned_row: int, place: Callable[[str], str]) -> None:
-        """Write how the keys (keys, dim) of a head become (dim, keys); `place`: where a vector of keys goes to."""
+    def transpose_keys(self, start: str, turned_row: int, offset_of: Callable[[str], str]) -> None:
+        """Write the transposition of the keys (keys, dim) of a head to (dim, keys); `place` maps vectors to offsets."""
         name = self.function(
-            ("turning", turned_row), partial(turning, self.lanes, self.kernel.dim, self.key_row, turned_row)
+            ("turning", turned_row), partial(write_transpose, self.lanes, self.kernel.dim, self.key_row, turned_row)
         )
-        self.over_keys(start, name, lambda vector: [("turned", place(vector))])
+        self.loop_over_keys(start, name, lambda vector: [("turned", offset_of(vector))])
 
-    def over_keys(self, start: str, name: str, others: Callable[[str], list[tuple[str, str]]]) -> None:
-        """Write the calls of a function of `keys` for the keys of a head; a vector's number tells its other tensors."""
+    def loop_over_keys(self, start: str, name: str, others: Callable[[str], list[tuple[str, str]]]) -> None:
+        """Write the calls of a function for the keys of a head; `others` gives a vector's other tensors."""
         keys, lanes = self.kernel.keys, self.lanes
         numbers = [self.numbers["key_row"]] if "key_row" in self.numbers else []
         with self.text.scope(f"for v in range({(keys + lanes - 1) // lanes}):"):
             here = affine([(start, 1), (f"v * {lanes}", self.kernel.places[1][3])])
             call(self.text, name, [("key", here), *others("v")], f"T.min({lanes}, {keys} - v * {lanes})", *numbers)
 
-    def powers(self, rows: str, first: str, keys: int, head: Head, *length: str) -> None:
-        """Write how the scores of queries from `first` become powers, with the factor of each row.
+    def powers(self, rows: str, first: str, keys: int, head: HeadExpressions, *length: str) -> None:
+        """Write the computation of powers, and of the factor of each row, from the scores of queries from `first` on.
 
         Parameters
         ----------
         keys : int
-            Of a row; where that is a symbol, `length` is what it is.
+            The keys of a row; if this is a symbol, `length` is its value.
         """
-        kernel, factors = self.kernel, self.own("factors")
+        kernel, factors = self.kernel, self.offset("factors")
         powers = RowKernel("powers", 1, keys, kernel.scale, int(kernel.mask_rows > 0), kernel.zero_rows)
         name = self.function(powers, lambda name: row_function(powers, name, self.lanes))
         with self.text.scope(f"for r in range({rows}):"):
-            scores = affine([(self.own("scores"), 1), ("r", self.score_pitch)])
+            scores = affine([(self.offset("scores"), 1), ("r", self.score_pitch)])
             arguments = [("scores", scores), ("factors", f"{factors} + r")]
             if kernel.mask_rows:
                 all_rows = kernel.batch * kernel.heads * kernel.queries
@@ -142,24 +142,24 @@ class Writer:
                 arguments.insert(1, ("mask", affine([(row, kernel.keys)])))
             call(self.text, name, arguments, *length)
 
-    def result(self, first: str, head: Head) -> str:
-        """Return where the result of a query of a head begins."""
+    def result(self, first: str, head: HeadExpressions) -> str:
+        """Return the offset of the result of a query of a head."""
         kernel = self.kernel
         return f"(({head.batch} * {kernel.queries} + {first}) * {self.width} + {head.head} * {kernel.value_dim})"
 
     def function(self, key: object, write: Callable[[str], Function]) -> str:
-        """Return the name of a function, which is written once."""
-        if key not in self.known:
-            self.known[key] = f"{self.name}_{len(self.known)}"
-            self.functions.append(write(self.known[key]))
-        return self.known[key]
+        """Return the name of a function, which is written only once."""
+        if key not in self.names:
+            self.names[key] = f"{self.name}_{len(self.names)}"
+            self.functions.append(write(self.names[key]))
+        return self.names[key]
 
 
-def scaled(rows: int) -> list[tuple[str, Access]]:
+def scale_step(rows: int) -> list[tuple[str, Access]]:
     """Return the fused step that multiplies each row of a product by its factor."""
     return [("scale", Access("factor", "float32", (rows,), ((Term("i"),),), (0,)))]
 
 
-def named(kernel: Microkernel, name: str) -> Function:
-    """Return the function of a microkernel under a name."""
+def kernel_function(kernel: Microkernel, name: str) -> Function:
+    """Return the function of a microkernel under another name."""
     return microkernel_ir(dataclasses.replace(kernel, name=name))

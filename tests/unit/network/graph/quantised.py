@@ -38,8 +38,8 @@ class Model:
         integers = self.random.integers(max(limits.min, -127), limits.max + 1, shape).astype(dtype)
         scales = np.float32(0.01) if axis is None else self.random.uniform(0.005, 0.02, shape[axis]).astype(np.float32)
         zeros = np.full(scales.shape, zero, dtype)
-        own = {} if axis is None else {"axis": axis}
-        return self.node("DequantizeLinear", self.known(integers), self.known(scales), self.known(zeros), **own)
+        attributes = {} if axis is None else {"axis": axis}
+        return self.node("DequantizeLinear", self.known(integers), self.known(scales), self.known(zeros), **attributes)
 
     def bias(self, size, weight, scale):
         """Return a bias as quantisers write it: int32, in the unit of sums of data of a scale and of a weight."""
@@ -60,10 +60,10 @@ class Model:
 
     def check(self, *outputs, unit):
         """Compare both graphs; return the nodes behind the passes."""
-        plain, made = self.graphs(*outputs)
+        plain, new_graph = self.graphs(*outputs)
         x = self.random.standard_normal(self.shape).astype(np.float32)
-        for got, want in zip(run(made, x), run(plain, x), strict=True):
+        for got, want in zip(run(new_graph, x), run(plain, x), strict=True):
             off = np.abs(got.astype(np.float64) - want)
             assert off.max() <= 1.001 * unit
             assert (off > 0.5 * unit).mean() <= 0.01
-        return made.nodes()
+        return new_graph.nodes()

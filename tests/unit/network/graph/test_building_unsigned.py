@@ -34,10 +34,10 @@ def test_operators_of_onnx(dtype):
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     given = (x, x[::-1].copy())
-    for name, found in zip(names, anatune.compile(model, threads=1, check=False)(*given), strict=True):
+    for name, result in zip(names, anatune.compile(model, threads=1, check=False)(*given), strict=True):
         want = ONNX[name](*given[: ONNX[name].nin])
-        assert found.dtype == want.dtype, name
-        np.testing.assert_array_equal(found, want, name)
+        assert result.dtype == want.dtype, name
+        np.testing.assert_array_equal(result, want, name)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", *SIGNED])
@@ -50,7 +50,7 @@ def test_operators_of_torch(dtype):
 
     x = torch.from_numpy(numbers(dtype))
     given = (x, x.flip(0))
-    found = anatune.compile(Network().eval(), given, threads=1, check=False)(*given)
-    for place, (own, want) in enumerate(zip(found, Network()(*given), strict=True)):
-        assert own.dtype == want.dtype, place
-        assert torch.equal(own, want), place
+    result = anatune.compile(Network().eval(), given, threads=1, check=False)(*given)
+    for index, (attributes, want) in enumerate(zip(result, Network()(*given), strict=True)):
+        assert attributes.dtype == want.dtype, index
+        assert torch.equal(attributes, want), index

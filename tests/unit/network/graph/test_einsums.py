@@ -35,10 +35,10 @@ CASES = [
 def test_as_numpy(equation, shapes):
     arrays = [np.random.default_rng(place).standard_normal(shape) for place, shape in enumerate(shapes)]
     inputs = tuple(Input(f"x{place}", TensorType(shape, "float64")) for place, shape in enumerate(shapes))
-    made = einsum(equation, inputs)
+    outcome = einsum(equation, inputs)
     want = np.einsum(equation, *arrays)
-    assert made.type.shape == want.shape
-    (got,) = naive_graph.run(Graph(inputs, (made,), is_tuple=False), *arrays)
+    assert outcome.type.shape == want.shape
+    (got,) = naive_graph.run(Graph(inputs, (outcome,), is_tuple=False), *arrays)
     np.testing.assert_allclose(got, want, atol=1e-12)
 
 
@@ -52,6 +52,6 @@ def test_what_does_not_fit_is_refused(equation, shapes):
 
 def test_vectors_are_matrices_meanwhile():
     row, matrix = Input("x", TensorType((3,), "float32")), Input("y", TensorType((3, 4), "float32"))
-    made = product(row, matrix)
-    (node,) = (one for one in Graph((row, matrix), (made,), is_tuple=False).nodes() if one.op == "matmul")
-    assert (node.type.shape, made.type.shape) == ((1, 4), (4,))
+    outcome = product(row, matrix)
+    (node,) = (one for one in Graph((row, matrix), (outcome,), is_tuple=False).nodes() if one.op == "matmul")
+    assert (node.type.shape, outcome.type.shape) == ((1, 4), (4,))

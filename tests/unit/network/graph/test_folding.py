@@ -34,14 +34,14 @@ def test_weight_norms_are_weights(norm):
     spread = node("broadcast_to", norm(weight), Shape((8, 4, 3, 3)), shape=(8, 4, 3, 3))
     scaled = g.multiply(node("divide", weight, spread), gain)
     convolution = g.convolution(x, 8, 3)
-    made = after(CPU, g.graph(convolution.of((x, scaled)), inputs=[x]))
-    assert [one.op for one in made.nodes()] == [CONVOLUTION]
+    new_graph = after(CPU, g.graph(convolution.of((x, scaled)), inputs=[x]))
+    assert [one.op for one in new_graph.nodes()] == [CONVOLUTION]
     length = np.sqrt((weight.array.astype(np.float64) ** 2).sum((1, 2, 3), keepdims=True))
-    np.testing.assert_allclose(made.nodes()[0].arguments[1].array, weight.array / length * gain.array, rtol=1e-5)
+    np.testing.assert_allclose(new_graph.nodes()[0].arguments[1].array, weight.array / length * gain.array, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("made", "want"),
+    ("new_graph", "want"),
     [
         (node("abs", Constant(ROWS)), np.abs(ROWS)),
         (node("nn.relu6", Constant(4 * ROWS)), np.clip(4 * ROWS, 0, 6)),
@@ -55,10 +55,10 @@ def test_weight_norms_are_weights(norm):
     ],
     ids=lambda one: getattr(one, "op", ""),
 )
-def test_operators_on_constants(made, want):
-    found = computed(made)
-    assert isinstance(found, Constant)
-    np.testing.assert_allclose(found.array, want, rtol=1e-5, atol=1e-6)
+def test_operators_on_constants(new_graph, want):
+    result = computed(new_graph)
+    assert isinstance(result, Constant)
+    np.testing.assert_allclose(result.array, want, rtol=1e-5, atol=1e-6)
 
 
 def test_constants_of_equal_values_are_one():
@@ -69,10 +69,10 @@ def test_constants_of_equal_values_are_one():
     changed[3, 3] += 1
     other = Constant(changed)
     graph = g.graph(*(g.matmul(x, one) for one in (weight, *copies, other, *turned)), inputs=[x])
-    made = simplified(graph)
-    assert len(made.constants()) == 3
-    assert len(made.nodes()) == 3
-    for got, want in zip(run(made, g.array(4, 16)), run(graph, g.array(4, 16)), strict=True):
+    new_graph = simplified(graph)
+    assert len(new_graph.constants()) == 3
+    assert len(new_graph.nodes()) == 3
+    for got, want in zip(run(new_graph, g.array(4, 16)), run(graph, g.array(4, 16)), strict=True):
         np.testing.assert_array_equal(got, want)
 
 
@@ -89,9 +89,9 @@ def test_what_has_no_elements_is_a_constant():
     parts = [item_of(split, place) for place in range(3)]
     nothing = g.matmul(empty, Node("permute_dims", (empty,), TensorType((0, 2), "float32"), {"axes": (1, 0)}))
     outputs = [g.concat(empty, x, parts[1]), g.concat(empty, empty), parts[1], parts[2], nothing]
-    made = simplified(g.graph(*outputs, inputs=[x, empty]))
-    assert made.outputs[0] is x
-    assert [one.op for one in made.nodes()] == ["strided_slice"]
-    known = [one.array for one in made.outputs if isinstance(one, Constant)]
-    assert [array.shape for array in known] == [(2, 0), (2, 0), (2, 2)]
-    assert not known[2].any()
+    new_graph = simplified(g.graph(*outputs, inputs=[x, empty]))
+    assert new_graph.outputs[0] is x
+    assert [one.op for one in new_graph.nodes()] == ["strided_slice"]
+    constants = [one.array for one in new_graph.outputs if isinstance(one, Constant)]
+    assert [array.shape for array in constants] == [(2, 0), (2, 0), (2, 2)]
+    assert not constants[2].any()

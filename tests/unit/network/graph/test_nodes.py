@@ -33,7 +33,7 @@ def test_a_graph_is_written_anew_from_what_stands_for_its_inputs():
     inner = Node("nn.relu", (x,), KIND)
     graph = Graph((x,), (inner, x), is_tuple=True)
     new = {x: wide}
-    made = rewritten_beside(graph, lambda own, old: Node("negative", own.arguments, KIND), new)
-    assert [node.op for node in made.nodes()] == ["negative"]
-    assert made.outputs == (new[inner], wide)
+    new_graph = rewritten_beside(graph, lambda own, old: Node("negative", own.arguments, KIND), new)
+    assert [node.op for node in new_graph.nodes()] == ["negative"]
+    assert new_graph.outputs == (new[inner], wide)
     assert new[inner].arguments == (wide,)

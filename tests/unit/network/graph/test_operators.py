@@ -51,9 +51,9 @@ def test_types_are_those_of_what_is_computed(operator):
     attributes = {"permute_dims": {"axes": (1, 0)}, "nn.leakyrelu": {"alpha": 0.1}}
     given = arguments.get(operator.name, tuple(constants[: operands_of(operator)]))
     node = applied(operator.name, *given, **attributes.get(operator.name, {}))
-    found = computed(node)
-    assert isinstance(found, Constant)
-    assert found.type == node.type
+    result = computed(node)
+    assert isinstance(result, Constant)
+    assert result.type == node.type
     assert value_of(node, {}).shape == node.type.shape
 
 

@@ -69,10 +69,10 @@ def test_rows_of_pages_are_put_where_they_lie(is_read):
 @pytest.mark.parametrize("places", [2, [4, 0, 2]])
 def test_what_is_put(places):
     data, rows = np.zeros((2, 6, 4)), np.random.default_rng(0).standard_normal((2, 3, 4))
-    found = put(data, rows, places, 1)
+    result = put(data, rows, places, 1)
     listed = [2, 3, 4] if places == 2 else places
-    assert np.array_equal(found[:, listed], rows)
-    assert np.count_nonzero(found) == rows.size
+    assert np.array_equal(result[:, listed], rows)
+    assert np.count_nonzero(result) == rows.size
     assert not data.any()
 
 
@@ -81,9 +81,9 @@ def test_heads_of_a_group_read_one_place():
 
     random = np.random.default_rng(0)
     query, key, value = (random.standard_normal(shape) for shape in ((4, 3, 8), (2, 5, 8), (2, 5, 8)))
-    own = {"batch": 1, "heads": 4, "queries": 3, "keys": 5, "dim": 8, "value_dim": 8, "scale": 1.0, "zero_rows": False,
-           "block": 12}  # fmt: skip
-    grouped = attention(query, key, value, places=((0, 0, 24, 8, 1), *[(0, 0, 40, 8, 2)] * 2), **own)
+    attrs = {"batch": 1, "heads": 4, "queries": 3, "keys": 5, "dim": 8, "value_dim": 8, "scale": 1.0,
+             "zero_rows": False, "block": 12}  # fmt: skip
+    grouped = attention(query, key, value, places=((0, 0, 24, 8, 1), *[(0, 0, 40, 8, 2)] * 2), **attrs)
     key, value = (np.repeat(one, 2, axis=0) for one in (key, value))
-    plain = attention(query, key, value, places=((0, 0, 24, 8, 1), *[(0, 0, 40, 8, 1)] * 2), **own)
+    plain = attention(query, key, value, places=((0, 0, 24, 8, 1), *[(0, 0, 40, 8, 1)] * 2), **attrs)
     assert np.allclose(grouped, plain, rtol=1e-12)

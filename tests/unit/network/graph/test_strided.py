@@ -1,11 +1,11 @@
-"""Where elements lie behind reshapes, permutations and parts: as NumPy's own strides have it."""
+"""Views after reshapes, permutations and slices have the strides of NumPy's views."""
 
 import numpy as np
 import pytest
 
 from anatune.network.graph.building import constant, sliced, taken
 from anatune.network.graph.nodes import Input, Node, Shape, TensorType, item_of
-from anatune.network.graph.passes.simplify import permuted, reshaped
+from anatune.network.graph.passes.simplify import permuted, reshape_value
 from anatune.network.graph.strided import view_of
 from tests.unit.network.graph import graphs
 
@@ -38,7 +38,7 @@ def split(value, axis, *sizes):
 )
 def test_elements_of_a_view_are_those_of_the_value(shape, sizes, axes, last):
     x = graphs.source(*shape)
-    value = reshaped(permuted(reshaped(x, sizes), axes), last)
+    value = reshape_value(permuted(reshape_value(x, sizes), axes), last)
     view = view_of(value)
     array = graphs.array(*shape)
     assert view.base is x
@@ -48,7 +48,7 @@ def test_elements_of_a_view_are_those_of_the_value(shape, sizes, axes, last):
 def test_what_no_strides_describe_lies_in_itself():
     x = graphs.source(6, 20)
     turned = permuted(x, (1, 0))
-    value = reshaped(turned, (120,))
+    value = reshape_value(turned, (120,))
     assert view_of(value).base is value
     assert view_of(turned).base is x
 
@@ -67,7 +67,7 @@ def test_parts_begin_further_on():
 
 def test_what_is_repeated_lies_once():
     x = graphs.source(6, 20)
-    inner = reshaped(x, (2, 1, 3, 20))
+    inner = reshape_value(x, (2, 1, 3, 20))
     shape = (5, 2, 4, 3, 20)
     view = view_of(Node("broadcast_to", (inner, Shape(shape)), TensorType(shape, "float32")))
     array = graphs.array(6, 20)
@@ -86,8 +86,8 @@ def test_slices_begin_further_on_and_step_over_elements():
 
 def test_known_places_that_are_evenly_apart_are_slices():
     x = graphs.source(4, 6)
-    one, some, others = (taken(x, constant(places, "int64"), 1) for places in (3, [1, 3, 5], [0, 1, 3]))
+    item, some, others = (taken(x, constant(places, "int64"), 1) for places in (3, [1, 3, 5], [0, 1, 3]))
     array = graphs.array(4, 6)
-    assert (one.type.shape, some.op, others.op) == ((4,), "strided_slice", "take")
-    np.testing.assert_array_equal(through(view_of(one), array), array[:, 3])
+    assert (item.type.shape, some.op, others.op) == ((4,), "strided_slice", "take")
+    np.testing.assert_array_equal(through(view_of(item), array), array[:, 3])
     np.testing.assert_array_equal(through(view_of(some), array), array[:, 1::2])

@@ -25,14 +25,14 @@ CASES = [
 
 def added_up(x, weight, strides, padding, output_padding, dilation, groups):
     """Add each element times the weights where they belong, then cut the padding away."""
-    rank, (own, *taps) = x.ndim - 2, weight.shape[1:]
+    rank, (attributes, *taps) = x.ndim - 2, weight.shape[1:]
     outputs = transposed_sizes(x.shape[2:], taps, strides, padding, output_padding, dilation)
     room = 8
     whole = [
         (size - 1) * stride + (tap - 1) * step + 1 + 2 * room
         for size, stride, tap, step in zip(x.shape[2:], strides, taps, dilation, strict=True)
     ]
-    found = np.zeros((x.shape[0], groups, own, *whole))
+    result = np.zeros((x.shape[0], groups, attributes, *whole))
     split = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
     weights = weight.reshape(groups, -1, *weight.shape[1:])
     for tap in itertools.product(*map(range, taps)):
@@ -44,9 +44,9 @@ def added_up(x, weight, strides, padding, output_padding, dilation, groups):
             )
             for d in range(rank)
         )
-        found[(..., *places)] += np.einsum("ngc...,gco->ngo...", split, weights[(..., *tap)])
+        result[(..., *places)] += np.einsum("ngc...,gco->ngo...", split, weights[(..., *tap)])
     cut = tuple(slice(room + padding[d], room + padding[d] + outputs[d]) for d in range(rank))
-    return found[(..., *cut)].reshape(x.shape[0], groups * own, *outputs)
+    return result[(..., *cut)].reshape(x.shape[0], groups * attributes, *outputs)
 
 
 @pytest.mark.parametrize(("sizes", "taps", "groups", "strides", "padding", "more", "dilation"), CASES)
@@ -56,8 +56,8 @@ def test_each_element_adds_its_taps(sizes, taps, groups, strides, padding, more,
     weight, bias = numbers.standard_normal((2 * groups, 3, *taps)), numbers.standard_normal(3 * groups)
     source = Input("x", TensorType(x.shape, "float64"))
     geometry = dict(zip(GEOMETRY, (strides, padding, more, dilation), strict=True))
-    made = transposed_convolution(source, Constant(weight), Constant(bias), groups=groups, **geometry)
-    (got,) = naive_graph.run(Graph((source,), (made,), is_tuple=False), x)
+    outcome = transposed_convolution(source, Constant(weight), Constant(bias), groups=groups, **geometry)
+    (got,) = naive_graph.run(Graph((source,), (outcome,), is_tuple=False), x)
     want = added_up(x, weight, groups=groups, **geometry) + bias.reshape(-1, *[1] * len(sizes))
     np.testing.assert_allclose(got, want, atol=1e-12)
 
@@ -67,8 +67,8 @@ def test_phases_of_as_many_taps_are_one_product(taps, stride, count):
     source = Input("x", TensorType((1, 4, 8, 8), "float32"))
     weight = Constant(np.ones((4, 6, taps, taps), np.float32))
     geometry = {"strides": (stride,) * 2, "padding": (0,) * 4, "output_padding": (0, 0), "dilation": (1, 1)}
-    made = transposed_convolution(source, weight, groups=1, **geometry)
-    nodes = Graph((source,), (made,), is_tuple=False).nodes()
+    outcome = transposed_convolution(source, weight, groups=1, **geometry)
+    nodes = Graph((source,), (outcome,), is_tuple=False).nodes()
     assert sum(node.op == "nn.conv2d" for node in nodes) == count
 
 

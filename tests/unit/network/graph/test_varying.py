@@ -1,4 +1,4 @@
-"""One graph from readings of a model at several sizes."""
+"""Join readings of a network at several sizes into one graph."""
 
 import numpy as np
 import pytest
@@ -15,11 +15,11 @@ SIZES = [{"b": 5, "t": 23}, {"b": 7, "t": 23}, {"b": 5, "t": 13}, {"b": 7, "t": 
 
 def readings(make):
     """Return readings of what `make` returns for an input of (b, t, 8) and the sizes."""
-    found = []
+    result = []
     for sizes in SIZES:
         given = Input("x", TensorType((sizes["b"], sizes["t"], 8), "float32"))
-        found.append(Reading(sizes, Graph((given,), (make(given, **sizes),), is_tuple=False)))
-    return found
+        result.append(Reading(sizes, Graph((given,), (make(given, **sizes),), is_tuple=False)))
+    return result
 
 
 def joined(make):
@@ -32,30 +32,30 @@ def shape_at(value, **sizes):
 
 
 def test_shapes_are_expressions_of_all_sizes():
-    found, nodes = joined(lambda x, b, t: reshape(x, (b * t // 1, 8)))
-    assert shape_at(found, b=3, t=17) == (51, 8)
-    assert list(nodes.values()) == [found]
-    found, _ = joined(lambda x, b, t: sliced(x, [1], [0], [(t + 1) // 2], [1]))
-    assert shape_at(found, b=3, t=17) == (3, 9, 8)
+    result, nodes = joined(lambda x, b, t: reshape(x, (b * t // 1, 8)))
+    assert shape_at(result, b=3, t=17) == (51, 8)
+    assert list(nodes.values()) == [result]
+    result, _ = joined(lambda x, b, t: sliced(x, [1], [0], [(t + 1) // 2], [1]))
+    assert shape_at(result, b=3, t=17) == (3, 9, 8)
 
 
 def test_constants_that_grow_are_leading_parts_of_the_largest():
     table = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
-    found, _ = joined(lambda x, b, t: elementwise("add", x, Constant(table[:t])))
-    part = found.arguments[1]
+    result, _ = joined(lambda x, b, t: elementwise("add", x, Constant(table[:t])))
+    part = result.arguments[1]
     assert part.op == LEADING
     assert part.arguments[0].array is not None
     np.testing.assert_array_equal(part.arguments[0].array, table)
     assert shape_at(part, b=1, t=9) == (9, 8)
     mask = np.triu(np.ones((64, 64), np.float32))
-    found, _ = joined(lambda x, b, t: elementwise("add", sliced(x, [0, 2], [0, 0], [1, 1]), Constant(mask[:t, :t])))
-    assert found.arguments[1].op == "strided_slice"
+    result, _ = joined(lambda x, b, t: elementwise("add", sliced(x, [0, 2], [0, 0], [1, 1]), Constant(mask[:t, :t])))
+    assert result.arguments[1].op == "strided_slice"
 
 
 def test_constants_that_are_the_same_everywhere_stay_small():
-    found, _ = joined(lambda x, b, t: elementwise("add", x, Constant(np.broadcast_to(np.float32(2), (b, t, 8)))))
-    assert found.arguments[1].op == "broadcast_to"
-    assert found.arguments[1].arguments[0].array.shape == (1, 1, 8)
+    result, _ = joined(lambda x, b, t: elementwise("add", x, Constant(np.broadcast_to(np.float32(2), (b, t, 8)))))
+    assert result.arguments[1].op == "broadcast_to"
+    assert result.arguments[1].arguments[0].array.shape == (1, 1, 8)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
@@ -63,11 +63,11 @@ def test_whole_numbers_that_are_expressions_of_sizes_are_computed_at_run_time(dt
     def number(t, b):
         return np.array([[t - 1, 0, 3], [b, 2 * t, t - 1]], dtype)
 
-    found, _ = joined(lambda x, b, t: numbered(x, number(t, b)))
+    result, _ = joined(lambda x, b, t: numbered(x, number(t, b)))
     for t, b in ((1, 1), (9, 2), (64, 32)):
-        np.testing.assert_array_equal(value_at(found.arguments[1], t=t, b=b), number(t, b))
-    found, _ = joined(lambda x, b, t: numbered(x, np.array(t + 1, dtype)))
-    assert value_at(found.arguments[1], t=9, b=2) == 10
+        np.testing.assert_array_equal(value_at(result.arguments[1], t=t, b=b), number(t, b))
+    result, _ = joined(lambda x, b, t: numbered(x, np.array(t + 1, dtype)))
+    assert value_at(result.arguments[1], t=9, b=2) == 10
 
 
 def numbered(x, array):
@@ -103,7 +103,7 @@ def value_at(value, **sizes):
 def test_a_model_that_differs_is_refused_in_a_line(make):
     with refuses(WorkloadError) as told:
         joined(make)
-    assert "it is not one model at all sizes, looked at with b=5, t=23; " in str(told.value)
+    assert "b=5, t=23; " in str(told.value)
     assert "\n" not in str(told.value)
 
 

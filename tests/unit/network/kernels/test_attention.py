@@ -13,7 +13,7 @@ from anatune.templates.cpu.model.model import CpuModel
 tvm = pytest.importorskip("tvm")
 
 BOUND = 2e-6
-"""Of the largest magnitude of the result, for sums of up to 200 products: 2**-24 times the roots of their numbers."""
+"""The largest error over the result's magnitude, for sums of up to 200 products."""
 
 
 @pytest.fixture(scope="module")
@@ -25,22 +25,22 @@ def hardware():
 
 def schedule(m, n, k, hardware):
     model = CpuModel(matmul(m, n, k), hardware.with_threads(1), constants=())
-    found = model.space.schedule_of(model.rank(1).points[0])
-    return msgspec.structs.replace(found, options={**found.options, "packed": (), "packed_ahead": ()})
+    result = model.space.schedule_of(model.rank(1).points[0])
+    return msgspec.structs.replace(result, options={**result.options, "packed": (), "packed_ahead": ()})
 
 
 def blocks_of(hardware, rows, queries, dim, value_dim, seen):
     """Return blocks of `rows` queries, each with as many keys as its last query sees."""
-    found = []
+    result = []
     for first in range(0, queries, rows):
         size = min(rows, queries - first)
         keys = max(seen[first : first + size])
-        made = [schedule(*own, hardware) for own in ((size, keys, dim), (size, value_dim, keys))]
-        if found and (found[-1].rows, found[-1].keys) == (size, keys):
-            found[-1] = dataclasses.replace(found[-1], count=found[-1].count + 1)
+        built_node = [schedule(*own, hardware) for own in ((size, keys, dim), (size, value_dim, keys))]
+        if result and (result[-1].rows, result[-1].keys) == (size, keys):
+            result[-1] = dataclasses.replace(result[-1], count=result[-1].count + 1)
         else:
-            found.append(Blocks(first, 1, size, keys, *made))
-    return tuple(found)
+            result.append(Blocks(first, 1, size, keys, *built_node))
+    return tuple(result)
 
 
 def kernel_of(hardware, rows, queries, keys, *, batch=1, heads=2, dim=16, value_dim=16, seen=None, **more):
@@ -77,9 +77,9 @@ def built(kernel, hardware, threads=1, lanes=None):
 
 def heads_of(kernel, number, array):
     offset, _, size, *_ = kernel.places[number]
-    own = (kernel.dim, kernel.dim, kernel.value_dim)[number]
+    operands = (kernel.dim, kernel.dim, kernel.value_dim)[number]
     rows = array.reshape(kernel.batch, -1, array.shape[1])
-    return np.stack([rows[..., offset + size * h : offset + size * h + own] for h in range(kernel.heads)], axis=1)
+    return np.stack([rows[..., offset + size * h : offset + size * h + operands] for h in range(kernel.heads)], axis=1)
 
 
 def exact(kernel, query, key, value, mask=None):
@@ -90,15 +90,15 @@ def exact(kernel, query, key, value, mask=None):
     if mask is not None:
         rows = np.arange(scores[..., 0].size).reshape(scores.shape[:-1])
         block = kernel.block or rows.size
-        own = kernel.mask_rows // (rows.size // block)
-        scores = scores + mask.astype(np.float64)[rows // block * own + rows % own]
+        operands = kernel.mask_rows // (rows.size // block)
+        scores = scores + mask.astype(np.float64)[rows // block * operands + rows % operands]
     with np.errstate(invalid="ignore"):
         powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights = powers / powers.sum(axis=-1, keepdims=True)
     if kernel.zero_rows:
         weights[np.isneginf(scores).all(axis=-1)] = 0
-    found = np.einsum("bhqk,bhkd->bqhd", weights, value)
-    return found.reshape(kernel.batch * kernel.queries, -1)
+    result = np.einsum("bhqk,bhkd->bqhd", weights, value)
+    return result.reshape(kernel.batch * kernel.queries, -1)
 
 
 def tensors(kernel, spread=1.0):
@@ -189,7 +189,7 @@ def test_scores_far_from_each_other(hardware, scale):
 @pytest.mark.parametrize("power", [0, 8, 14, 20, 40, 58])
 @pytest.mark.parametrize("scale", [0.3, 17**-0.5, 1 / 3])
 def test_scores_of_any_magnitude(hardware, scale, power):
-    """Of numbers whose products are exact: above 2**31 the largest ones share a row."""
+    """The products of the numbers are exact; above 2**31 the largest ones share a row."""
     kernel = kernel_of(hardware, 8, 16, 50, scale=float(np.float32(scale)))
     random = np.random.default_rng(power)
     query, key = (random.integers(-3, 4, shape) * np.float32(2) ** power for shape in kernel.shapes[:2])
@@ -201,7 +201,7 @@ def test_scores_of_any_magnitude(hardware, scale, power):
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 def test_buffers_have_whole_vectors_and_no_rows_a_power_of_two_apart(lanes):
     for length in (1, 16, 200, 256, 1024):
-        found = pitch(length, lanes)
-        assert found >= length
-        assert found % lanes == 0
-        assert found % 256
+        result = pitch(length, lanes)
+        assert result >= length
+        assert result % lanes == 0
+        assert result % 256

@@ -65,8 +65,8 @@ def at(kernel, **symbols):
             return tuple(map(number, value))
         return value.at(symbols) if isinstance(value, Size) else value
 
-    own = {one.name: getattr(kernel, one.name) for one in dataclasses.fields(kernel) if one.name != "blocks"}
-    return dataclasses.replace(kernel, **{name: number(value) for name, value in own.items()})
+    operands = {one.name: getattr(kernel, one.name) for one in dataclasses.fields(kernel) if one.name != "blocks"}
+    return dataclasses.replace(kernel, **{name: number(value) for name, value in operands.items()})
 
 
 def built(kernel, hardware, threads=1):
@@ -74,13 +74,13 @@ def built(kernel, hardware, threads=1):
     call = built_for_sizes(attention_program(kernel, "kernel", hardware.fp32_lanes, threads), threads)
 
     def checked(mask=None, arrays=None, **symbols):
-        own = at(kernel, **symbols)
-        arrays = arrays or known.tensors(own)
+        operands = at(kernel, **symbols)
+        arrays = arrays or known.tensors(operands)
         if kernel.shapes[0] == kernel.shapes[2] and kernel.places[0].offset != kernel.places[1].offset:
             arrays = arrays[:1] * 3
         masks = [] if mask is None else [mask]
-        got = call((own.batch * own.queries, 2 * own.value_dim), *arrays, *masks, **symbols)
-        want = known.exact(own, *arrays, mask)
+        got = call((operands.batch * operands.queries, 2 * operands.value_dim), *arrays, *masks, **symbols)
+        want = known.exact(operands, *arrays, mask)
         assert np.abs(got - want).max() <= known.BOUND * np.abs(want).max(), symbols
         return got
 
@@ -154,8 +154,8 @@ def test_keys_that_no_query_of_a_block_sees_are_not_read(hardware, past):
     arrays = known.tensors(at(kernel, **symbols))
     others = [array.copy() for array in arrays]
     others[1][30:] = others[2][30:] = np.nan
-    own, other = (call.program((queries, 32), *own, mask, **symbols) for own in (arrays, others))
-    np.testing.assert_array_equal(own[:13], other[:13])
+    operands, other = (call.program((queries, 32), *own, mask, **symbols) for own in (arrays, others))
+    np.testing.assert_array_equal(operands[:13], other[:13])
 
 
 def test_rows_may_be_as_far_apart_as_the_batch_says(hardware):
@@ -165,8 +165,8 @@ def test_rows_may_be_as_far_apart_as_the_batch_says(hardware):
     kernel = dataclasses.replace(kernel, shapes=((QUERIES, row), (KEYS, row), (KEYS, row)))
     call = built_for_sizes(attention_program(kernel, "kernel", hardware.fp32_lanes, 1))
     for batch, queries, keys in ((1, 1, 5), (2, 3, 17), (3, 20, 30)):
-        own = [np.random.default_rng(n).random((n, batch, 32), np.float32) for n in (queries, keys, keys + 1)]
-        query, key, value = own[0], own[1], own[2][:keys]
+        operands = [np.random.default_rng(n).random((n, batch, 32), np.float32) for n in (queries, keys, keys + 1)]
+        query, key, value = operands[0], operands[1], operands[2][:keys]
         got = call(
             (batch * queries, 32), *(one.reshape(len(one), -1) for one in (query, key, value)),
             batch=batch, queries=queries, keys=keys,
@@ -186,9 +186,9 @@ def at_the_end_of_a_page(array):
     start = ctypes.c_void_p(bytes_.ctypes.data + pages * mmap.PAGESIZE)
     assert libc.mprotect(start, mmap.PAGESIZE, 0) == 0
     end = pages * mmap.PAGESIZE
-    own = bytes_[end - array.nbytes : end].view(np.float32).reshape(array.shape)
-    own[:] = array
-    return own
+    operands = bytes_[end - array.nbytes : end].view(np.float32).reshape(array.shape)
+    operands[:] = array
+    return operands
 
 
 def test_nothing_is_read_behind_a_tensor(hardware):
@@ -197,6 +197,8 @@ def test_nothing_is_read_behind_a_tensor(hardware):
     kernel = dataclasses.replace(kernel, shapes=shapes, places=places)
     call = built_for_sizes(attention_program(kernel, "kernel", hardware.fp32_lanes, 1), by_reference=True)
     for queries, keys in ((1, 16), (1, 32), (2, 24), (16, 1), (16, 3), (16, 17), (32, 9)):  # whole lines, as TVM asks
-        own = [np.ones((n, 32), np.float32) for n in (queries, keys, keys)] + [np.zeros((queries, keys), np.float32)]
-        got = call((queries, 32), *map(at_the_end_of_a_page, own), queries=queries, keys=keys)
+        operands = [np.ones((n, 32), np.float32) for n in (queries, keys, keys)] + [
+            np.zeros((queries, keys), np.float32)
+        ]
+        got = call((queries, 32), *map(at_the_end_of_a_page, operands), queries=queries, keys=keys)
         np.testing.assert_allclose(got, 1.0, rtol=1e-6)

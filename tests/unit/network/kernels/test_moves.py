@@ -87,7 +87,7 @@ def test_one_concatenation_serves_sizes_that_are_known_at_run_time(outer, length
     call = built_for_sizes(concat_program(ConcatKernel(outer, lengths), "kernel", threads, lanes=8), threads)
     random = np.random.default_rng(1)
     for symbols in SYMBOLS:
-        rows, *own = at((outer, *lengths), symbols)
-        parts = [random.standard_normal((rows, length)).astype(np.float32) for length in own]
-        got = call((rows, sum(own)), *parts, **named((outer, *lengths), symbols))
+        rows, *operands = at((outer, *lengths), symbols)
+        parts = [random.standard_normal((rows, length)).astype(np.float32) for length in operands]
+        got = call((rows, sum(operands)), *parts, **named((outer, *lengths), symbols))
         np.testing.assert_array_equal(got, np.concatenate(parts, axis=1))

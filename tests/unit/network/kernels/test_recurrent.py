@@ -6,15 +6,15 @@ import pytest
 from anatune.network.graph import building as b
 from anatune.network.graph.meanings import recurrent
 from anatune.network.graph.nodes import Graph, Input, TensorType
-from anatune.network.graph.passes.recurrent import with_recurrences, without_recurrences
-from anatune.network.graph.recurrent import GATES, Layer, layer_of, recurrence, written_out
+from anatune.network.graph.passes.recurrent import block_recurrent_weights, unroll_recurrent_layers
+from anatune.network.graph.recurrent import GATES, RecurrentLayer, layer_of, recurrence, unroll
 from tests.unit.network.relax.rest.test_loops import THREADS, run
 from tests.wording import refuses
 
 pytest.importorskip("tvm")
 
 
-def layer(kind, steps, batch, hidden, *, lengths=False, peepholes=False, **own):
+def layer(kind, steps, batch, hidden, *, lengths=False, peepholes=False, **options):
     """Return arrays of a layer, and what makes its results of inputs."""
     rng = np.random.default_rng(5)
     gates = GATES[kind]
@@ -23,7 +23,7 @@ def layer(kind, steps, batch, hidden, *, lengths=False, peepholes=False, **own):
         (hidden, gates * hidden),
         *[(batch, hidden)] * (2 if kind == "lstm" else 1),
     ]
-    shapes += [(hidden,)] * (kind == "gru" and own.get("is_late", False)) + [(3 * hidden,)] * peepholes
+    shapes += [(hidden,)] * (kind == "gru" and options.get("is_late", False)) + [(3 * hidden,)] * peepholes
     arrays = [(rng.standard_normal(shape) / 2).astype(np.float32) for shape in shapes]
     if lengths:
         arrays.append(rng.integers(1, steps + 1, batch))
@@ -31,12 +31,12 @@ def layer(kind, steps, batch, hidden, *, lengths=False, peepholes=False, **own):
     def make(*values):
         inputs, weight, *others = values
         state = tuple(others.pop(0) for _ in range(2 if kind == "lstm" else 1))
-        term = others.pop(0) if kind == "gru" and own.get("is_late") else None
+        term = others.pop(0) if kind == "gru" and options.get("is_late") else None
         peeps = others.pop(0) if peepholes else None
         functions = {"rnn": ("nn.relu",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}[kind]
-        made = Layer(kind, inputs, weight, functions, term=term, peepholes=peeps,
-                     lengths=others.pop(0) if lengths else None, **own)  # fmt: skip
-        whole, ends = recurrence(made, state)
+        built_node = RecurrentLayer(kind, inputs, weight, functions, term=term, peepholes=peeps,
+                     lengths=others.pop(0) if lengths else None, **options)  # fmt: skip
+        whole, ends = recurrence(built_node, state)
         return (whole, *ends)
 
     return arrays, make
@@ -57,13 +57,13 @@ CASES = {
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_what_numpy_does(case, threads, monkeypatch):
-    kind, steps, batch, hidden, own = CASES[case]
+    kind, steps, batch, hidden, options = CASES[case]
     monkeypatch.setattr("anatune.network.kernels.recurrent._PARALLEL_FROM", 1)
-    arrays, make = layer(kind, steps, batch, hidden, **own)
-    found = run(make, *arrays, threads=threads, passes=with_recurrences)
+    arrays, make = layer(kind, steps, batch, hidden, **options)
+    result = run(make, *arrays, threads=threads, passes=block_recurrent_weights)
     wanted = run_numpy(make, arrays)
-    for one, want in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, want, rtol=1e-5, atol=2e-6)
+    for actual, want in zip(result, wanted, strict=True):
+        np.testing.assert_allclose(actual, want, rtol=1e-5, atol=2e-6)
 
 
 def run_numpy(make, arrays):
@@ -79,20 +79,20 @@ def run_numpy(make, arrays):
 
 @pytest.mark.parametrize("case", CASES)
 def test_steps_that_are_written_out_compute_the_same(case):
-    kind, steps, batch, hidden, own = CASES[case]
-    arrays, make = layer(kind, steps, batch, hidden, **own)
+    kind, steps, batch, hidden, options = CASES[case]
+    arrays, make = layer(kind, steps, batch, hidden, **options)
     constants = [b.constant(one, one.dtype.name) for one in arrays]
     outputs = make(*(Input(f"x{n}", TensorType(one.shape, one.dtype.name)) for n, one in enumerate(arrays)))
     (node,) = [one for one in Graph((), outputs, is_tuple=True).nodes() if one.op == "recurrent"]
-    found = written_out(*layer_of(node.of(tuple(constants))))
-    for one, want in zip((found[0], *found[1]), run_numpy(make, arrays), strict=True):
-        np.testing.assert_allclose(one.array, want, rtol=1e-4, atol=2e-6)
-    graph = without_recurrences(Graph((), outputs, is_tuple=True))
+    result = unroll(*layer_of(node.of(tuple(constants))))
+    for actual, want in zip((result[0], *result[1]), run_numpy(make, arrays), strict=True):
+        np.testing.assert_allclose(actual.array, want, rtol=1e-4, atol=2e-6)
+    graph = unroll_recurrent_layers(Graph((), outputs, is_tuple=True))
     assert "recurrent" not in {one.op for one in graph.nodes()}
 
 
 def test_many_steps_are_a_kernel_and_other_dtypes_are_refused():
     arrays, make = layer("rnn", 4000, 1, 3)
-    assert len(run(make, *arrays, passes=with_recurrences)) == 2
+    assert len(run(make, *arrays, passes=block_recurrent_weights)) == 2
     with refuses(b.RefusedError):
         make(*(b.constant(one, "float64") for one in arrays))

@@ -53,8 +53,8 @@ def mapped(name, data):
     shapes = {"data": vectors.shape, "result": vectors.shape}
     text, code = Script(), LlvmCode(lanes, "float32", "add")
     open_kernel(text, "kernel", "vectors", shapes)
-    one = functools.partial(call, text, "kernel_vector", [(tensor, f"r * {lanes}") for tensor in shapes])
-    spread_over(text, "r", len(vectors), one, threads=1, work=1, least=2)
+    item = functools.partial(call, text, "kernel_vector", [(tensor, f"r * {lanes}") for tensor in shapes])
+    spread_over(text, "r", len(vectors), item, threads=1, work=1, least=2)
     start_function(code, "kernel_vector", 2)
     given, result = (code.address(base, "float32", 0) for base in starts_of(code, ["float"] * 2))
     code.store_vector(FUNCTIONS[name](code, code.load_vector(given, "float32", 1, lanes)), result, "float32", lanes)
@@ -67,8 +67,8 @@ def numbers():
     """Return float32 numbers of all sizes, (n, LENGTH)."""
     bits = np.arange(0, 2**32, 40009, dtype=np.uint64).astype(np.uint32).view(np.float32)
     dense = [np.linspace(-reach, reach, 100_001, dtype=np.float32) for reach in (1, 10, 105)]
-    found = np.concatenate([EDGES, *dense, bits])
-    return found[: len(found) // LENGTH * LENGTH].reshape(-1, LENGTH)
+    result = np.concatenate([EDGES, *dense, bits])
+    return result[: len(result) // LENGTH * LENGTH].reshape(-1, LENGTH)
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -99,10 +99,10 @@ def softmax(data, mask=None, scale=1.0, zero_rows=False):
         values = values + mask.astype(np.float64)[np.arange(len(data)) % len(mask)]
     with np.errstate(invalid="ignore"):
         powers = np.exp(values - values.max(axis=1, keepdims=True))
-        found = powers / powers.sum(axis=1, keepdims=True)
+        result = powers / powers.sum(axis=1, keepdims=True)
     if zero_rows:
-        found[np.isneginf(values).all(axis=1)] = 0
-    return found
+        result[np.isneginf(values).all(axis=1)] = 0
+    return result
 
 
 @pytest.mark.parametrize("length", [1, 5, 64, 65, 200])
@@ -142,8 +142,8 @@ def test_scaled_elements_of_any_magnitude(scale, zero_rows):
 def test_blocks_of_rows_have_their_own_part_of_the_mask(mask_rows, block):
     random = np.random.default_rng(mask_rows)
     data, mask = (random.standard_normal((rows, 20)).astype(np.float32) for rows in (12, mask_rows))
-    own = mask_rows // (12 // block)
-    places = [row // block * own + row % own for row in range(12)]
+    operands = mask_rows // (12 // block)
+    places = [row // block * operands + row % operands for row in range(12)]
     got = built(RowKernel("softmax", 12, 20, 1.0, mask_rows, block=block))(data, mask)
     assert np.abs(got - softmax(data, mask[places])).max() <= 1e-6
 

@@ -26,31 +26,31 @@ def kernel(kind, sizes, channels, *, batch=1, blocks=1, window=3, stride=1, dila
     )  # fmt: skip
 
 
-def node(own):
+def node(window_kernel):
     """Return a kernel as a node, with the values it reads."""
-    inputs = [Input(name, TensorType(shape, "float32")) for name, shape in own.shapes.items()][:-1]
+    inputs = [Input(name, TensorType(shape, "float32")) for name, shape in window_kernel.shapes.items()][:-1]
     names = ("kind", "outputs", "window", "strides", "dilation", "before", "counts_padding", "epilogue")
-    kind = TensorType(own.shapes["result"], "float32")
-    return Node(WINDOW, tuple(inputs), kind, {name: getattr(own, name) for name in names})
+    kind = TensorType(window_kernel.shapes["result"], "float32")
+    return Node(WINDOW, tuple(inputs), kind, {name: getattr(window_kernel, name) for name in names})
 
 
-def check(own, *, lanes=16, registers=32, threads=1, caches=CACHES):
+def check(window_kernel, *, lanes=16, registers=32, threads=1, caches=CACHES):
     """Compare a kernel with NumPy in float64: products and sums within the rounding of their terms."""
-    program = window_program(own, "kernel", threads, lanes=lanes, registers=registers, caches=caches)
-    return compared(own, built(program, own.shapes["result"], threads))
+    program = window_program(window_kernel, "kernel", threads, lanes=lanes, registers=registers, caches=caches)
+    return compared(window_kernel, built(program, window_kernel.shapes["result"], threads))
 
 
-def compared(own, call):
+def compared(window_kernel, call):
     """Compare a kernel, built."""
     random = np.random.default_rng(3)
-    arrays = [random.standard_normal(shape).astype(np.float32) for shape in list(own.shapes.values())[:-1]]
+    arrays = [random.standard_normal(shape).astype(np.float32) for shape in list(window_kernel.shapes.values())[:-1]]
     got = call(*arrays)
-    made = node(own)
-    want = value_of(made, dict(zip(made.arguments, arrays, strict=True)))
-    if own.kind == "max" and not own.epilogue:
+    built_node = node(window_kernel)
+    want = value_of(built_node, dict(zip(built_node.arguments, arrays, strict=True)))
+    if window_kernel.kind == "max" and not window_kernel.epilogue:
         np.testing.assert_array_equal(got, want.astype(np.float32))
     else:
-        assert np.abs(got - want).max() <= 2.0**-24 * (np.prod(own.window) + 4) * np.abs(want).max()
+        assert np.abs(got - want).max() <= 2.0**-24 * (np.prod(window_kernel.window) + 4) * np.abs(want).max()
     return got
 
 
@@ -102,12 +102,12 @@ def test_parts_that_caches_hold(caches):
 
 
 def test_the_largest_element_is_nan_where_there_is_one():
-    own = kernel("max", (4, 4), 3, padding=0, stride=1)
+    window_kernel = kernel("max", (4, 4), 3, padding=0, stride=1)
     data = np.zeros((1, 1, 4, 4, 3), np.float32)
     data[0, 0, 0, 0, 1] = np.nan
     data[0, 0, 3, 3, 2] = -np.inf
-    program = window_program(own, "kernel", 1, lanes=16, registers=32, caches=CACHES)
-    got = built(program, own.shapes["result"])(data)
+    program = window_program(window_kernel, "kernel", 1, lanes=16, registers=32, caches=CACHES)
+    got = built(program, window_kernel.shapes["result"])(data)
     want = np.zeros((1, 1, 2, 2, 3), np.float32)
     want[0, 0, 0, 0, 1] = np.nan
     np.testing.assert_array_equal(got, want)
@@ -117,9 +117,9 @@ def test_the_largest_element_is_nan_where_there_is_one():
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("more", [{}, {"blocks": 3, "epilogue": ("bias", "add", "relu")}])
 def test_one_kernel_serves_batches_that_are_known_at_run_time(kind, threads, more):
-    own = kernel(kind, (7, 9), 20, batch=2 * Size.symbol("batch", 4), **more)
-    program = window_program(own, "kernel", threads, lanes=8, registers=16, caches=CACHES)
+    window_kernel = kernel(kind, (7, 9), 20, batch=2 * Size.symbol("batch", 4), **more)
+    program = window_program(window_kernel, "kernel", threads, lanes=8, registers=16, caches=CACHES)
     call = built_for_sizes(program, threads)
     for batch in (1, 2, 5, 16):
-        plain = dataclasses.replace(own, batch=2 * batch)
+        plain = dataclasses.replace(window_kernel, batch=2 * batch)
         compared(plain, lambda *arrays, plain=plain, batch=batch: call(plain.shapes["result"], *arrays, batch=batch))

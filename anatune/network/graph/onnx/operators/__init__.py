@@ -1,4 +1,4 @@
-"""What each operator of ONNX means in operators of graphs, by families."""
+"""Readers of ONNX operators, by family: each returns the operators of the graph that replace a node."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ _FAMILIES = (
     "elements", "products", "moves", "reductions", "pools", "constants", "control", "quantised", "attention", "images",
     "places", "recurrent", "samples",
 )  # fmt: skip
-"""Modules, the most common ones first: no operator is in two of them."""
+"""The modules, the most common ones first; no operator is in two of them."""
 _IN_BOTH = ("GatherND", "GridSample", "Pad", "Range", "Trilu")
-"""Operators of the standard that onnxruntime has, too."""
+"""Operators of the standard that exist in onnxruntime's domain as well."""
 
 
 class _Readers(Mapping[tuple[str, str], Convert]):
-    """Readers by domain and operator; the families are imported one after the other until one has it."""
+    """Readers by domain and operator; families are imported one by one until one has the operator."""
 
     def __getitem__(self, key: tuple[str, str]) -> Convert:
         if key in REFUSED:
             return REFUSED[key]
         if key[0] in ("", MICROSOFT):
             for family in _FAMILIES:
-                if key in (readers := _family(family)):
+                if key in (readers := _load_family(family)):
                     return readers[key]
         raise KeyError(key)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter({**dict.fromkeys(key for family in _FAMILIES for key in _family(family)), **REFUSED})
+        return iter({**dict.fromkeys(key for family in _FAMILIES for key in _load_family(family)), **REFUSED})
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
 @cache
-def _family(name: str) -> Mapping[tuple[str, str], Convert]:
+def _load_family(name: str) -> Mapping[tuple[str, str], Convert]:
     """Return the readers of a family by domain and operator."""
     module = import_module(f"{__name__}.{name}")
     shared = {(MICROSOFT, word): module.READERS[word] for word in _IN_BOTH if word in module.READERS}
-    own = {(MICROSOFT, word): reader for word, reader in getattr(module, "MICROSOFT", {}).items()}
-    return {**{("", word): reader for word, reader in module.READERS.items()}, **shared, **own}
+    onnxruntime_readers = {(MICROSOFT, word): reader for word, reader in getattr(module, "MICROSOFT", {}).items()}
+    return {**{("", word): reader for word, reader in module.READERS.items()}, **shared, **onnxruntime_readers}
 
 
 READERS: Mapping[tuple[str, str], Convert] = _Readers()
-"""Domain (the standard's is "") and operator -> what reads it."""
+"""(domain, operator) -> reader; the domain of the standard is ""."""
 
 _NORM = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
 _WINDOWS = {**dict.fromkeys(("kernel_shape", "pads", "strides")), "auto_pad": "NOTSET", "channels_last": 0}
@@ -93,9 +93,9 @@ DEFAULTS: Mapping[tuple[str, str], Mapping[str, object]] = {
     ("", "SimplifiedLayerNormalization"): _NORM,
     **{(MICROSOFT, name): attributes for name, attributes in _DEFAULTS.items()},
 }
-"""Operator that the package onnx does not know -> its attributes and what they are where left out; None: nothing.
+"""Operators that the package onnx does not know -> their attributes and default values; None: no default.
 
-Source: the schemas of onnxruntime 1.32 (``get_all_operator_schema``). Those that are not listed have no attributes.
+Source: the schemas of onnxruntime 1.32 (``get_all_operator_schema``). Operators that are not listed have no attributes.
 """
 
 UNUSED: Mapping[str, tuple[str | int, ...]] = {
@@ -120,4 +120,4 @@ UNUSED: Mapping[str, tuple[str | int, ...]] = {
     "Split": ("num_outputs",),
     "TopK": ("sorted",),
 }  # fmt: skip
-"""Operator -> attributes and places of operands that change nothing where its reader does not ask for them."""
+"""Operator -> attributes and indices of operands that change nothing if its reader does not ask for them."""

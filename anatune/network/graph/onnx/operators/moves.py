@@ -1,4 +1,4 @@
-"""Operators that move elements to places that are known when a model is read: shapes, slices, joints, pads."""
+"""Readers of operators that move elements to positions known when a model is read: shapes, slices, pads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anatune.network.graph.building import (
-    along,
+    axis_indices,
     broadcast,
     cast,
     concat,
@@ -24,32 +24,32 @@ from anatune.network.graph.building import (
     where,
 )
 from anatune.network.graph.nodes import Constant, Scalar, Value, tensor_type
-from anatune.network.graph.onnx.call import Call, Convert, RefusedError, check_table
+from anatune.network.graph.onnx.call import Convert, OnnxCall, RefusedError, check_table
 
 __all__ = ["READERS"]
 
 
-def _shape(call: Call) -> Value:
+def _shape(call: OnnxCall) -> Value:
     sizes = call.kind().shape[call.attributes.get("start", 0) : call.attributes.get("end")]
     return constant(np.array(sizes, "int64"), "int64")
 
 
-def _size(call: Call) -> Value:
+def _size(call: OnnxCall) -> Value:
     return constant(math.prod(call.kind().shape), "int64")
 
 
-def _reshape(call: Call) -> Value:
-    sizes = [int(size) for size in call.known(1, "the shape").reshape(-1)]
+def _reshape(call: OnnxCall) -> Value:
+    sizes = [int(size) for size in call.constant_values(1, "the shape").reshape(-1)]
     if not call.attributes.get("allowzero"):
-        sizes = [call.kind().shape[place] if size == 0 else size for place, size in enumerate(sizes)]
+        sizes = [call.kind().shape[dimension] if size == 0 else size for dimension, size in enumerate(sizes)]
     return reshape(call[0], sizes)
 
 
-def _transpose(call: Call) -> Value:
+def _transpose(call: OnnxCall) -> Value:
     return permute(call[0], call.attributes.get("perm") or range(call.rank)[::-1])
 
 
-def _squeeze(call: Call) -> Value:
+def _squeeze(call: OnnxCall) -> Value:
     axes, shape = call.numbers("axes", 1), call.kind().shape
     if axes is None:
         axes = [axis for axis, size in enumerate(shape) if size == 1]
@@ -57,7 +57,7 @@ def _squeeze(call: Call) -> Value:
     return reshape(call[0], [size for axis, size in enumerate(shape) if axis not in named])
 
 
-def _unsqueeze(call: Call) -> Value:
+def _unsqueeze(call: OnnxCall) -> Value:
     axes = call.numbers("axes", 1) or []
     rank = call.rank + len(axes)
     named = {axis % rank for axis in axes}
@@ -65,37 +65,37 @@ def _unsqueeze(call: Call) -> Value:
     return reshape(call[0], [1 if axis in named else next(sizes) for axis in range(rank)])
 
 
-def _flatten(call: Call) -> Value:
+def _flatten(call: OnnxCall) -> Value:
     axis, shape = call.attributes["axis"], call.kind().shape
     axis = axis + call.rank if axis < 0 else axis
     return reshape(call[0], (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
-def _expand(call: Call) -> Value:
-    return broadcast(call[0], [int(size) for size in call.known(1, "the shape").reshape(-1)])
+def _expand(call: OnnxCall) -> Value:
+    return broadcast(call[0], [int(size) for size in call.constant_values(1, "the shape").reshape(-1)])
 
 
-def _concat(call: Call) -> Value:
+def _concat(call: OnnxCall) -> Value:
     return concat([call[place] for place in range(len(call.inputs))], call.attributes["axis"])
 
 
-def _split(call: Call) -> Sequence[Value]:
-    """Return parts of given sizes, or of equal ones, of which the last may be smaller."""
+def _split(call: OnnxCall) -> Sequence[Value]:
+    """Return parts of the given sizes, or of equal sizes, of which the last one may be smaller."""
     axis, sizes = call.attributes["axis"], call.numbers("split", 1)
     size = call.kind().shape[axis]
     if sizes is None:
         count = len(call.outputs)
         if call.attributes.get("num_outputs", count) != count:
-            raise RefusedError(f"has num_outputs {call.attributes['num_outputs']}, expected its {count} outputs")
+            raise RefusedError(f"has num_outputs {call.attributes['num_outputs']}, but {count} outputs")
         each = -(-size // count)
         sizes = [max(0, min(each, size - each * place)) for place in range(count)]
     if sum(sizes) != size:
-        raise RefusedError(f"splits {size} elements into {sum(sizes)}, expected as many")
+        raise RefusedError(f"splits {size} elements into parts of {sum(sizes)} in total, expected as many")
     return split(call[0], sizes, axis)
 
 
-def _slice(call: Call) -> Value:
-    """Return a slice: its numbers are attributes before version 10, then operands."""
+def _slice(call: OnnxCall) -> Value:
+    """Return a slice; its numbers are attributes before version 10, then operands."""
     starts, ends = call.numbers("starts", 1), call.numbers("ends", 2)
     axes, steps = call.numbers("axes", 3), call.numbers("steps", 4)
     if starts is None or ends is None:
@@ -103,24 +103,24 @@ def _slice(call: Call) -> Value:
     return sliced(call[0], range(len(starts)) if axes is None else axes, starts, ends, steps)
 
 
-def _tile(call: Call) -> Value:
-    """Return a tensor many times: each dimension gets one before it that is broadcast."""
-    shape, repeats = call.kind().shape, [int(count) for count in call.known(1, "how often").reshape(-1)]
-    apart = [size for pair in zip((1,) * call.rank, shape, strict=True) for size in pair]
-    wide = [size for pair in zip(repeats, shape, strict=True) for size in pair]
+def _tile(call: OnnxCall) -> Value:
+    """Return a repeated tensor: each dimension gets a new one before it, which is broadcast."""
+    shape, repeats = call.kind().shape, [int(count) for count in call.constant_values(1, "how often").reshape(-1)]
+    split_shape = [size for pair in zip((1,) * call.rank, shape, strict=True) for size in pair]
+    repeated_shape = [size for pair in zip(repeats, shape, strict=True) for size in pair]
     sizes = [count * size for count, size in zip(repeats, shape, strict=True)]
-    return reshape(broadcast(reshape(call[0], apart), wide), sizes)
+    return reshape(broadcast(reshape(call[0], split_shape), repeated_shape), sizes)
 
 
-def _pad(call: Call) -> Value:
-    """Return a tensor with more around it, or less: its numbers are attributes before version 11, then operands."""
+def _pad(call: OnnxCall) -> Value:
+    """Return a padded or cropped tensor; its numbers are attributes before version 11, then operands."""
     pads, axes = call.numbers("pads", 1), call.numbers("axes", 3)
     axes = list(range(call.rank)) if axes is None else axes
     if pads is None or len(pads) != 2 * len(axes):
         raise RefusedError(f"has {len(pads or [])} pads, expected two for each of {len(axes)} dimensions")
     before, after = [0] * call.rank, [0] * call.rank
-    for place, axis in enumerate(axes):
-        before[axis], after[axis] = pads[place], pads[place + len(axes)]
+    for index, axis in enumerate(axes):
+        before[axis], after[axis] = pads[index], pads[index + len(axes)]
     shape = call.kind().shape
     value = sliced(
         call[0], range(call.rank), [max(0, -size) for size in before],
@@ -137,15 +137,15 @@ def _pad(call: Call) -> Value:
         return value
     number = call.get(2)
     if number is None:
-        return _padded(value, before, after, call.attributes.get("value", 0.0))
+        return _pad_any(value, before, after, call.attributes.get("value", 0.0))
     if isinstance(number, Constant):
-        return _padded(value, before, after, number.array.reshape(()).item())
-    kept = np.pad(np.ones(tensor_type(value).shape, bool), list(zip(before, after, strict=True)))
-    return where(constant(kept, "bool"), _padded(value, before, after, 0), reshape(number, ()))
+        return _pad_any(value, before, after, number.array.reshape(()).item())
+    is_kept = np.pad(np.ones(tensor_type(value).shape, bool), list(zip(before, after, strict=True)))
+    return where(constant(is_kept, "bool"), _pad_any(value, before, after, 0), reshape(number, ()))
 
 
-def _padded(value: Value, before: Sequence[int], after: Sequence[int], number: float) -> Value:
-    """Return a tensor with a number around it; truth values are bytes meanwhile, which TVM pads."""
+def _pad_any(value: Value, before: Sequence[int], after: Sequence[int], number: float) -> Value:
+    """Return a tensor padded with a number; booleans are padded as bytes, because TVM cannot pad booleans."""
     kind = tensor_type(value)
     if not math.prod(kind.shape):
         shape = [sum(sizes) for sizes in zip(before, kind.shape, after, strict=True)]
@@ -155,8 +155,8 @@ def _padded(value: Value, before: Sequence[int], after: Sequence[int], number: f
     return padded(value, before, after, number)
 
 
-def _center_crop_pad(call: Call) -> Value:
-    value, sizes = call[0], call.known(1, "the sizes").reshape(-1)
+def _center_crop_pad(call: OnnxCall) -> Value:
+    value, sizes = call[0], call.constant_values(1, "the sizes").reshape(-1)
     before, after = [0] * call.rank, [0] * call.rank
     for axis, size in zip(call.attributes.get("axes") or range(call.rank), sizes, strict=True):
         more = int(size) - call.kind().shape[axis]
@@ -164,47 +164,47 @@ def _center_crop_pad(call: Call) -> Value:
             value = sliced(value, [axis], [-more // 2], [-more // 2 + int(size)])
         else:
             before[axis], after[axis] = more // 2, more - more // 2
-    return _padded(value, before, after, 0)
+    return _pad_any(value, before, after, 0)
 
 
-def _depth_to_space(call: Call) -> Value:
-    """Return channels as pixels: those of a block are the slowest part of the channels, or the fastest (CRD)."""
+def _depth_to_space(call: OnnxCall) -> Value:
+    """Return channels rearranged as pixels; the channels of a block are outermost, or innermost (CRD)."""
     batch, channels, height, width = call.kind().shape
     size = call.attributes["blocksize"]
     depth = channels // size**2
     if call.attributes.get("mode") == "CRD":
-        apart = permute(reshape(call[0], (batch, depth, size, size, height, width)), (0, 1, 4, 2, 5, 3))
+        pixels = permute(reshape(call[0], (batch, depth, size, size, height, width)), (0, 1, 4, 2, 5, 3))
     else:
-        apart = permute(reshape(call[0], (batch, size, size, depth, height, width)), (0, 3, 4, 1, 5, 2))
-    return reshape(apart, (batch, depth, height * size, width * size))
+        pixels = permute(reshape(call[0], (batch, size, size, depth, height, width)), (0, 3, 4, 1, 5, 2))
+    return reshape(pixels, (batch, depth, height * size, width * size))
 
 
-def _space_to_depth(call: Call) -> Value:
+def _space_to_depth(call: OnnxCall) -> Value:
     batch, channels, height, width = call.kind().shape
     size = call.attributes["blocksize"]
-    apart = reshape(call[0], (batch, channels, height // size, size, width // size, size))
+    blocks = reshape(call[0], (batch, channels, height // size, size, width // size, size))
     order = (0, 1, 3, 5, 2, 4) if call.attributes.get("mode") == "CRD" else (0, 3, 5, 1, 2, 4)
-    return reshape(permute(apart, order), (batch, channels * size**2, height // size, width // size))
+    return reshape(permute(blocks, order), (batch, channels * size**2, height // size, width // size))
 
 
-def _trilu(call: Call) -> Value:
-    """Return what is above a diagonal, or below: zeros elsewhere."""
+def _trilu(call: OnnxCall) -> Value:
+    """Return the elements above or below a diagonal, and zeros elsewhere."""
     kind, diagonal, is_upper = call.kind(), call.get(1), call.attributes["upper"]
     if call.rank < 2:
-        raise RefusedError(f"takes matrices, got {kind}")
+        raise RefusedError(f"has an input {kind}, expected at least 2 dimensions")
     if diagonal is None or isinstance(diagonal, Constant):
         number = 0 if diagonal is None else diagonal.array.item()
         return made("triu" if is_upper else "tril", (call[0], Scalar(number, "int64")), kind)
-    rows, columns = (along(axis, 2, kind.shape[axis]) for axis in (-2, -1))
+    rows, columns = (axis_indices(axis, 2, kind.shape[axis]) for axis in (-2, -1))
     first = elementwise("add", rows, reshape(diagonal, ()))
-    kept = elementwise("greater_equal" if is_upper else "less_equal", columns, first)
-    return where(kept, call[0], constant(0, kind.dtype))
+    is_kept = elementwise("greater_equal" if is_upper else "less_equal", columns, first)
+    return where(is_kept, call[0], constant(0, kind.dtype))
 
 
-def _compress(call: Call) -> Value:
-    axis, kept = call.attributes.get("axis"), np.flatnonzero(call.known(1, "what is kept"))
+def _compress(call: OnnxCall) -> Value:
+    axis, indices = call.attributes.get("axis"), np.flatnonzero(call.constant_values(1, "what is kept"))
     value = reshape(call[0], (-1,)) if axis is None else call[0]
-    return taken(value, constant(kept, "int64"), axis or 0)
+    return taken(value, constant(indices, "int64"), axis or 0)
 
 
 READERS: dict[str, Convert] = {

@@ -1,4 +1,4 @@
-"""Products: of matrices, convolutions and transposed ones, sums by Einstein's notation."""
+"""Readers of products: matrix products, convolutions, transposed convolutions, Einstein sums."""
 
 from __future__ import annotations
 
@@ -12,131 +12,131 @@ from anatune.network.graph.building import (
     constant,
     convolution,
     elementwise,
-    in_float32,
     permute,
     reshape,
     taken,
     where,
+    widen_to_float32,
 )
 from anatune.network.graph.einsums import einsum, product
 from anatune.network.graph.nodes import Value, tensor_type
-from anatune.network.graph.onnx.call import Call, Convert, RefusedError
+from anatune.network.graph.onnx.call import Convert, OnnxCall, RefusedError
 from anatune.network.graph.onnx.operators.pools import Windows, check_kernel, windows_of
 from anatune.network.graph.transposed import transposed_convolution, transposed_sizes
 
-__all__ = ["MICROSOFT", "READERS", "convolved"]
+__all__ = ["MICROSOFT", "READERS", "convolve"]
 
 
-def _matmul(call: Call) -> Value:
+def _matmul(call: OnnxCall) -> Value:
     return product(call[0], call[1])
 
 
-def _turned(value: Value) -> Value:
-    """Return matrices with rows for columns."""
+def _transpose(value: Value) -> Value:
+    """Return transposed matrices."""
     rank = len(tensor_type(value).shape)
     return permute(value, (*range(rank - 2), rank - 1, rank - 2)) if rank > 1 else value
 
 
-def _scaled(value: Value, factor: float) -> Value:
+def _scale(value: Value, factor: float) -> Value:
     return value if factor == 1 else elementwise("multiply", value, factor)
 
 
-def _gemm(call: Call) -> Value:
-    own, dtype = call.attributes, call.kind().dtype
-    first, second = in_float32(call[0]), in_float32(call[1])
-    first = _turned(first) if own["transA"] else first
-    second = _turned(second) if own["transB"] else second
-    found = product(first, _scaled(second, own["alpha"]))
-    if call.get(2) is not None and own["beta"] != 0:
-        found = elementwise("add", found, _scaled(in_float32(call[2]), own["beta"]))
-    return cast(found, dtype)
+def _gemm(call: OnnxCall) -> Value:
+    attrs, dtype = call.attributes, call.kind().dtype
+    first, second = widen_to_float32(call[0]), widen_to_float32(call[1])
+    first = _transpose(first) if attrs["transA"] else first
+    second = _transpose(second) if attrs["transB"] else second
+    result = product(first, _scale(second, attrs["alpha"]))
+    if call.get(2) is not None and attrs["beta"] != 0:
+        result = elementwise("add", result, _scale(widen_to_float32(call[2]), attrs["beta"]))
+    return cast(result, dtype)
 
 
-def _fused_matmul(call: Call) -> Value:
-    """Return a product of matrices that may be turned, and whose first dimension may be that of their rows."""
+def _fused_matmul(call: OnnxCall) -> Value:
+    """Return a product of matrices that may be transposed, also with the first dimension as that of the rows."""
     operands = []
-    for place, name in enumerate("AB"):
-        value = call[place]
+    for index, name in enumerate("AB"):
+        value = call[index]
         rank = len(tensor_type(value).shape)
         if call.attributes.get(f"transBatch{name}") and rank > 2:
             value = permute(value, (*range(1, rank - 1), 0, rank - 1))
-        operands.append(_turned(value) if call.attributes.get(f"trans{name}") else value)
-    return _scaled(product(*operands), call.attributes.get("alpha", 1.0))
+        operands.append(_transpose(value) if call.attributes.get(f"trans{name}") else value)
+    return _scale(product(*operands), call.attributes.get("alpha", 1.0))
 
 
-def _einsum(call: Call) -> Value:
+def _einsum(call: OnnxCall) -> Value:
     values = [call[place] for place in range(len(call.inputs))]
     dtype = call.kind().dtype
-    return cast(einsum(call.attributes["equation"], [in_float32(value) for value in values]), dtype)
+    return cast(einsum(call.attributes["equation"], [widen_to_float32(value) for value in values]), dtype)
 
 
 def _along_channels(bias: Value, rank: int) -> Value:
     return reshape(bias, (-1, *(1,) * rank))
 
 
-def convolved(data: Value, weight: Value, bias: Value | None, windows: Windows, groups: int) -> Value:
-    """Return a convolution, of numbers of 16 bits in float32."""
-    (_, channels, *sizes), (outputs, own, *_) = tensor_type(data).shape, tensor_type(weight).shape
+def convolve(data: Value, weight: Value, bias: Value | None, windows: Windows, groups: int) -> Value:
+    """Return a convolution; 16-bit floats are computed in float32."""
+    (_, channels, *sizes), (outputs, each, *_) = tensor_type(data).shape, tensor_type(weight).shape
     if len(sizes) > 3:
-        raise RefusedError(f"convolves {len(sizes)} dimensions, expected 1 to 3")
-    if channels != own * groups or outputs % groups:
-        raise RefusedError(f"has {channels} channels and {outputs} outputs in {groups} groups of {own} channels")
+        raise RefusedError(f"is a convolution over {len(sizes)} dimensions, expected 1 to 3")
+    if channels != each * groups or outputs % groups:
+        raise RefusedError(f"has {channels} channels, {outputs} outputs, expected {groups} groups of {each} channels")
     dtype = tensor_type(data).dtype
-    found = convolution(
-        in_float32(data), in_float32(weight), strides=windows.strides, padding=windows.padding,
+    result = convolution(
+        widen_to_float32(data), widen_to_float32(weight), strides=windows.strides, padding=windows.padding,
         dilation=windows.dilation, groups=groups,
     )  # fmt: skip
     if bias is not None:
-        found = elementwise("add", found, _along_channels(in_float32(bias), len(sizes)))
-    return cast(found, dtype)
+        result = elementwise("add", result, _along_channels(widen_to_float32(bias), len(sizes)))
+    return cast(result, dtype)
 
 
-def _convolution(call: Call) -> Value:
-    return convolved(call[0], call[1], call.get(2), windows_of(call, call.kind(1).shape[2:]), call.attributes["group"])
+def _convolution(call: OnnxCall) -> Value:
+    return convolve(call[0], call[1], call.get(2), windows_of(call, call.kind(1).shape[2:]), call.attributes["group"])
 
 
-def _transposed(call: Call) -> Value:
-    own, (_, _, *sizes), taps = call.attributes, call.kind().shape, call.kind(1).shape[2:]
+def _transposed_convolution(call: OnnxCall) -> Value:
+    attrs, (_, _, *sizes), taps = call.attributes, call.kind().shape, call.kind(1).shape[2:]
     rank = len(sizes)
     if not 1 <= rank <= 3:
-        raise RefusedError(f"convolves {rank} dimensions, expected 1 to 3")
+        raise RefusedError(f"is a convolution over {rank} dimensions, expected 1 to 3")
     check_kernel(call, taps)
-    strides, dilation = own.get("strides") or [1] * rank, own.get("dilations") or [1] * rank
-    more, padding = own.get("output_padding") or [0] * rank, own.get("pads") or [0] * 2 * rank
-    is_same = own["auto_pad"] in ("SAME_UPPER", "SAME_LOWER")
-    wanted = own.get("output_shape") or []
-    if wanted or is_same:
-        wanted = wanted[-rank:] or [size * stride for size, stride in zip(sizes, strides, strict=True)]
-        whole = transposed_sizes(sizes, taps, strides, [0] * 2 * rank, more, dilation)
-        total = [one - size for one, size in zip(whole, wanted, strict=True)]
-        kept = [max(0, one) for one in total]  # what is wanted beyond the whole comes behind it
-        before = [one // 2 if own["auto_pad"] == "SAME_UPPER" else one - one // 2 for one in kept]
+    strides, dilation = attrs.get("strides") or [1] * rank, attrs.get("dilations") or [1] * rank
+    more, padding = attrs.get("output_padding") or [0] * rank, attrs.get("pads") or [0] * 2 * rank
+    is_same = attrs["auto_pad"] in ("SAME_UPPER", "SAME_LOWER")
+    output_sizes = attrs.get("output_shape") or []
+    if output_sizes or is_same:
+        output_sizes = output_sizes[-rank:] or [size * stride for size, stride in zip(sizes, strides, strict=True)]
+        full_sizes = transposed_sizes(sizes, taps, strides, [0] * 2 * rank, more, dilation)
+        total = [one - size for one, size in zip(full_sizes, output_sizes, strict=True)]
+        cropped = [max(0, one) for one in total]  # outputs beyond the full result are added at the end
+        before = [one // 2 if attrs["auto_pad"] == "SAME_UPPER" else one - one // 2 for one in cropped]
         padding = before + [one - first for one, first in zip(total, before, strict=True)]
-    elif own["auto_pad"] == "VALID":
+    elif attrs["auto_pad"] == "VALID":
         padding = [0] * 2 * rank
     bias = call.get(2)
-    found = transposed_convolution(
-        in_float32(call[0]), in_float32(call[1]), None if bias is None else in_float32(bias),
-        strides=strides, padding=padding, output_padding=more, dilation=dilation, groups=own["group"],
+    result = transposed_convolution(
+        widen_to_float32(call[0]), widen_to_float32(call[1]), None if bias is None else widen_to_float32(bias),
+        strides=strides, padding=padding, output_padding=more, dilation=dilation, groups=attrs["group"],
     )  # fmt: skip
-    return cast(found, call.kind().dtype)
+    return cast(result, call.kind().dtype)
 
 
-def _deformed(call: Call) -> Value:
-    """Return a convolution whose taps read elsewhere, between pixels: its taps are taken apart, then multiplied.
+def _deformable_convolution(call: OnnxCall) -> Value:
+    """Return a deformable convolution: its taps are interpolated between pixels and then multiplied by the weights.
 
-    Operands are data (n, c, ...), weights, offsets (n, offset groups * taps * dimensions, ...), a bias and factors of
+    Operands are data (n, c, ...), weights, offsets (n, offset groups * taps * dimensions, ...), a bias, and factors of
     the taps.
     """
-    own, (batch, channels, *sizes) = call.attributes, call.kind().shape
+    attrs, (batch, channels, *sizes) = call.attributes, call.kind().shape
     (outputs, depth, *taps), rank = call.kind(1).shape, call.rank - 2
-    groups, parts, count = own["group"], own["offset_group"], int(np.prod(taps))
+    groups, parts, count = attrs["group"], attrs["offset_group"], int(np.prod(taps))
     windows = windows_of(call, taps)
     image = windows.outputs(sizes)
-    dtype = tensor_type(in_float32(call[0])).dtype
-    offsets = reshape(in_float32(call[2]), (batch, parts, count, rank, *image))
+    dtype = tensor_type(widen_to_float32(call[0])).dtype
+    offsets = reshape(widen_to_float32(call[2]), (batch, parts, count, rank, *image))
     grid = np.indices((*taps, *image)).reshape(2 * rank, count, *image)
-    places = [
+    positions = [
         elementwise(
             "add",
             reshape(taken(offsets, constant(axis, "int64"), 3), (batch, parts, count, *image)),
@@ -148,47 +148,47 @@ def _deformed(call: Call) -> Value:
         for axis in range(rank)
     ]
     data = permute(
-        reshape(in_float32(call[0]), (batch, parts, channels // parts, -1)), (0, 1, 3, 2)
+        reshape(widen_to_float32(call[0]), (batch, parts, channels // parts, -1)), (0, 1, 3, 2)
     )  # pixels, each with its channels
-    found = _between(reshape(data, (-1, channels // parts)), places, sizes)
+    samples = _interpolate(reshape(data, (-1, channels // parts)), positions, sizes)
     if call.get(4) is not None:
-        factors = reshape(in_float32(call[4]), (batch, parts, count, *image, 1))
-        found = elementwise("multiply", found, factors)
-    found = permute(found, (0, 1, found_rank := len(tensor_type(found).shape) - 1, *range(2, found_rank)))
-    columns = reshape(found, (batch, groups, depth * count, -1))
-    weight = reshape(in_float32(call[1]), (groups, outputs // groups, depth * count))
+        factors = reshape(widen_to_float32(call[4]), (batch, parts, count, *image, 1))
+        samples = elementwise("multiply", samples, factors)
+    samples = permute(samples, (0, 1, last := len(tensor_type(samples).shape) - 1, *range(2, last)))
+    columns = reshape(samples, (batch, groups, depth * count, -1))
+    weight = reshape(widen_to_float32(call[1]), (groups, outputs // groups, depth * count))
     product_ = reshape(product(weight, columns), (batch, outputs, *image))
     if call.get(3) is not None:
-        product_ = elementwise("add", product_, _along_channels(in_float32(call[3]), rank))
+        product_ = elementwise("add", product_, _along_channels(widen_to_float32(call[3]), rank))
     return cast(product_, call.kind().dtype)
 
 
-def _between(rows: Value, places: Sequence[Value], sizes: Sequence[int]) -> Value:
-    """Return what lies between pixels, zeros around the image, weighted along each dimension.
+def _interpolate(rows: Value, positions: Sequence[Value], sizes: Sequence[int]) -> Value:
+    """Return rows interpolated linearly between pixels, with zeros around the image.
 
     Parameters
     ----------
     rows : Value
         (images * pixels, channels).
-    places : sequence of Value
-        Along each dimension, (n, offset groups, ...): ``n * offset groups`` images.
+    positions : sequence of Value
+        Positions along each dimension, (n, offset groups, ...) for ``n * offset groups`` images.
     """
-    kind = tensor_type(places[0])
+    kind = tensor_type(positions[0])
     number = np.arange(int(np.prod(kind.shape[:2]))).reshape(*kind.shape[:2], *(1,) * (len(kind.shape) - 2))
-    lower = [elementwise("floor", place) for place in places]
-    shares = [elementwise("subtract", place, low) for place, low in zip(places, lower, strict=True)]
+    lower = [elementwise("floor", position) for position in positions]
+    shares = [elementwise("subtract", position, low) for position, low in zip(positions, lower, strict=True)]
     total: Value | None = None
     for corner in itertools.product((0, 1), repeat=len(sizes)):
         flat: Value = constant(number, "int64")
         weight: Value | None = None
         for axis, side in enumerate(corner):
-            at = elementwise("add", lower[axis], float(side))
+            index = elementwise("add", lower[axis], float(side))
             last = float(sizes[axis] - 1)
-            inside = elementwise("minimum", elementwise("maximum", at, 0.0), last)
+            clamped = elementwise("minimum", elementwise("maximum", index, 0.0), last)
             share = shares[axis] if side else elementwise("subtract", constant(1, kind.dtype), shares[axis])
-            share = where(elementwise("equal", at, inside), share, constant(0, kind.dtype))
+            share = where(elementwise("equal", index, clamped), share, constant(0, kind.dtype))
             weight = share if weight is None else elementwise("multiply", weight, share)
-            flat = elementwise("add", elementwise("multiply", flat, sizes[axis]), cast(inside, "int64"))
+            flat = elementwise("add", elementwise("multiply", flat, sizes[axis]), cast(clamped, "int64"))
         assert weight is not None
         part = elementwise("multiply", taken(rows, flat, 0), reshape(weight, (*kind.shape, 1)))
         total = part if total is None else elementwise("add", total, part)
@@ -198,8 +198,8 @@ def _between(rows: Value, places: Sequence[Value], sizes: Sequence[int]) -> Valu
 
 READERS: dict[str, Convert] = {
     "Conv": _convolution,
-    "ConvTranspose": _transposed,
-    "DeformConv": _deformed,
+    "ConvTranspose": _transposed_convolution,
+    "DeformConv": _deformable_convolution,
     "Einsum": _einsum,
     "Gemm": _gemm,
     "MatMul": _matmul,

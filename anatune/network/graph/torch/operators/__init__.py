@@ -1,4 +1,4 @@
-"""What each of PyTorch's core operators means in operators of graphs, by families."""
+"""Readers of PyTorch's core operators, by family: each returns the operators of the graph that replace a node."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ READERS: Mapping[str, Convert] = {
     **shapes.READERS,
     **windows.READERS,
 }
-"""Operator without its overload -> what reads it."""
+"""Operator without its overload -> reader."""

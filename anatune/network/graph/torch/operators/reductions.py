@@ -1,4 +1,4 @@
-"""Operators that reduce dimensions, or norm by what they reduce: sums, softmax, norms, running sums, sorts."""
+"""Readers of reductions and operators based on them: sums, softmax, norms, cumulative sums, sorting, distances."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anatune.network.graph.building import (
     constant,
     cumulative,
     elementwise,
-    gathered,
+    gather,
     histogram,
     layer_norm,
     made,
@@ -25,116 +25,116 @@ from anatune.network.graph.building import (
     sliced,
     softmax,
     sorted_places,
-    standardised,
+    standardise_last,
     taken,
     top_places,
     where,
 )
 from anatune.network.graph.nodes import TensorType, Value, tensor_type
 from anatune.network.graph.operators import HISTOGRAM
-from anatune.network.graph.torch.call import Call, Convert, RefusedError, converted, is_float
-from anatune.network.graph.torch.operators.elements import power_of
+from anatune.network.graph.torch.call import Convert, RefusedError, TorchCall, is_float, to_dtype
+from anatune.network.graph.torch.operators.elements import raise_to
 
 __all__ = ["READERS"]
 
 
-def _axes(call: Call) -> list[int] | None:
-    """Return the dimensions that are reduced; None: all."""
+def _reduced_axes(call: TorchCall) -> list[int] | None:
+    """Return the dimensions to reduce; None: all."""
     return call.axes() if call.get("dim") is not None and call["dim"] != [] else None
 
 
-def _reduction(word: str) -> Convert:
-    """Return what reads sums, means, products and extremes."""
+def _read_reduction(word: str) -> Convert:
+    """Return a reader of sums, means, products and extremes."""
 
-    def read(call: Call) -> Value:
-        dtype, axes, keepdims = call.kind.dtype, _axes(call), bool(call.get("keepdim"))
-        if dtype == "bool":  # extremes of truth values
+    def read(call: TorchCall) -> Value:
+        dtype, axes, keepdims = call.kind.dtype, _reduced_axes(call), bool(call.get("keepdim"))
+        if dtype == "bool":  # extremes of booleans
             return cast(reduced(word, cast(call["self"], "int8"), axes, keepdims=keepdims), "bool")
         return reduced(word, call.operand("self"), axes, keepdims=keepdims)
 
     return read
 
 
-def _any(call: Call) -> Value:
+def _any(call: TorchCall) -> Value:
     truths = cast(call.operand("self", "bool"), "uint8")
-    return cast(reduced("max", truths, _axes(call), keepdims=bool(call.get("keepdim"))), "bool")
+    return cast(reduced("max", truths, _reduced_axes(call), keepdims=bool(call.get("keepdim"))), "bool")
 
 
-def _all(call: Call) -> Value:
+def _all(call: TorchCall) -> Value:
     truths = cast(call.operand("self", "bool"), "uint8")
-    return cast(reduced("min", truths, _axes(call), keepdims=bool(call.get("keepdim"))), "bool")
+    return cast(reduced("min", truths, _reduced_axes(call), keepdims=bool(call.get("keepdim"))), "bool")
 
 
-def _arg(word: str) -> Convert:
-    def read(call: Call) -> Value:
-        value = _ordered(call["self"])
+def _read_arg(word: str) -> Convert:
+    def read(call: TorchCall) -> Value:
+        value = _make_comparable(call["self"])
         if call["dim"] is None:
             value = reshape(value, (-1,))
         if not tensor_type(value).shape:
             return constant(0, "int64")
-        found = arg_extreme(word, value, call["dim"] or 0, keepdims=bool(call["keepdim"]))
-        return reshape(found, call.kind.shape)
+        index = arg_extreme(word, value, call["dim"] or 0, keepdims=bool(call["keepdim"]))
+        return reshape(index, call.kind.shape)
 
     return read
 
 
-def _ordered(value: Value) -> Value:
-    """Return a value that can be compared."""
+def _make_comparable(value: Value) -> Value:
+    """Return a value with booleans as int8, which can be compared."""
     return cast(value, "int8") if tensor_type(value).dtype == "bool" else value
 
 
-def _extreme(word: str) -> Convert:
-    """Return what reads the largest or smallest elements along a dimension, and their places."""
+def _read_extreme(word: str) -> Convert:
+    """Return a reader of the largest or smallest elements along a dimension, and their indices."""
 
-    def read(call: Call) -> Value | Sequence[Value]:
+    def read(call: TorchCall) -> Value | Sequence[Value]:
         if call.get("dim") is None:
-            return _reduction(word)(call)  # type: ignore[return-value]
+            return _read_reduction(word)(call)  # type: ignore[return-value]
         if not call.shape():
             return [call["self"], constant(0, "int64")]
-        value, axes, keepdims = _ordered(call["self"]), call.axes(), bool(call["keepdim"])
-        found = converted(reduced(word, value, axes, keepdims=keepdims), call.kind.dtype)
-        return [found, arg_extreme(f"arg{word}", value, axes[0], keepdims=keepdims)]
+        value, axes, keepdims = _make_comparable(call["self"]), call.axes(), bool(call["keepdim"])
+        result = to_dtype(reduced(word, value, axes, keepdims=keepdims), call.kind.dtype)
+        return [result, arg_extreme(f"arg{word}", value, axes[0], keepdims=keepdims)]
 
     return read
 
 
 def _variance(value: Value, axes: Sequence[int], correction: float, *, keepdims: bool) -> tuple[Value, Value]:
-    """Return variances and means, both with the dimensions that are reduced where `keepdims`."""
+    """Return variances and means; both keep the reduced dimensions if `keepdims`."""
     shape, dtype = tensor_type(value).shape, tensor_type(value).dtype
     mean = reduced("mean", value, axes, keepdims=True)
-    away = elementwise("subtract", value, mean)
-    found = reduced("mean", elementwise("multiply", away, away), axes, keepdims=keepdims)
+    centred = elementwise("subtract", value, mean)
+    variance = reduced("mean", elementwise("multiply", centred, centred), axes, keepdims=keepdims)
     count = math.prod(shape[axis] for axis in axes)
     if correction:
         with np.errstate(divide="ignore"):
             factor = np.float64(count) / max(count - correction, 0)
-        found = elementwise("multiply", found, constant(factor, dtype))
-    return found, mean if keepdims else reshape(mean, tensor_type(found).shape)
+        variance = elementwise("multiply", variance, constant(factor, dtype))
+    return variance, mean if keepdims else reshape(mean, tensor_type(variance).shape)
 
 
-def _var(call: Call) -> Value | Sequence[Value]:
-    """Return variances: divided by the number of elements less a correction."""
+def _var(call: TorchCall) -> Value | Sequence[Value]:
+    """Return variances, or standard deviations: sums divided by the number of elements minus a correction."""
     correction = call.get("correction", 1)
     correction = 1 if correction is None else correction
     if "unbiased" in call.arguments:
         correction = int(call["unbiased"])
     is_root, dtype = call.name.startswith("std"), call.kind.dtype
-    # As in PyTorch, squares are float64 where their root is taken: in float32 those of 1e20 and 1e-25 leave the range.
+    # As in PyTorch, squares are float64 if their root is taken: those of 1e20 and 1e-25 exceed the range of float32.
     value = cast(call["self"], "float64") if is_root else call["self"]
-    found, mean = _variance(value, call.axes(), correction, keepdims=bool(call.get("keepdim")))
-    found = cast(elementwise("sqrt", found), dtype) if is_root else found
-    return [found, cast(mean, dtype)] if "mean" in call.name else found
+    result, mean = _variance(value, call.axes(), correction, keepdims=bool(call.get("keepdim")))
+    result = cast(elementwise("sqrt", result), dtype) if is_root else result
+    return [result, cast(mean, dtype)] if "mean" in call.name else result
 
 
-def _softmax(call: Call) -> Value:
+def _softmax(call: TorchCall) -> Value:
     value = call.operand("self")
     if not call.shape():
         return constant(0.0 if "log" in call.name else 1.0, call.kind.dtype)
     return softmax(value, call["dim"] % len(call.shape()), is_log="log" in call.name)
 
 
-def _logsumexp(call: Call) -> Value:
-    """Return logarithms of sums of powers; the largest element is taken out first."""
+def _logsumexp(call: TorchCall) -> Value:
+    """Return the logarithm of the sum of exponentials, computed relative to the largest element."""
     value, axes = call.operand("self"), call.axes()
     largest = reduced("max", value, axes, keepdims=True)
     finite = where(elementwise("isinf", largest), constant(0, call.kind.dtype), largest)
@@ -142,18 +142,18 @@ def _logsumexp(call: Call) -> Value:
     return reshape(elementwise("add", elementwise("log", total), finite), call.kind.shape)
 
 
-def _cumulative(word: str) -> Convert:
-    def read(call: Call) -> Value:
+def _read_cumulative(word: str) -> Convert:
+    def read(call: TorchCall) -> Value:
         value = call.operand("self")
         return cumulative(word, value, call["dim"]) if call.shape() else value
 
     return read
 
 
-def _logcumsumexp(call: Call) -> Value:
-    """Return logarithms of running sums of powers: of two elements each, then of twice as many until it is all.
+def _logcumsumexp(call: TorchCall) -> Value:
+    """Return cumulative logarithms of sums of exponentials: first of 2 elements each, then of 4, and so on.
 
-    No element is taken out of all sums: those before a large one would be zero.
+    Unlike in `_logsumexp`, the largest element is not subtracted, because sums before it would become zero.
     """
     sums = call.operand("self")
     if not call.shape():
@@ -167,34 +167,34 @@ def _logcumsumexp(call: Call) -> Value:
 
 
 def _log_of_sum(first: Value, second: Value) -> Value:
-    """Return ``log(exp(first) + exp(second))`` without these powers; infinite ones have no difference."""
+    """Return ``log(exp(first) + exp(second))`` without overflow; equal infinities are handled separately."""
     is_same, zero = elementwise("equal", first, second), constant(0, tensor_type(first).dtype)
-    away = where(is_same, zero, elementwise("subtract", first, second))
-    rest = elementwise("log1p", elementwise("exp", elementwise("negative", elementwise("abs", away))))
-    return elementwise("add", elementwise("maximum", first, second), rest)
+    difference = where(is_same, zero, elementwise("subtract", first, second))
+    logarithm = elementwise("log1p", elementwise("exp", elementwise("negative", elementwise("abs", difference))))
+    return elementwise("add", elementwise("maximum", first, second), logarithm)
 
 
 # ---- sorts ----
 
 
-def _sorted(call: Call) -> Sequence[Value]:
+def _sort(call: TorchCall) -> Sequence[Value]:
     if not call.shape():
         return [call["self"], constant(0, "int64")]
     axis = call["dim"] % len(call.shape())
-    places = sorted_places(_ordered(call["self"]), axis, descending=call["descending"])
-    return [gathered(call["self"], places, axis), places]
+    indices = sorted_places(_make_comparable(call["self"]), axis, descending=call["descending"])
+    return [gather(call["self"], indices, axis), indices]
 
 
-def _top_k(call: Call) -> Sequence[Value]:
+def _top_k(call: TorchCall) -> Sequence[Value]:
     if not call.shape():
         return [call["self"], constant(0, "int64")]
     axis = call["dim"] % len(call.shape())
-    places = top_places(call["self"], call["k"], axis, largest=call["largest"])
-    return [gathered(call["self"], places, axis), places]
+    indices = top_places(call["self"], call["k"], axis, largest=call["largest"])
+    return [gather(call["self"], indices, axis), indices]
 
 
-def _kth(call: Call) -> Value | Sequence[Value]:
-    """Return the k-th smallest element along a dimension, or the one in the middle, and its place."""
+def _kth(call: TorchCall) -> Value | Sequence[Value]:
+    """Return the k-th smallest element along a dimension, or the median, and its index."""
     value, dim = call["self"], call.get("dim")
     if dim is None:
         value, dim = reshape(value, (-1,)), 0
@@ -202,20 +202,20 @@ def _kth(call: Call) -> Value | Sequence[Value]:
         return [value, constant(0, "int64")]
     shape = tensor_type(value).shape
     axis, size = dim % len(shape), shape[dim]
-    place = call.get("k", (size + 1) // 2) - 1
-    places = sliced(sorted_places(_ordered(value), axis, descending=False), [axis], [place], [place + 1])
-    if "k" not in call.arguments and is_float(tensor_type(value).dtype):  # the first NaN is the median of its row
+    rank = call.get("k", (size + 1) // 2) - 1
+    indices = sliced(sorted_places(_make_comparable(value), axis, descending=False), [axis], [rank], [rank + 1])
+    if "k" not in call.arguments and is_float(tensor_type(value).dtype):  # with NaN the median is its first NaN
         first = arg_extreme("argmax", value, axis, keepdims=True)
-        places = where(elementwise("isnan", gathered(value, first, axis)), first, places)
-    results = [reshape(one, call.kind.shape) for one in (gathered(value, places, axis), places)]
+        indices = where(elementwise("isnan", gather(value, first, axis)), first, indices)
+    results = [reshape(result, call.kind.shape) for result in (gather(value, indices, axis), indices)]
     return results if len(call.kinds) > 1 else results[0]
 
 
-def _bucketize(call: Call) -> Value:
-    """Return how many boundaries lie below each element: of one row of boundaries, or of a row for each row."""
+def _bucketize(call: TorchCall) -> Value:
+    """Return how many boundaries are below each element; there is one row of boundaries, or one for each row."""
     edges, values = call["boundaries" if "boundaries" in call.arguments else "sorted_sequence"], call["self"]
     if call.get("sorter") is not None:
-        raise RefusedError("takes the order of its boundaries, expected sorted ones")
+        raise RefusedError("has a sorter for its boundaries, expected sorted boundaries")
     values = values if isinstance(values, Value) else constant(values, tensor_type(edges).dtype)
     right = bool(call["right"]) or call.get("side") == "right"
     *rows, count = tensor_type(edges).shape
@@ -226,21 +226,21 @@ def _bucketize(call: Call) -> Value:
     if dtype:
         edges, values = cast(edges, dtype), cast(values, dtype)
     below = elementwise("less_equal" if right else "less", edges, values)
-    if is_float(tensor_type(values).dtype):  # all boundaries lie below a NaN
+    if is_float(tensor_type(values).dtype):  # all boundaries are below NaN
         below = elementwise("logical_or", below, elementwise("isnan", values))
     return reduced("sum", cast(below, call.kind.dtype), [-1], keepdims=False)
 
 
-def _histogram(call: Call) -> Value:
-    """Return how many elements lie in each of equal parts between two numbers, or the smallest and the largest."""
+def _histogram(call: TorchCall) -> Value:
+    """Return how many elements lie in each of `bins` equal intervals between two numbers, or between the extremes."""
     x, bins, low, high = (call[name] for name in ("self", "bins", "min", "max"))
     kind = tensor_type(x)
     if low != high or low != 0:
-        own = {"bins": bins, "low": low - (low == high), "high": high + (low == high)}
-        return made(HISTOGRAM, (reshape(x, (-1,)),), TensorType((bins,), kind.dtype), **own)
+        attributes = {"bins": bins, "low": low - (low == high), "high": high + (low == high)}
+        return made(HISTOGRAM, (reshape(x, (-1,)),), TensorType((bins,), kind.dtype), **attributes)
     first, last = (reduced(word, x, None, keepdims=False) for word in ("min", "max"))
     is_one = elementwise("equal", first, last)
-    ends = (where(is_one, elementwise(word, one, 1), one) for word, one in (("subtract", first), ("add", last)))
+    ends = (where(is_one, elementwise(word, end, 1), end) for word, end in (("subtract", first), ("add", last)))
     return histogram(x, bins, *ends)
 
 
@@ -248,68 +248,68 @@ def _histogram(call: Call) -> Value:
 
 
 def _along_channels(value: Value, rank: int) -> Value:
-    """Return a vector of channels as a tensor that is broadcast along the second dimension."""
+    """Return a vector of channels in the shape in which it is broadcast along the second dimension."""
     return reshape(value, (-1, *(1,) * (rank - 2)))
 
 
-def _with_factors(found: Value, call: Call) -> Value:
-    """Return a norm times its factors, plus its terms, of the channels."""
-    rank = len(tensor_type(found).shape)
+def _apply_factors(normed: Value, call: TorchCall) -> Value:
+    """Return a norm times the factors of its channels, plus their terms."""
+    rank = len(tensor_type(normed).shape)
     for name, word in (("weight", "multiply"), ("bias", "add")):
         if call[name] is not None:
-            found = elementwise(word, found, _along_channels(cast(call[name], tensor_type(found).dtype), rank))
-    return found
+            normed = elementwise(word, normed, _along_channels(cast(call[name], tensor_type(normed).dtype), rank))
+    return normed
 
 
-def _statistics(value: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
-    """Return what is normed along axes, its means and what it is multiplied by; `axes` are kept as ones."""
+def _standardise(value: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
+    """Return data standardised along axes, its mean and its reciprocal standard deviation; reduced axes are kept."""
     variance, mean = _variance(value, axes, 0, keepdims=True)
     factor = elementwise("rsqrt", elementwise("add", variance, epsilon))
     return elementwise("multiply", elementwise("subtract", value, mean), factor), mean, factor
 
 
-def _layer_norm(call: Call) -> Sequence[Value | None]:
-    """Return a norm along the last dimensions; its means and factors where they are read."""
+def _layer_norm(call: TorchCall) -> Sequence[Value | None]:
+    """Return a layer norm along the last dimensions, and its means and factors if they are read."""
     data, sizes, dtype = call["input"], tuple(call["normalized_shape"]), call.kind.dtype
     factor, term = (
         broadcast(constant(number, dtype), sizes) if call[name] is None else cast(call[name], dtype)
         for name, number in (("weight", 1), ("bias", 0))
     )
     axes = range(-len(sizes), 0)
-    found: list[Value | None] = [layer_norm(data, factor, term, axes, call["eps"]), None, None]
+    results: list[Value | None] = [layer_norm(data, factor, term, axes, call["eps"]), None, None]
     if call.users > 1:
         wide = cast(data, call.kinds[1].dtype)
-        found[1:] = _statistics(wide, [axis % len(call.kind.shape) for axis in axes], call["eps"])[1:]
-    return found
+        results[1:] = _standardise(wide, [axis % len(call.kind.shape) for axis in axes], call["eps"])[1:]
+    return results
 
 
-def _rms_norm(call: Call) -> Sequence[Value | None]:
+def _rms_norm(call: TorchCall) -> Sequence[Value | None]:
     data, sizes, dtype = call["input"], call["normalized_shape"], call.kind.dtype
     axes = range(len(call.kind.shape) - len(sizes), len(call.kind.shape))
     epsilon = np.finfo(np.dtype(dtype)).eps if call["eps"] is None else call["eps"]
     square = reduced("mean", elementwise("multiply", data, data), axes, keepdims=True)
     factor = elementwise("rsqrt", elementwise("add", square, float(epsilon)))
-    found = elementwise("multiply", data, factor)
-    return [found if call["weight"] is None else elementwise("multiply", found, call["weight"]), factor]
+    normed = elementwise("multiply", data, factor)
+    return [normed if call["weight"] is None else elementwise("multiply", normed, call["weight"]), factor]
 
 
-def _group_norm(call: Call) -> Sequence[Value | None]:
+def _group_norm(call: TorchCall) -> Sequence[Value | None]:
     kind, groups = call.kind, call["group"]
     batch, channels = call["N"], call["C"]
     narrow = kind.dtype in ("float16", "bfloat16")
     value = cast(call["input"], "float32") if narrow else call["input"]
     rows = reshape(value, (batch, groups, -1))
-    found = standardised(rows, 1, call["eps"])
-    found = _with_factors(reshape(found, (batch, channels, *kind.shape[2:])), call)
+    normed = standardise_last(rows, 1, call["eps"])
+    normed = _apply_factors(reshape(normed, (batch, channels, *kind.shape[2:])), call)
     statistics: list[Value | None] = [None, None]
     if call.users > 1:
-        _, *numbers = _statistics(rows, [2], call["eps"])
-        statistics = [cast(reshape(one, (batch, groups)), kind.dtype) for one in numbers]
-    return [cast(found, kind.dtype), *statistics]
+        _, *numbers = _standardise(rows, [2], call["eps"])
+        statistics = [cast(reshape(number, (batch, groups)), kind.dtype) for number in numbers]
+    return [cast(normed, kind.dtype), *statistics]
 
 
-def _batch_norm(call: Call) -> Sequence[Value | None]:
-    """Return a batch norm of known statistics: a product and a sum along the channels."""
+def _batch_norm(call: TorchCall) -> Sequence[Value | None]:
+    """Return a batch norm with known statistics: a product and a sum along channels."""
     data, dtype, rank = call["input"], call.kind.dtype, max(len(call.kind.shape), 2)
     mean, variance = (cast(call[name], "float64") for name in ("running_mean", "running_var"))
     factor = elementwise("rsqrt", elementwise("add", variance, call["eps"]))
@@ -322,49 +322,47 @@ def _batch_norm(call: Call) -> Sequence[Value | None]:
     return [elementwise("add", scaled, _along_channels(cast(shift, dtype), rank)), None, None]
 
 
-def _batch_norm_of_data(call: Call) -> Sequence[Value | None]:
-    """Return a norm by the batch's own statistics, as instance norms are; those of training change buffers."""
+def _instance_norm(call: TorchCall) -> Sequence[Value | None]:
+    """Return a norm with the statistics of the batch, for instance norms; training changes buffers."""
     rank = len(call.kind.shape)
-    found, mean, factor = _statistics(call["input"], [axis for axis in range(rank) if axis != 1], call["eps"])
+    normed, mean, factor = _standardise(call["input"], [axis for axis in range(rank) if axis != 1], call["eps"])
     if call.kind.shape[0] == 1:
-        found = standardised(call["input"], rank - 2, call["eps"])
-    return [_with_factors(found, call), *(reshape(one, (-1,)) for one in (mean, factor))]
+        normed = standardise_last(call["input"], rank - 2, call["eps"])
+    return [_apply_factors(normed, call), *(reshape(number, (-1,)) for number in (mean, factor))]
 
 
 # ---- distances ----
 
 
-def _lengths(away: Value, p: float, axes: Sequence[int]) -> Value:
-    """Return the lengths of differences along axes."""
-    size = elementwise("abs", away)
+def _norms(delta: Value, p: float, axes: Sequence[int]) -> Value:
+    """Return the p-norms of differences along axes."""
+    size = elementwise("abs", delta)
     if p == 0:
-        return reduced("sum", cast(elementwise("not_equal", away, 0), tensor_type(away).dtype), axes, keepdims=False)
-    sizes = tensor_type(away).shape
-    if abs(p) == math.inf or all(sizes[axis] == 1 for axis in axes):  # the square of one number may leave the dtype
+        return reduced("sum", cast(elementwise("not_equal", delta, 0), tensor_type(delta).dtype), axes, keepdims=False)
+    sizes = tensor_type(delta).shape
+    if abs(p) == math.inf or all(sizes[axis] == 1 for axis in axes):  # avoids squares that overflow
         return reduced("max" if p > 0 else "min", size, axes, keepdims=False)
-    return power_of(reduced("sum", power_of(size, p), axes, keepdims=False), 1 / p)
+    return raise_to(reduced("sum", raise_to(size, p), axes, keepdims=False), 1 / p)
 
 
-def _distances(call: Call) -> Value:
-    """Return the lengths of the differences of all pairs of rows."""
-    one, other = call["x1"], call["x2"]
-    rows, columns = tensor_type(one).shape, tensor_type(other).shape
-    away = elementwise(
-        "subtract",
-        reshape(one, (*rows[:-1], 1, rows[-1])),
-        reshape(other, (*columns[:-2], 1, *columns[-2:])),
+def _distances(call: TorchCall) -> Value:
+    """Return the p-norms of the differences of all pairs of rows."""
+    first, second = call["x1"], call["x2"]
+    rows, columns = tensor_type(first).shape, tensor_type(second).shape
+    difference = elementwise(
+        "subtract", reshape(first, (*rows[:-1], 1, rows[-1])), reshape(second, (*columns[:-2], 1, *columns[-2:]))
     )
-    return _lengths(away, call["p"], [-1])
+    return _norms(difference, call["p"], [-1])
 
 
-def _pair_distances(call: Call) -> Value:
-    parts = [taken(call["self"], constant(one, "int64"), 0) for one in np.triu_indices(call.shape()[0], 1)]
-    return _lengths(elementwise("subtract", *parts), call["p"], [-1])
+def _pair_distances(call: TorchCall) -> Value:
+    parts = [taken(call["self"], constant(indices, "int64"), 0) for indices in np.triu_indices(call.shape()[0], 1)]
+    return _norms(elementwise("subtract", *parts), call["p"], [-1])
 
 
-def _vector_norm(call: Call) -> Value:
-    found = _lengths(call.operand("self"), call["ord"], call.axes())
-    return reshape(found, call.kind.shape)
+def _vector_norm(call: TorchCall) -> Value:
+    norm = _norms(call.operand("self"), call["ord"], call.axes())
+    return reshape(norm, call.kind.shape)
 
 
 READERS: dict[str, Convert] = {
@@ -372,38 +370,38 @@ READERS: dict[str, Convert] = {
     "_cdist_forward": _distances,
     "_fused_rms_norm": _rms_norm,
     "_log_softmax": _softmax,
-    "_native_batch_norm_legit": _batch_norm_of_data,
+    "_native_batch_norm_legit": _instance_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
     "_pdist_forward": _pair_distances,
     "_softmax": _softmax,
     "all": _all,
-    "amax": _reduction("max"),
-    "amin": _reduction("min"),
+    "amax": _read_reduction("max"),
+    "amin": _read_reduction("min"),
     "any": _any,
-    "argmax": _arg("argmax"),
-    "argmin": _arg("argmin"),
+    "argmax": _read_arg("argmax"),
+    "argmin": _read_arg("argmin"),
     "bucketize": _bucketize,
-    "cumprod": _cumulative("cumprod"),
-    "cumsum": _cumulative("cumsum"),
+    "cumprod": _read_cumulative("cumprod"),
+    "cumsum": _read_cumulative("cumsum"),
     "histc": _histogram,
     "kthvalue": _kth,
     "linalg_vector_norm": _vector_norm,
     "logcumsumexp": _logcumsumexp,
     "logsumexp": _logsumexp,
-    "max": _extreme("max"),
-    "mean": _reduction("mean"),
+    "max": _read_extreme("max"),
+    "mean": _read_reduction("mean"),
     "median": _kth,
-    "min": _extreme("min"),
+    "min": _read_extreme("min"),
     "native_group_norm": _group_norm,
     "native_layer_norm": _layer_norm,
-    "prod": _reduction("prod"),
+    "prod": _read_reduction("prod"),
     "searchsorted": _bucketize,
-    "sort": _sorted,
+    "sort": _sort,
     "std": _var,
     "std_mean": _var,
-    "sum": _reduction("sum"),
+    "sum": _read_reduction("sum"),
     "topk": _top_k,
     "var": _var,
     "var_mean": _var,
 }
-"""Operator without its overload -> what reads it."""
+"""Operator without its overload -> reader."""

@@ -1,4 +1,4 @@
-"""Operators that move elements: other shapes and orders, parts, joins, what lies around a tensor."""
+"""Readers of operators that move elements: reshapes, transposes, slices, concatenations, padding."""
 
 from __future__ import annotations
 
@@ -23,96 +23,96 @@ from anatune.network.graph.building import (
     where,
 )
 from anatune.network.graph.nodes import Array, Value, tensor_type
-from anatune.network.graph.torch.call import Call, Convert, RefusedError, converted
+from anatune.network.graph.torch.call import Convert, RefusedError, TorchCall, to_dtype
 
 __all__ = ["READERS"]
 
 
-def picked(value: Value, places: Array) -> Value:
-    """Return the elements of a tensor at known places in its row-major order."""
-    return taken(reshape(value, (-1,)), constant(places, "int64"), 0)
+def pick(value: Value, indices: Array) -> Value:
+    """Return the elements of a tensor at constant flat indices."""
+    return taken(reshape(value, (-1,)), constant(indices, "int64"), 0)
 
 
-def _places_of(value: Value) -> Array:
+def _flat_indices(value: Value) -> Array:
     shape = tensor_type(value).shape
     return np.arange(math.prod(shape)).reshape(shape)
 
 
-def _reshaped(call: Call) -> Value:
-    """Return what is the same in another shape: the result's."""
+def _reshape(call: TorchCall) -> Value:
+    """Return a value in the shape of the result."""
     if call.kind.dtype != tensor_type(call["self"]).dtype:
-        raise RefusedError("reads the bits of numbers as others, expected a conversion")
+        raise RefusedError("reads the bits of numbers as another dtype, expected a conversion")
     return reshape(call["self"], call.kind.shape)
 
 
-def _permuted(call: Call) -> Value:
+def _permute(call: TorchCall) -> Value:
     return permute(call["self"], call["dims"])
 
 
-def _expanded(call: Call) -> Value:
+def _expand(call: TorchCall) -> Value:
     return broadcast(call["self"], call.kind.shape)
 
 
-def _repeated(call: Call) -> Value:
-    """Return a tensor behind itself so many times in each dimension: each dimension is broadcast beside it."""
-    own = (1,) * (len(call["repeats"]) - len(call.shape())) + call.shape()
-    pairs = list(zip(call["repeats"], own, strict=True))
+def _repeat(call: TorchCall) -> Value:
+    """Return a tensor repeated in each dimension, by broadcasting a new dimension beside each."""
+    full_shape = (1,) * (len(call["repeats"]) - len(call.shape())) + call.shape()
+    pairs = list(zip(call["repeats"], full_shape, strict=True))
     whole = broadcast(
-        reshape(call["self"], [n for size in own for n in (1, size)]), [n for pair in pairs for n in pair]
+        reshape(call["self"], [n for size in full_shape for n in (1, size)]), [n for pair in pairs for n in pair]
     )
     return reshape(whole, call.kind.shape)
 
 
-def _joined(call: Call) -> Value:
-    """Return tensors behind each other; those without elements may be of another rank."""
+def _cat(call: TorchCall) -> Value:
+    """Return the concatenation of tensors; empty ones may have another rank."""
     rank = len(call.kind.shape)
-    parts = [converted(one, call.kind.dtype) for one in call["tensors"] if len(tensor_type(one).shape) == rank]
+    parts = [to_dtype(tensor, call.kind.dtype) for tensor in call["tensors"] if len(tensor_type(tensor).shape) == rank]
     return concat(parts, call["dim"])
 
 
-def _parts(call: Call) -> Sequence[Value]:
+def _split(call: TorchCall) -> Sequence[Value]:
     return split(call["self"], call["split_sizes"], call["dim"])
 
 
-def _bounds(call: Call, axis: int) -> tuple[int, int, int]:
+def _slice_bounds(call: TorchCall, axis: int) -> tuple[int, int, int]:
     size, start, end = call.shape()[axis], call["start"], call["end"]
     return slice(start, end, call["step"]).indices(size)
 
 
-def _sliced(call: Call) -> Value:
+def _slice(call: TorchCall) -> Value:
     axis = call["dim"] % len(call.shape())
-    start, end, step = _bounds(call, axis)
+    start, end, step = _slice_bounds(call, axis)
     return sliced(call["self"], [axis], [start], [end], [step])
 
 
-def _selected(call: Call) -> Value:
+def _select(call: TorchCall) -> Value:
     axis = call["dim"] % len(call.shape())
-    place = call["index"] % call.shape()[axis]
-    return reshape(sliced(call["self"], [axis], [place], [place + 1]), call.kind.shape)
+    index = call["index"] % call.shape()[axis]
+    return reshape(sliced(call["self"], [axis], [index], [index + 1]), call.kind.shape)
 
 
-def _with_slice(call: Call) -> Value:
-    """Return a tensor with a part along a dimension in the place of its own: what lies around it on either side."""
+def _replace_slice(call: TorchCall) -> Value:
+    """Return a tensor in which a slice along a dimension is replaced."""
     axis, value = call["dim"] % len(call.shape()), call["self"]
-    size, source = call.shape()[axis], converted(call["src"], call.kind.dtype)
+    size, source = call.shape()[axis], to_dtype(call["src"], call.kind.dtype)
     if call.name.startswith("select"):
         start = call["index"] % size
         end, step = start + 1, 1
         source = reshape(source, (*call.shape()[:axis], 1, *call.shape()[axis + 1 :]))
     else:
-        start, end, step = _bounds(call, axis)
-    places = np.arange(start, max(start, end), step)
-    source = broadcast(source, (*call.shape()[:axis], len(places), *call.shape()[axis + 1 :]))
+        start, end, step = _slice_bounds(call, axis)
+    indices = np.arange(start, max(start, end), step)
+    source = broadcast(source, (*call.shape()[:axis], len(indices), *call.shape()[axis + 1 :]))
     if step == 1:
-        around = [sliced(value, [axis], [0], [start]), source, sliced(value, [axis], [start + len(places)], [size])]
-        return concat(around, axis)
-    is_own, at = np.ones(size, bool), np.zeros(size, np.int64)
-    is_own[places], at[places] = False, np.arange(len(places))
-    mask = constant(is_own.reshape([-1 if place == axis else 1 for place in range(len(call.shape()))]), "bool")
-    return where(mask, value, taken(source, constant(at, "int64"), axis))
+        parts = [sliced(value, [axis], [0], [start]), source, sliced(value, [axis], [start + len(indices)], [size])]
+        return concat(parts, axis)
+    is_kept, of_source = np.ones(size, bool), np.zeros(size, np.int64)
+    is_kept[indices], of_source[indices] = False, np.arange(len(indices))
+    mask = constant(is_kept.reshape([-1 if d == axis else 1 for d in range(len(call.shape()))]), "bool")
+    return where(mask, value, taken(source, constant(of_source, "int64"), axis))
 
 
-def _turned(call: Call) -> Value:
+def _flip(call: TorchCall) -> Value:
     return functools.reduce(
         lambda value, axis: taken_at(value, np.arange(call.shape()[axis])[::-1], axis),
         call.axes("dims"),
@@ -120,87 +120,87 @@ def _turned(call: Call) -> Value:
     )
 
 
-def _rolled(call: Call) -> Value:
+def _roll(call: TorchCall) -> Value:
     if not call["dims"]:
         flat = reshape(call["self"], (-1,))
-        return reshape(taken_at(flat, np.roll(_places_of(flat), call["shifts"][0]), 0), call.kind.shape)
+        return reshape(taken_at(flat, np.roll(_flat_indices(flat), call["shifts"][0]), 0), call.kind.shape)
     value = call.operand("self")
     for shift, axis in zip(call["shifts"], call["dims"], strict=True):
         value = taken_at(value, np.roll(np.arange(call.shape()[axis]), shift), axis)
     return value
 
 
-def _diagonal(call: Call) -> Value:
-    return picked(call["self"], np.diagonal(_places_of(call["self"]), call["offset"], call["dim1"], call["dim2"]))
+def _diagonal(call: TorchCall) -> Value:
+    return pick(call["self"], np.diagonal(_flat_indices(call["self"]), call["offset"], call["dim1"], call["dim2"]))
 
 
-def _with_strides(call: Call) -> Value:
-    """Return elements of a tensor that lies row by row, each so many behind another."""
-    places = np.full((), call["storage_offset"] or 0)
+def _as_strided(call: TorchCall) -> Value:
+    """Return a strided view of a contiguous tensor."""
+    indices = np.full((), call["storage_offset"] or 0)
     for size, stride in zip(call["size"], call["stride"], strict=True):
-        places = places[..., None] + np.arange(size) * stride
-    if places.size and places.max() >= math.prod(call.shape()):
-        raise RefusedError("reads beyond a tensor, expected a view of all that it reads")
-    return picked(call["self"], places)
+        indices = indices[..., None] + np.arange(size) * stride
+    if indices.size and indices.max() >= math.prod(call.shape()):
+        raise RefusedError("reads memory outside of the tensor, expected a view within it")
+    return pick(call["self"], indices)
 
 
-def _windows(call: Call) -> Value:
-    """Return windows along a dimension: one of their number in its place, and one of their elements at the end."""
+def _unfold(call: TorchCall) -> Value:
+    """Return the windows along a dimension, which becomes their number; their elements are a new last dimension."""
     rank = len(call.shape())
     if not rank:
         return reshape(call["self"], call.kind.shape)
     axis, size, step = call["dimension"] % rank, call["size"], call["step"]
     count = call.kind.shape[axis]
-    found = taken(call["self"], constant(np.arange(count)[:, None] * step + np.arange(size), "int64"), axis)
-    return permute(found, [place for place in range(rank + 1) if place != axis + 1] + [axis + 1])
+    windows = taken(call["self"], constant(np.arange(count)[:, None] * step + np.arange(size), "int64"), axis)
+    return permute(windows, [dimension for dimension in range(rank + 1) if dimension != axis + 1] + [axis + 1])
 
 
-def _padded(call: Call) -> Value:
-    """Return a tensor with a number around it; where that is less than nothing, it is cut."""
+def _pad(call: TorchCall) -> Value:
+    """Return a tensor padded with a number; negative padding crops it."""
     rank, pad = len(call.shape()), list(call["pad"])
-    before, after = ([0] * (rank - len(pad) // 2) + pad[place::2][::-1] for place in (0, 1))
+    before, after = ([0] * (rank - len(pad) // 2) + pad[side::2][::-1] for side in (0, 1))
     value = call["self"]
     for axis, (first, last) in enumerate(zip(before, after, strict=True)):
         value = sliced(value, [axis], [max(-first, 0)], [call.shape()[axis] - max(-last, 0)])
     before, after = ([max(size, 0) for size in sizes] for sizes in (before, after))
     number = call.get("value", 0) or 0
     if call.kind.dtype == "bool":
-        inner = padded(converted(value, "int8"), before, after, float(bool(number)))
-        return converted(inner, "bool")
+        inner = padded(to_dtype(value, "int8"), before, after, float(bool(number)))
+        return to_dtype(inner, "bool")
     return padded(value, before, after, float(number))
 
 
-def _reflected(mode: str) -> Convert:
-    """Return what reads a tensor with itself around it: its places along each dimension are known."""
+def _read_pad(mode: str) -> Convert:
+    """Return a reader of reflection and replication padding, whose indices along each dimension are constants."""
 
-    def read(call: Call) -> Value:
+    def read(call: TorchCall) -> Value:
         value, pad, rank = call.operand("self"), call["padding"], len(call.shape())
-        for place in range(len(pad) // 2):
-            axis = rank - 1 - place
-            first, last = pad[2 * place : 2 * place + 2]
+        for pair in range(len(pad) // 2):
+            axis = rank - 1 - pair
+            first, last = pad[2 * pair : 2 * pair + 2]
             inner = np.arange(call.shape()[axis])[max(-first, 0) : call.shape()[axis] - max(-last, 0)]
-            places = np.pad(inner, (max(first, 0), max(last, 0)), mode)  # type: ignore[call-overload]
-            value = taken_at(value, places, axis)
+            indices = np.pad(inner, (max(first, 0), max(last, 0)), mode)  # type: ignore[call-overload]
+            value = taken_at(value, indices, axis)
         return value
 
     return read
 
 
-def _columns_of_windows(call: Call) -> list[tuple[Array, Array]]:
-    """Return for each dimension of an image which place each window has of each tap: taps down, windows across."""
-    found = []
+def _window_tables(call: TorchCall) -> list[tuple[Array, Array]]:
+    """Return for each image dimension the window that covers an element with a tap, and whether it exists."""
+    tables = []
     for axis, size in enumerate(call["output_size"]):
         tap, step, dilation, before = (call[name][axis] for name in ("kernel_size", "stride", "dilation", "padding"))
         count = (size + 2 * before - dilation * (tap - 1) - 1) // step + 1
         offset = np.arange(size)[None] + before - np.arange(tap)[:, None] * dilation
-        place = offset // step
-        found.append((place, (offset % step == 0) & (place >= 0) & (place < count)))
-    return found
+        window = offset // step
+        tables.append((window, (offset % step == 0) & (window >= 0) & (window < count)))
+    return tables
 
 
-def _summed_windows(call: Call) -> Value:
-    """Return an image of which each element is the sum of what windows have of it: one term a tap, or zeros."""
-    (rows, down), (columns, across) = _columns_of_windows(call)
+def _fold(call: TorchCall) -> Value:
+    """Return an image whose elements sum the overlapping windows, with one term for each tap."""
+    (rows, down), (columns, across) = _window_tables(call)
     taps = math.prod(call["kernel_size"])
     channels = call.kind.shape[-3]
     counts = [
@@ -210,43 +210,43 @@ def _summed_windows(call: Call) -> Value:
         )
     ]
     value = reshape(call["self"], (-1, channels, taps, *counts))
-    found = None
-    for place, (y, x) in enumerate(np.ndindex(*call["kernel_size"])):
+    total = None
+    for tap_index, (y, x) in enumerate(np.ndindex(*call["kernel_size"])):
         mask = down[y][:, None] & across[x][None]
         if not mask.any():
             continue
-        term = sliced(value, [2], [place], [place + 1])
+        term = sliced(value, [2], [tap_index], [tap_index + 1])
         term = taken_at(term, np.clip(rows[y], 0, counts[0] - 1), 3)
         term = taken_at(term, np.clip(columns[x], 0, counts[1] - 1), 4)
         term = reshape(term, (-1, channels, *call["output_size"]))
         term = elementwise("multiply", term, constant(mask, call.kind.dtype))
-        found = term if found is None else elementwise("add", found, term)
-    assert found is not None
-    return reshape(found, call.kind.shape)
+        total = term if total is None else elementwise("add", total, term)
+    assert total is not None
+    return reshape(total, call.kind.shape)
 
 
-_PERMUTED = dict.fromkeys(("permute", "permute_copy"), _permuted)
-_RESHAPED = dict.fromkeys(("_reshape_copy", "squeeze", "unsqueeze", "view", "view_copy", "_unsafe_view"), _reshaped)
+_PERMUTED = dict.fromkeys(("permute", "permute_copy"), _permute)
+_RESHAPED = dict.fromkeys(("_reshape_copy", "squeeze", "unsqueeze", "view", "view_copy", "_unsafe_view"), _reshape)
 READERS: dict[str, Convert] = {
     **_PERMUTED,
     **_RESHAPED,
-    "as_strided": _with_strides,
-    "as_strided_copy": _with_strides,
-    "cat": _joined,
-    "col2im": _summed_windows,
-    "constant_pad_nd": _padded,
+    "as_strided": _as_strided,
+    "as_strided_copy": _as_strided,
+    "cat": _cat,
+    "col2im": _fold,
+    "constant_pad_nd": _pad,
     "diagonal": _diagonal,
-    "expand": _expanded,
-    "flip": _turned,
-    **{f"reflection_pad{rank}d": _reflected("reflect") for rank in (1, 2, 3)},
-    "repeat": _repeated,
-    **{f"replication_pad{rank}d": _reflected("edge") for rank in (1, 2, 3)},
-    "roll": _rolled,
-    "select": _selected,
-    "select_scatter": _with_slice,
-    "slice": _sliced,
-    "slice_scatter": _with_slice,
-    "split_with_sizes": _parts,
-    "unfold": _windows,
+    "expand": _expand,
+    "flip": _flip,
+    **{f"reflection_pad{rank}d": _read_pad("reflect") for rank in (1, 2, 3)},
+    "repeat": _repeat,
+    **{f"replication_pad{rank}d": _read_pad("edge") for rank in (1, 2, 3)},
+    "roll": _roll,
+    "select": _select,
+    "select_scatter": _replace_slice,
+    "slice": _slice,
+    "slice_scatter": _replace_slice,
+    "split_with_sizes": _split,
+    "unfold": _unfold,
 }
-"""Operator without its overload -> what reads it."""
+"""Operator without its overload -> reader."""

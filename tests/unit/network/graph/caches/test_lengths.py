@@ -1,4 +1,4 @@
-"""What masks say of how many keys sequences have, and masks that say something else."""
+"""Masks that give the number of keys of sequences, and masks that say something else."""
 
 import numpy as np
 import pytest
@@ -25,17 +25,17 @@ BELOW = elementwise("less", elementwise("add", KEY, 1), column(LENGTHS))
 
 def query(numbers):
     """Return which number each query of each sequence has: (batch, queries, 1)."""
-    own = elementwise("add", column(LENGTHS), constant(np.array(numbers)[None], "int32"))
-    return column(own)
+    attributes = elementwise("add", column(LENGTHS), constant(np.array(numbers)[None], "int32"))
+    return column(attributes)
 
 
 def found(mask, queries=1):
     rows = mask.type.shape[-2] if len(mask.type.shape) > 2 else 1
     whole = broadcast(mask, (BATCH, *mask.type.shape[1:]))
     kind = TensorType((BATCH * queries, HEADS * 16), "float32")
-    own = {"batch": BATCH, "heads": HEADS, "queries": queries, "keys": KEYS, "block": HEADS * queries}
+    attributes = {"batch": BATCH, "heads": HEADS, "queries": queries, "keys": KEYS, "block": HEADS * queries}
     data = (Input("x", kind),) * 3
-    return lengths_of(Node(ATTENTION, (*data, reshape(whole, (BATCH * rows, KEYS))), kind, own))
+    return lengths_of(Node(ATTENTION, (*data, reshape(whole, (BATCH * rows, KEYS))), kind, attributes))
 
 
 def test_a_number_of_keys_for_each_sequence():

@@ -1,4 +1,4 @@
-"""Which attentions read keys and values in their pages, and which are given what was gathered."""
+"""Attentions that read keys and values in their pages, and attentions that read gathered ones."""
 
 import pytest
 
@@ -54,9 +54,9 @@ embedding = torch.nn.functional.embedding
 )  # fmt: skip
 def test_pages_of_a_pool(gathered, shapes, offsets, pool, apart):
     node = attention(gathered, *shapes)
-    found = attention_of(node)
-    assert (found.page_size, found.offsets[1:], found.pool) == (PAGE, offsets, pool)
-    assert found.strides[1] == found.strides[2] == (KEYS * apart, DIM, GROUPS * DIM * apart)
+    result = attention_of(node)
+    assert (result.page_size, result.offsets[1:], result.pool) == (PAGE, offsets, pool)
+    assert result.strides[1] == result.strides[2] == (KEYS * apart, DIM, GROUPS * DIM * apart)
     _, keys, values, table = node.arguments
     assert {keys.type.dtype, values.type.dtype} == {"bfloat16"}  # as they are given
     assert table.type == ((BATCH, PAGES), "int32")
@@ -72,5 +72,5 @@ def test_pages_of_a_pool(gathered, shapes, offsets, pool, apart):
     ],
 )  # fmt: skip
 def test_what_is_gathered_by_other_kernels(gathered, shapes, dtype):
-    found = attention_of(attention(gathered, *shapes, dtype=dtype))
-    assert found is None or found.page_size == 0
+    result = attention_of(attention(gathered, *shapes, dtype=dtype))
+    assert result is None or result.page_size == 0

@@ -9,7 +9,7 @@ from anatune.network.graph.folding import value_of
 from anatune.network.graph.integers.few_bits import gguf_weights, scaled_product, unpacked_products, with_byte_weights
 from anatune.network.graph.integers.scaled import Scale, dequantized
 from anatune.network.graph.nodes import Constant, Graph, Input, TensorType
-from anatune.network.graph.passes.products import with_products
+from anatune.network.graph.passes.products import fuse_products
 from anatune.network.graph.products import workload_of
 from tests.wording import refuses
 
@@ -34,9 +34,9 @@ def test_a_product_keeps_its_weights_packed_and_says_what_it_computes(bits, zero
     node = scaled_product(data, packed, scales, points, bits=bits, rounded=True)
     assert node.type == TensorType((2, 3, 5), "float32")
     assert [one.type.dtype for one in node.arguments[1:3]] == ["uint8" if bits == 4 else "int8", "float32"]
-    found = value_of(node, {data: x.astype(np.float64)})
-    assert found == pytest.approx(x @ matrix.T, rel=1e-4, abs=1e-4)
-    graph = with_products(Graph((data,), (node,), is_tuple=False))
+    result = value_of(node, {data: x.astype(np.float64)})
+    assert result == pytest.approx(x @ matrix.T, rel=1e-4, abs=1e-4)
+    graph = fuse_products(Graph((data,), (node,), is_tuple=False))
     (product,) = (one for one in graph.nodes() if one.op.startswith("anatune."))
     workload = workload_of(product)
     assert workload.extents == {"i": 6, "j": 5, "k": 64}
@@ -51,9 +51,9 @@ def test_what_no_kernel_takes_is_a_plain_product():
     data = Input("x", TensorType((1, 48), "float32"))
     assert scaled_product(data, packed, scales, points, bits=4).op == "matmul"
     wide = Input("x", TensorType((1, 48), "float64"))
-    found = scaled_product(wide, packed, scales, points, bits=4)
-    assert found.type.dtype == "float64"
-    assert value_of(found, {wide: np.ones((1, 48))}) == pytest.approx(matrix.sum(axis=1)[None], rel=1e-4)
+    result = scaled_product(wide, packed, scales, points, bits=4)
+    assert result.type.dtype == "float64"
+    assert value_of(result, {wide: np.ones((1, 48))}) == pytest.approx(matrix.sum(axis=1)[None], rel=1e-4)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -67,10 +67,10 @@ def test_blocks_of_gguf_are_what_the_format_says(bits):
         unsigned = (signed + 8).astype(np.uint8)
         stored = unsigned[..., :16] | unsigned[..., 16:] << 4
     blocks = np.concatenate([scales.view(np.uint8).reshape(3, 2, 2), stored], axis=-1).tobytes()
-    weights, found = gguf_weights(blocks, 3, bits=bits)
+    weights, result = gguf_weights(blocks, 3, bits=bits)
     assert weights.shape == (3, 2, 32 * bits // 8)
     data = Input("x", TensorType((64, 64), "float32"))
-    product = scaled_product(data, weights.reshape(3, -1), found, None, bits=bits)
+    product = scaled_product(data, weights.reshape(3, -1), result, None, bits=bits)
     matrix = (signed * scales.astype(np.float64)).reshape(3, 64)
     assert value_of(product, {data: np.eye(64)}) == pytest.approx(matrix.T, rel=1e-6)
 
@@ -98,8 +98,8 @@ def test_whole_numbers_of_8_bits_that_are_scaled_by_columns_are_packed():
     assert product.attributes["group"] == 64
     assert product.arguments[1].type == TensorType((5, 64), "int8")
     x = numbers.standard_normal((2, 3, 64))
-    found = value_of(product, {product.arguments[0]: x.reshape(6, 64)})
-    assert found == pytest.approx(x.reshape(6, 64) @ weight * scales, rel=1e-5)
+    result = value_of(product, {product.arguments[0]: x.reshape(6, 64)})
+    assert result == pytest.approx(x.reshape(6, 64) @ weight * scales, rel=1e-5)
     for matrix, factor in ((weight + 0.5, scales), (2 * weight, scales), (weight, np.ones((2, 3, 5), np.float32))):
         graph = with_byte_weights(Graph((data,), (scaled(matrix, factor),), is_tuple=False))
         assert "matmul" in {one.op for one in graph.nodes()}
@@ -108,7 +108,7 @@ def test_whole_numbers_of_8_bits_that_are_scaled_by_columns_are_packed():
 @pytest.mark.parametrize(("least", "most", "bits"), [(-8, 7, 4), (-128, 127, 8)])
 @pytest.mark.parametrize("has_zeros", [False, True])
 def test_integers_with_scales_of_groups_are_packed(least, most, bits, has_zeros):
-    """As torchao's weights are read: (n, groups, k of a group) integers, reshaped and turned."""
+    """Weights are read as torchao exports them: (n, groups, k of a group) integers, reshaped and transposed."""
     rng = np.random.default_rng(bits)
     numbers = rng.integers(least, most + 1, (5, 2, 32)).astype(np.int8)
     numbers[0, 0, :2] = least, most

@@ -33,7 +33,7 @@ def by_onnxruntime(model):
 
 
 def check_equal(got, want, atol=2e-4):
-    for one, other in zip(got, want, strict=False):  # operators may return fewer results than a node names
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        is_byte = one.dtype.kind in "iu" and one.dtype.itemsize == 1
-        np.testing.assert_allclose(one.astype(float), other.astype(float), rtol=1e-3, atol=1 if is_byte else atol)
+    for actual, other in zip(got, want, strict=False):  # operators may return fewer results than a node names
+        assert (actual.shape, actual.dtype) == (other.shape, other.dtype)
+        is_byte = actual.dtype.kind in "iu" and actual.dtype.itemsize == 1
+        np.testing.assert_allclose(actual.astype(float), other.astype(float), rtol=1e-3, atol=1 if is_byte else atol)

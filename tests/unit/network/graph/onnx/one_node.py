@@ -44,21 +44,21 @@ def read(model):
     return graph_of_onnx(model, shapes, "node.onnx")
 
 
-def found(op, *operands, **own):
+def found(op, *operands, **attributes):
     """Return the arrays that a node makes of known operands; `own` as of `model_of`."""
-    outputs = read(model_of(op, *operands, **own)).outputs
+    outputs = read(model_of(op, *operands, **attributes)).outputs
     assert all(isinstance(value, Constant) for value in outputs), outputs
     return [value.array for value in outputs]
 
 
-def check(op, *operands, want=None, rtol=1e-5, **own):
+def check(op, *operands, want=None, rtol=1e-5, **attributes):
     """Compare what is read of a node with arrays, or with what the standard's reference evaluator computes."""
-    got = found(op, *operands, **own)
-    wanted = ReferenceEvaluator(model_of(op, *operands, **own)).run(None, {}) if want is None else want
-    for one, other in zip(got, wanted, strict=True):
+    got = found(op, *operands, **attributes)
+    wanted = ReferenceEvaluator(model_of(op, *operands, **attributes)).run(None, {}) if want is None else want
+    for actual, other in zip(got, wanted, strict=True):
         other = np.asarray(other)
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        np.testing.assert_allclose(one, other, rtol=rtol, atol=1e-6)
+        assert (actual.shape, actual.dtype) == (other.shape, other.dtype)
+        np.testing.assert_allclose(actual, other, rtol=rtol, atol=1e-6)
 
 
 FLOAT, INT64, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL

@@ -51,7 +51,7 @@ VALUES = {
     "to": (1, 6, 7, 9, 11),
     "training_mode": (0,), "transA": _ON, "transB": _ON, "upper": _ON,
 }  # fmt: skip
-"""By the name of an attribute: what it may be for operands as below."""
+"""Attribute -> its possible values for the operands below."""
 OWN = {
     "CenterCropPad": {"axes": ([2, 3],)}, "Clip": {"max": (0.3,), "min": (-0.3,)}, "Concat": {"axis": (0, 1, -1)},
     "Compress": {"axis": (1, -1)}, "DFT": {"axis": (1, -2)},
@@ -75,50 +75,50 @@ OWN = {
     "TopK": {"axis": (-1, 3), "k": (3,)}, "Unique": {"axis": (0, 1)}, "Unsqueeze": {"axes": ([0], [2], [0, -1])},
     "Upsample": {"mode": ("nearest", "linear")},
 }  # fmt: skip
-"""By operator and attribute, where an operator has others."""
+"""Operator and attribute -> possible values of an operator with other ones."""
 
 
 def attributes(rng, schema, share):
     """Return attributes of an operator: those that it needs, and others with a probability."""
-    own, made = OWN.get(schema.name, {}), {}
-    for name, one in schema.attributes.items():
-        values = own.get(name, VALUES.get(name, ()))
-        if values and (one.required or rng.random() < share):
-            made[name] = pick(rng, *values)
-    return made
+    attributes, outcome = OWN.get(schema.name, {}), {}
+    for name, item in schema.attributes.items():
+        values = attributes.get(name, VALUES.get(name, ()))
+        if values and (item.required or rng.random() < share):
+            outcome[name] = pick(rng, *values)
+    return outcome
 
 
-def _image(rng, opset, own):
+def _image(rng, opset, attributes):
     return [real(rng, 2, 4, 4, 6)]
 
 
-def _positive(rng, opset, own):
+def _positive(rng, opset, attributes):
     return [np.abs(real(rng, 2, 4, 4, 6)) + 1]
 
 
-def _small(rng, opset, own):
+def _small(rng, opset, attributes):
     return [np.tanh(real(rng, 2, 4, 4, 6))]
 
 
-def _special(rng, opset, own):
+def _special(rng, opset, attributes):
     x = real(rng, 2, 3, 4)
     return [np.where(x > 1, np.inf, np.where(x < -1, -np.inf, np.where(x > 0.5, np.nan, x))).astype(np.float32)]
 
 
-def _reduced(rng, opset, own, after=18):
+def _reduced(rng, opset, attributes, after=18):
     axes = [pick(rng, integers(1), integers(-1, 0), integers())] if opset >= after and rng.random() < 0.7 else []
     return [np.abs(real(rng, 2, 4, 4, 6)) + 0.1, *axes]
 
 
-def _pair(rng, opset, own):
+def _pair(rng, opset, attributes):
     return [real(rng, 2, 4, 4, 6), real(rng, *((2, 4, 4, 6) if opset < 7 else (4, 6)))]
 
 
-def _truth(rng, opset, own):
-    return [one > 0 for one in _pair(rng, opset, own)]
+def _truth(rng, opset, attributes):
+    return [one > 0 for one in _pair(rng, opset, attributes)]
 
 
-def _several(rng, opset, own):
+def _several(rng, opset, attributes):
     return [real(rng, 2, 4, 6), *(real(rng, *((2, 4, 6) if opset < 8 else shape)) for shape in ((4, 6), (1, 6)))]
 
 
@@ -126,48 +126,48 @@ def _whole(count):
     return lambda rng, opset, own: [rng.integers(0, 9, (3, 4)) for _ in range(count)]
 
 
-def _pooled(rng, opset, own):
+def _pooled(rng, opset, attributes):
     return [real(rng, 2, 3, 7, 8)]
 
 
-def _convolved(rng, opset, own):
+def _convolved(rng, opset, attributes):
     bias = [real(rng, 4)] if rng.random() < 0.5 else []
-    return [real(rng, 2, 4, 7, 8), real(rng, 4, 4 // own.get("group", 1), 2, 3), *bias]
+    return [real(rng, 2, 4, 7, 8), real(rng, 4, 4 // attributes.get("group", 1), 2, 3), *bias]
 
 
-def _integer_convolution(rng, opset, own):
+def _integer_convolution(rng, opset, attributes):
     zero = [np.uint8(7)] if rng.random() < 0.5 else []
-    return [bytes_of(rng, 2, 4, 7, 8), bytes_of(rng, 4, 4 // own.get("group", 1), 2, 3, dtype=np.int8), *zero]
+    return [bytes_of(rng, 2, 4, 7, 8), bytes_of(rng, 4, 4 // attributes.get("group", 1), 2, 3, dtype=np.int8), *zero]
 
 
-def _scaled(rng, opset, own, shapes, bias):
+def _scaled(rng, opset, attributes, shapes, bias):
     first, second = bytes_of(rng, *shapes[0]), bytes_of(rng, *shapes[1], dtype=np.int8)
     scaled = [first, np.float32(0.02), np.uint8(128), second, np.float32(0.1), np.int8(0), np.float32(5), np.uint8(120)]
     return [*scaled, *([rng.integers(-99, 99, 4).astype(np.int32)] if bias and rng.random() < 0.5 else [])]
 
 
 def _recurrent(gates):
-    def operands(rng, opset, own):
+    def operands(rng, opset, attributes):
         bias = real(rng, 1, 2 * gates * 3) if rng.random() < 0.5 else None
-        data = real(rng, *((2, 5, 4) if own.get("layout") else (5, 2, 4)))
+        data = real(rng, *((2, 5, 4) if attributes.get("layout") else (5, 2, 4)))
         return [data, real(rng, 1, gates * 3, 4), real(rng, 1, gates * 3, 3), bias]
 
     return operands
 
 
-def _gemm(rng, opset, own):
+def _gemm(rng, opset, attributes):
     first, second = real(rng, 3, 4), real(rng, 4, 5)
     term = [real(rng, *((3, 5) if opset < 7 else (5,)))] if opset < 11 or rng.random() < 0.6 else []
-    return [first.T if own.get("transA") else first, second.T if own.get("transB") else second, *term]
+    return [first.T if attributes.get("transA") else first, second.T if attributes.get("transB") else second, *term]
 
 
-def _clipped(rng, opset, own):
+def _clipped(rng, opset, attributes):
     bounds = [pick(rng, np.float32(-0.3), None), pick(rng, np.float32(0.3), None)]
     return [real(rng, 3, 4), *(bounds if opset >= 11 else [])]
 
 
-def _resized(rng, opset, own):
-    x, has_axes = real(rng, 2, 4, 4, 6), "axes" in own
+def _resized(rng, opset, attributes):
+    x, has_axes = real(rng, 2, 4, 4, 6), "axes" in attributes
     scales = np.array([2, 0.6] if has_axes else [1, 1, 2, 0.6], np.float32)
     if opset < 11:
         return [x, scales]
@@ -176,44 +176,44 @@ def _resized(rng, opset, own):
     return [x, pick(rng, None, np.zeros(0, np.float32)), scales]
 
 
-def _weighed(rng, opset, own):
+def _weighed(rng, opset, attributes):
     mask = [real(rng, 3, 5)] if rng.random() < 0.5 else []
-    if ("q_num_heads" in own) != ("kv_num_heads" in own):
-        own |= {"q_num_heads": 4, "kv_num_heads": 2}
-    if "q_num_heads" in own:
+    if ("q_num_heads" in attributes) != ("kv_num_heads" in attributes):
+        attributes |= {"q_num_heads": 4, "kv_num_heads": 2}
+    if "q_num_heads" in attributes:
         return [real(rng, 2, 3, 32), real(rng, 2, 5, 16), real(rng, 2, 5, 16), *mask]
     return [real(rng, 2, 4, 3, 8), real(rng, 2, 2, 5, 8), real(rng, 2, 2, 5, 8), *mask]
 
 
-def _rotated(rng, opset, own):
+def _rotated(rng, opset, attributes):
     half, data = (
-        (own.get("rotary_embedding_dim") or 8) // 2,
-        real(rng, *((2, 3, 16) if "num_heads" in own else (2, 2, 3, 8))),
+        (attributes.get("rotary_embedding_dim") or 8) // 2,
+        real(rng, *((2, 3, 16) if "num_heads" in attributes else (2, 2, 3, 8))),
     )
     if rng.random() < 0.5:
         return [data, real(rng, 2, 3, half), real(rng, 2, 3, half)]
     return [data, real(rng, 9, half), real(rng, 9, half), rng.integers(0, 9, (2, 3))]
 
 
-def _quantised(rng, opset, own):
+def _quantised(rng, opset, attributes):
     if rng.random() < 0.5 or opset < 13:
         return [real(rng, 2, 4, 3), np.float32(0.1), pick(rng, np.uint8(100), np.int8(3))]
     return [real(rng, 2, 4, 3), np.abs(real(rng, 4)) + 0.1, np.arange(4).astype(np.uint8)]
 
 
-def _numbers(rng, opset, own):
+def _numbers(rng, opset, attributes):
     if rng.random() < 0.5 or opset < 13:
         return [bytes_of(rng, 2, 4, 3), np.float32(0.1), np.uint8(100)]
     zero = [bytes_of(rng, 4)] if rng.random() < 0.5 else []
     return [bytes_of(rng, 2, 4, 3), np.abs(real(rng, 4)) + 0.1, *zero]
 
 
-def _padded(rng, opset, own):
+def _padded(rng, opset, attributes):
     value = [np.float32(0.5)] if rng.random() < 0.5 else []
     return [real(rng, 2, 4, 4, 6), *([integers(0, 1, 0, 1, 1, 0, 2, 0), *value] if opset >= 11 else [])]
 
 
-def _updates(rng, opset, own):
+def _updates(rng, opset, attributes):
     places = rng.permutation(3).reshape(1, 3, 1) * np.ones((2, 1, 2), np.int64)
     return [real(rng, 3, 3, 3), places, real(rng, 2, 3, 2)]
 

@@ -140,8 +140,8 @@ def test_nodes_in_any_order_are_put_behind_those_that_they_read(seed):
     x = np.float32([-1, 0.5, 2])
     last = np.maximum(np.sin(x), 0)
     for chosen, want in ((True, last + np.exp(last) ** 2), (False, np.zeros(3))):
-        (found,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x, "c": np.array(chosen)})
-        np.testing.assert_allclose(found, want, rtol=1e-6)
+        (result,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x, "c": np.array(chosen)})
+        np.testing.assert_allclose(result, want, rtol=1e-6)
 
 
 def test_a_cycle_and_nodes_in_order_stay_as_they_stand():
@@ -187,7 +187,7 @@ def test_large_weights_are_not_copied_where_bodies_are_spelt():
     model.functions.append(function)
     model.opset_import.append(helper.make_opsetid("mine", 1))
     before = model.SerializeToString()
-    stripped, (large,) = reading.inlined(model, "it")
+    stripped, (large,) = reading.inline_bodies(model, "it")
     assert stripped.ByteSize() < 4096
     assert large.name == "w"
     graph = read(model)

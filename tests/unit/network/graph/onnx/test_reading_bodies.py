@@ -13,7 +13,7 @@ def test_inputs_may_be_weights_or_left_out_or_computed():
     model.graph.node.insert(0, helper.make_node("Relu", ["x0"], ["positive"]))
     model.graph.node[1].input[0] = "positive"
     before = len(model.graph.value_info)
-    spelt = {node.op_type for node in reading.inlined(model, "it")[0].graph.node}
+    spelt = {node.op_type for node in reading.inline_bodies(model, "it")[0].graph.node}
     assert "Conv" in spelt
     assert "CausalConvWithState" not in spelt
     assert len(model.graph.value_info) == before

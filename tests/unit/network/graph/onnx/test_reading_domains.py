@@ -41,20 +41,20 @@ def attention_bias(rng, batch, rows, keys):
 
 def attention(rng):
     past = pick(rng, 0, 2)
-    own = some(rng, unidirectional=(0, 1), scale=(0.3, 1.0), mask_filter_value=(-10000.0, -5.0), do_rotary=(0,))
+    attributes = some(rng, unidirectional=(0, 1), scale=(0.3, 1.0), mask_filter_value=(-10000.0, -5.0), do_rotary=(0,))
     sizes = [8, 8, 8] if past else pick(rng, [8, 8, 8], [8, 8, 6])
-    own |= {"qkv_hidden_sizes": sizes} if sizes[2] == 6 or rng.random() < 0.3 else {}
+    attributes |= {"qkv_hidden_sizes": sizes} if sizes[2] == 6 or rng.random() < 0.3 else {}
     operands = [
         real(rng, 2, 3, 6), real(rng, 6, sum(sizes)), maybe(rng, real(rng, sum(sizes))),
         attention_masks(rng, 2, 3, 3 + past), real(rng, 2, 2, 2, past, 4) if past else None,
         None if past else attention_bias(rng, 2, 3, 3),
     ]  # fmt: skip
-    return operands, {"num_heads": 2, **own}, 2 if past else 1
+    return operands, {"num_heads": 2, **attributes}, 2 if past else 1
 
 
 def multi_head_attention(rng):
     keys, past = pick(rng, 2, 3, 5), pick(rng, 0, 2)
-    own = some(rng, unidirectional=(0, 1), scale=(0.3, 1.0), mask_filter_value=(-10000.0, -5.0))
+    attributes = some(rng, unidirectional=(0, 1), scale=(0.3, 1.0), mask_filter_value=(-10000.0, -5.0))
     size = pick(rng, 4, 6) if not past else 4
     held, whole = [real(rng, 2, 2, past, 4) if past else None for _ in range(2)], keys + past
     if not past and rng.random() < 0.3:  # by heads
@@ -68,7 +68,7 @@ def multi_head_attention(rng):
     mask = attention_masks(rng, 2, 3, whole)
     mask = None if np.shape(mask) == (4,) else mask  # ends and starts, which this operator has not
     operands = [*parts, bias, mask, attention_bias(rng, 2, 3, whole), *held]
-    return operands, {"num_heads": 2, **own}, 3 if past else 1
+    return operands, {"num_heads": 2, **attributes}, 3 if past else 1
 
 
 def embedded(rng):
@@ -84,27 +84,27 @@ def embedded(rng):
 
 
 def fused_product(rng):
-    own = some(rng, alpha=(0.3, 2.0), transA=(0, 1), transB=(0, 1), transBatchA=(0, 1), transBatchB=(0, 1))
+    attributes = some(rng, alpha=(0.3, 2.0), transA=(0, 1), transB=(0, 1), transBatchA=(0, 1), transBatchB=(0, 1))
     operands = []
     for name, shape in (("A", (2, 3, 4, 5)), ("B", (2, 3, 5, 6))):
         value = real(rng, *shape)
-        value = value.swapaxes(-1, -2) if own.get(f"trans{name}") else value
-        operands.append(value.transpose(1, 2, 0, 3) if own.get(f"transBatch{name}") else value)
-    return operands, own, 1
+        value = value.swapaxes(-1, -2) if attributes.get(f"trans{name}") else value
+        operands.append(value.transpose(1, 2, 0, 3) if attributes.get(f"transBatch{name}") else value)
+    return operands, attributes, 1
 
 
 def old_product(rng):
-    own = some(rng, alpha=(0.3, 2.0), transA=(0, 1), transB=(0, 1))
+    attributes = some(rng, alpha=(0.3, 2.0), transA=(0, 1), transB=(0, 1))
     pairs = (("A", real(rng, 2, 3, 4)), ("B", real(rng, 2, 4, 5)))
-    return [value.swapaxes(1, 2) if own.get(f"trans{name}") else value for name, value in pairs], own, 1
+    return [value.swapaxes(1, 2) if attributes.get(f"trans{name}") else value for name, value in pairs], attributes, 1
 
 
 def few_bits(rng):
-    bits, own = pick(rng, 4, 8), some(rng, accuracy_level=(0, 1), weight_prepacked=(0,))
-    own |= {"bits": bits} if bits == 8 or rng.random() < 0.5 else {}
+    bits, attributes = pick(rng, 4, 8), some(rng, accuracy_level=(0, 1), weight_prepacked=(0,))
+    attributes |= {"bits": bits} if bits == 8 or rng.random() < 0.5 else {}
     packed, zeros = bytes_of(rng, 4, 2, 2 * bits), bytes_of(rng, bits)  # two blocks of 16, a zero point each
     operands = [real(rng, 2, 32), packed, np.abs(real(rng, 8)) + 0.1, maybe(rng, zeros), None, maybe(rng, real(rng, 4))]
-    return operands, {"K": 32, "N": 4, "block_size": 16, **own}, 1
+    return operands, {"K": 32, "N": 4, "block_size": 16, **attributes}, 1
 
 
 def scaled(rng, *shape, unit=0.05, zero=120):
@@ -112,11 +112,11 @@ def scaled(rng, *shape, unit=0.05, zero=120):
 
 
 def scaled_gemm(rng):
-    own, weight = some(rng, alpha=(0.5, 2.0), transA=(0,), transB=(0, 1)), bytes_of(rng, 4, 5, dtype=np.int8)
+    attributes, weight = some(rng, alpha=(0.5, 2.0), transA=(0,), transB=(0, 1)), bytes_of(rng, 4, 5, dtype=np.int8)
     back = [np.float32(5), np.uint8(120)] if rng.random() < 0.7 else [None, None]
     term = maybe(rng, rng.integers(-99, 99, 5).astype(np.int32))
-    first = [bytes_of(rng, 3, 4), np.float32(0.02), np.uint8(60), weight.T if own.get("transB") else weight]
-    return [*first, np.float32(0.1), np.int8(0), term, *back], own, 1
+    first = [bytes_of(rng, 3, 4), np.float32(0.02), np.uint8(60), weight.T if attributes.get("transB") else weight]
+    return [*first, np.float32(0.1), np.int8(0), term, *back], attributes, 1
 
 
 def scaled_pair(rng):
@@ -125,43 +125,47 @@ def scaled_pair(rng):
 
 
 def scaled_pool(rng):
-    own = some(rng, pads=([0, 0, 0, 0], [1, 1, 0, 1]), strides=([1, 1], [2, 3]), channels_last=(0, 1))
-    own |= some(rng, count_include_pad=(0, 1), ceil_mode=(0, 1))
-    data = scaled(rng, *((2, 7, 8, 3) if own.get("channels_last") else (2, 3, 7, 8)))
-    return data, {"kernel_shape": [2, 3], **own}, 1
+    attributes = some(rng, pads=([0, 0, 0, 0], [1, 1, 0, 1]), strides=([1, 1], [2, 3]), channels_last=(0, 1))
+    attributes |= some(rng, count_include_pad=(0, 1), ceil_mode=(0, 1))
+    data = scaled(rng, *((2, 7, 8, 3) if attributes.get("channels_last") else (2, 3, 7, 8)))
+    return data, {"kernel_shape": [2, 3], **attributes}, 1
 
 
 def scaled_convolution(rng):
-    own = some(rng, pads=([0, 0, 0, 0], [1, 1, 0, 1]), strides=([1, 1], [2, 3]), dilations=([1, 1], [2, 1]))
-    own |= some(rng, channels_last=(0, 1), group=(1, 2), kernel_shape=([2, 3],))
+    attributes = some(rng, pads=([0, 0, 0, 0], [1, 1, 0, 1]), strides=([1, 1], [2, 3]), dilations=([1, 1], [2, 1]))
+    attributes |= some(rng, channels_last=(0, 1), group=(1, 2), kernel_shape=([2, 3],))
     data, unit, zero, back, back_zero = scaled(
-        rng, *((2, 7, 8, 4) if own.get("channels_last") else (2, 4, 7, 8)), unit=5
+        rng, *((2, 7, 8, 4) if attributes.get("channels_last") else (2, 4, 7, 8)), unit=5
     )
-    weight, term = bytes_of(rng, 4, 4 // own.get("group", 1), 2, 3, dtype=np.int8), rng.integers(-99, 99, 4)
+    weight, term = bytes_of(rng, 4, 4 // attributes.get("group", 1), 2, 3, dtype=np.int8), rng.integers(-99, 99, 4)
     scale = pick(rng, (np.float32(0.1), np.int8(0)), (np.abs(real(rng, 4)) + 0.1, np.zeros(4, np.int8)))
-    return [data, unit, zero, weight, *scale, back, back_zero, maybe(rng, term.astype(np.int32))], own, 1
+    return [data, unit, zero, weight, *scale, back, back_zero, maybe(rng, term.astype(np.int32))], attributes, 1
 
 
 def quantised(rng):
-    own = some(rng, axis=(1,))
-    scale = np.abs(real(rng, 4)) + 0.1 if own else pick(rng, np.float32(0.1), np.abs(real(rng, 4)) + 0.1)
+    attributes = some(rng, axis=(1,))
+    scale = np.abs(real(rng, 4)) + 0.1 if attributes else pick(rng, np.float32(0.1), np.abs(real(rng, 4)) + 0.1)
     zero = np.full(np.shape(scale), 3).astype(pick(rng, np.uint8, np.int8, np.uint16, np.int16))
-    return [real(rng, 2, 4, 3), scale, zero], own if np.ndim(scale) else {}, 1
+    return [real(rng, 2, 4, 3), scale, zero], attributes if np.ndim(scale) else {}, 1
 
 
 def dequantised(rng):
-    (data, scale, zero), own, count = quantised(rng)
-    return [np.abs(data * 20).astype(zero.dtype), scale, maybe(rng, zero)], own, count
+    (data, scale, zero), attributes, count = quantised(rng)
+    return [np.abs(data * 20).astype(zero.dtype), scale, maybe(rng, zero)], attributes, count
 
 
 def rotated(rng):
-    own, half = some(rng, interleaved=(0, 1), is_packed_batching=(0,), scale=(1.0,)), 4
+    attributes, half = some(rng, interleaved=(0, 1), is_packed_batching=(0,), scale=(1.0,)), 4
     if rng.random() < 0.4:
-        own, half = {**own, "rotary_embedding_dim": 4, "num_heads": 2}, 2
+        attributes, half = {**attributes, "rotary_embedding_dim": 4, "num_heads": 2}, 2
     elif rng.random() < 0.5:
-        own["num_heads"] = 2
+        attributes["num_heads"] = 2
     data = pick(rng, real(rng, 2, 3, 16), real(rng, 2, 2, 3, 8))
-    return [data, pick(rng, rng.integers(0, 9, (2, 3)), integers(2)), real(rng, 9, half), real(rng, 9, half)], own, 1
+    return (
+        [data, pick(rng, rng.integers(0, 9, (2, 3)), integers(2)), real(rng, 9, half), real(rng, 9, half)],
+        attributes,
+        1,
+    )
 
 
 def skipped(rng):
@@ -221,12 +225,12 @@ NODES = {
 
 
 def node_of(op, rng):
-    operands, own, outputs = NODES[op](rng)
+    operands, attributes, outputs = NODES[op](rng)
     while operands[-1] is None:
         operands.pop()
     if op in OLD:
-        return model_of(op, *operands, opset=13, outputs=outputs, **own)
-    model = model_of(op, *operands, domain=MICROSOFT, opset=1, outputs=outputs, **own)
+        return model_of(op, *operands, opset=13, outputs=outputs, **attributes)
+    model = model_of(op, *operands, domain=MICROSOFT, opset=1, outputs=outputs, **attributes)
     model.opset_import.append(helper.make_opsetid("", 17))
     return model
 
@@ -258,14 +262,14 @@ def test_attributes_that_onnxruntime_knows():
     }
     keys = {key for key in READERS if key[0] == MICROSOFT} | {("", name) for name in OLD}
     for key in sorted(keys & set(schemas)):
-        known = DEFAULTS.get(key, {})
-        assert set(known) == set(schemas[key].attributes), key
-        for name, one in schemas[key].attributes.items():
-            value = onnx.AttributeProto.FromString(one._default_value)
-            if not one.required and value.type:
+        constants = DEFAULTS.get(key, {})
+        assert set(constants) == set(schemas[key].attributes), key
+        for name, item in schemas[key].attributes.items():
+            value = onnx.AttributeProto.FromString(item._default_value)
+            if not item.required and value.type:
                 wanted = helper.get_attribute_value(value)
                 wanted = wanted.decode() if isinstance(wanted, bytes) else wanted
-                assert known[name] == (pytest.approx(wanted) if isinstance(wanted, float) else wanted), (key, name)
+                assert constants[name] == (pytest.approx(wanted) if isinstance(wanted, float) else wanted), (key, name)
     assert len(keys & set(schemas)) > 35
 
 
@@ -330,14 +334,14 @@ UNREAD_OF_ONNXRUNTIME = {
 }
 
 
-@pytest.mark.parametrize(("operands", "own"), UNREAD.values(), ids=UNREAD)
-def test_what_no_reader_asks_for_is_refused(operands, own):
+@pytest.mark.parametrize(("operands", "attributes"), UNREAD.values(), ids=UNREAD)
+def test_what_no_reader_asks_for_is_refused(operands, attributes):
     with refuses(WorkloadError):
-        read(model_of(*operands, opset=17, **own))
+        read(model_of(*operands, opset=17, **attributes))
 
 
-@pytest.mark.parametrize(("op", "own"), UNREAD_OF_ONNXRUNTIME.values(), ids=UNREAD_OF_ONNXRUNTIME)
-def test_what_no_reader_of_onnxruntimes_asks_for_is_refused(op, own):
+@pytest.mark.parametrize(("op", "attributes"), UNREAD_OF_ONNXRUNTIME.values(), ids=UNREAD_OF_ONNXRUNTIME)
+def test_what_no_reader_of_onnxruntimes_asks_for_is_refused(op, attributes):
     operands, given, _ = NODES[op](np.random.default_rng(0))
     with refuses(WorkloadError):
-        read(model_of(op, *operands, domain=MICROSOFT, opset=1, **{**given, **own}))
+        read(model_of(op, *operands, domain=MICROSOFT, opset=1, **{**given, **attributes}))

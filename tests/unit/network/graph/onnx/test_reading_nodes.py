@@ -18,12 +18,18 @@ NEWEST = 25
 SEEDS = 3
 
 
-def differs(op, own, opset):
-    """Whether onnxruntime is known to compute something else than the standard says."""
+def differs(op, attributes, opset):
+    """Return whether onnxruntime is known to compute something else than the standard says."""
     return (
-        (op.endswith("Pool") and own.get("dilations") == [2, 1] and own.get("auto_pad", "").startswith("SAME"))
-        or own.get("sorted") == 0
-        or (op == "Resize" and own.get("coordinate_transformation_mode") == "align_corners")  # of fractional scales
+        (
+            op.endswith("Pool")
+            and attributes.get("dilations") == [2, 1]
+            and attributes.get("auto_pad", "").startswith("SAME")
+        )
+        or attributes.get("sorted") == 0
+        or (
+            op == "Resize" and attributes.get("coordinate_transformation_mode") == "align_corners"
+        )  # of fractional scales
     )
 
 
@@ -42,14 +48,14 @@ def test_any_attributes(op):
     for version, schema in schemas(op):
         for seed in range(SEEDS):
             rng = np.random.default_rng([seed, version, zlib.crc32(op.encode())])
-            own = attributes(rng, schema, share=0.0 if seed == 0 else 0.6)
-            operands = OPERANDS[op](rng, version, own)
-            model = model_of(op, *operands, opset=version, outputs=OUTPUTS.get(op, 1), **own)
-            want = None if differs(op, own, version) else by_onnxruntime(model)
+            node_attributes = attributes(rng, schema, share=0.0 if seed == 0 else 0.6)
+            operands = OPERANDS[op](rng, version, node_attributes)
+            model = model_of(op, *operands, opset=version, outputs=OUTPUTS.get(op, 1), **node_attributes)
+            want = None if differs(op, node_attributes, version) else by_onnxruntime(model)
             try:
                 got = computed(model)
             except WorkloadError as error:
-                assert want is None or "not supported" in str(error), (own, error)  # noqa: PT017
+                assert want is None or "not supported" in str(error), (node_attributes, error)  # noqa: PT017
                 continue
             if want is not None:
                 compared += 1
@@ -58,5 +64,5 @@ def test_any_attributes(op):
 
 
 def test_most_operators_are_tried():
-    known = {name for domain, name in READERS if not domain}
-    assert len(known.intersection(OPERANDS)) > 140
+    constants = {name for domain, name in READERS if not domain}
+    assert len(constants.intersection(OPERANDS)) > 140

@@ -7,7 +7,7 @@ import pytest
 
 from anatune.network.graph.nodes import Constant, Node, Scalar
 from anatune.network.graph.operators import applied
-from anatune.network.graph.passes.activations import _FROM_HALVES, with_activations
+from anatune.network.graph.passes.activations import _FROM_HALVES, fuse_activations
 from tests import naive_graph
 from tests.unit.network.graph import graphs
 
@@ -100,35 +100,40 @@ def passed(spell, constants, outer=lambda value: value):
     """Return a graph of an activation on EDGES before and behind the pass."""
     x = graphs.source(EDGES.size)
     graph = graphs.graph(outer(spell(Term(x), *constants)).value, inputs=[x])
-    return graph, with_activations(graph)
+    return graph, fuse_activations(graph)
 
 
-def check(graph, made):
+def check(graph, new_graph):
     """Compare two graphs, each element beside its own size."""
     with np.errstate(all="ignore"):
-        (want,), (got,) = naive_graph.run(graph, EDGES), naive_graph.run(made, EDGES)
+        (want,), (got,) = naive_graph.run(graph, EDGES), naive_graph.run(new_graph, EDGES)
     np.testing.assert_allclose(got, want, rtol=3e-6, atol=0)
 
 
 @pytest.mark.parametrize(("name", "spell", "constants"), WAYS)
 def test_activations_are_known_however_they_are_spelt(name, spell, constants):
-    graph, made = passed(spell, constants)
-    assert [node.op for node in made.nodes()] == [f"nn.{name}"]
+    graph, new_graph = passed(spell, constants)
+    assert [node.op for node in new_graph.nodes()] == [f"nn.{name}"]
     with np.errstate(all="ignore"):
-        (want,), (got,) = naive_graph.run(graph, EDGES), naive_graph.run(made, EDGES)
+        (want,), (got,) = naive_graph.run(graph, EDGES), naive_graph.run(new_graph, EDGES)
     finite = np.isfinite(want)
     np.testing.assert_allclose(got[finite], want[finite], rtol=3e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "spell", "constants"), WAYS)
 def test_no_constant_of_a_spelt_function_may_be_another_one(name, spell, constants):
-    for place, change in itertools.product(range(len(constants)), [*TINY, *(-tiny for tiny in TINY)]):
-        own = list(constants)
-        own[place] = np.float32(own[place] + change)
-        if own[place] == np.float32(constants[place]) or abs(own[place] / (constants[place] or 1) - 1) < 2.0**-21:
+    for index, change in itertools.product(range(len(constants)), [*TINY, *(-tiny for tiny in TINY)]):
+        attributes = list(constants)
+        attributes[index] = np.float32(attributes[index] + change)
+        if (
+            attributes[index] == np.float32(constants[index])
+            or abs(attributes[index] / (constants[index] or 1) - 1) < 2.0**-21
+        ):
             continue
-        graph, made = passed(spell, own)
-        assert f"nn.{name}" not in [node.op for node in made.nodes() if node.op not in map(_op, graph.nodes())], own
+        graph, new_graph = passed(spell, attributes)
+        assert f"nn.{name}" not in [node.op for node in new_graph.nodes() if node.op not in map(_op, graph.nodes())], (
+            attributes
+        )
 
 
 def _op(node):
@@ -148,8 +153,8 @@ OUTER = {
 @pytest.mark.parametrize(("name", "spell", "constants"), WAYS)
 def test_nothing_small_behind_an_activation_vanishes(name, spell, constants, outer):
     for tiny in TINY:
-        graph, made = passed(spell, constants, OUTER[outer](tiny))
-        ops = [node.op for node in made.nodes()]
+        graph, new_graph = passed(spell, constants, OUTER[outer](tiny))
+        ops = [node.op for node in new_graph.nodes()]
         assert ops[-1] == graph.nodes()[-1].op or np.float32(1 + tiny * 1e3) == 1
 
 
@@ -179,5 +184,5 @@ def test_a_gelu_of_16_bits_is_one(is_half):
     value = (
         Node("astype", (y.value,), y.value.type._replace(dtype="float16"), {"dtype": "float16"}) if is_half else y.value
     )
-    ops = [node.op for node in with_activations(graphs.graph(value, inputs=[x])).nodes()]
+    ops = [node.op for node in fuse_activations(graphs.graph(value, inputs=[x])).nodes()]
     assert ("nn.gelu" in ops) == is_half

@@ -6,7 +6,7 @@ import pytest
 from anatune.network.graph.building import constant, taken
 from anatune.network.graph.nodes import Constant, Node, TensorType, item_of
 from anatune.network.graph.passes.attention import with_attention
-from anatune.network.graph.passes.simplify import permuted, reshaped
+from anatune.network.graph.passes.simplify import permuted, reshape_value
 from anatune.network.graph.strided import Place
 from tests import naive_graph
 from tests.unit.network.graph import graphs
@@ -22,24 +22,24 @@ def projected(x, seed, width=WIDTH):
 
 def heads(value, axes=(0, 2, 1, 3)):
     batch, tokens, width = value.type.shape
-    return permuted(reshaped(value, (batch, tokens, HEADS, width // HEADS)), axes)
+    return permuted(reshape_value(value, (batch, tokens, HEADS, width // HEADS)), axes)
 
 
 def attention(query, key, value, mask=None, normalised=softmax):
     """Return an attention as PyTorch exports it: matrices of (batch, tokens, heads * dim) in and out."""
     scores = graphs.multiply(graphs.matmul(heads(query), heads(key, (0, 2, 3, 1))), scalar(0.5))
-    found = graphs.matmul(normalised(scores if mask is None else graphs.add(scores, mask)), heads(value))
-    return reshaped(permuted(found, (0, 2, 1, 3)), (*query.type.shape[:2], value.type.shape[-1]))
+    result = graphs.matmul(normalised(scores if mask is None else graphs.add(scores, mask)), heads(value))
+    return reshape_value(permuted(result, (0, 2, 1, 3)), (*query.type.shape[:2], value.type.shape[-1]))
 
 
 def fused(graph):
     """Return the graph with all attentions fused, and its nodes of that kind."""
-    made = with_attention(graphs.prepared(graph), lambda node: True)
-    return made, [node for node in made.nodes() if node.op == "anatune.attention"]
+    new_graph = with_attention(graphs.prepared(graph), lambda node: True)
+    return new_graph, [node for node in new_graph.nodes() if node.op == "anatune.attention"]
 
 
-def agree(made, graph, *inputs):
-    for got, want in zip(naive_graph.run(made, *inputs), naive_graph.run(graph, *inputs), strict=True):
+def agree(new_graph, graph, *inputs):
+    for got, want in zip(naive_graph.run(new_graph, *inputs), naive_graph.run(graph, *inputs), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-6 * np.abs(want).max())
 
 
@@ -47,14 +47,14 @@ def test_self_attention_is_two_products_and_a_kernel():
     x = graphs.source(BATCH, TOKENS, WIDTH)
     inner = attention(*(projected(x, seed) for seed in range(3)))
     graph = graphs.graph(projected(inner, 3), inputs=[x])
-    made, (node,) = fused(graph)
-    assert operators(made) == ["anatune.matmul", "anatune.attention", "anatune.matmul"]
+    new_graph, (node,) = fused(graph)
+    assert operators(new_graph) == ["anatune.matmul", "anatune.attention", "anatune.matmul"]
     assert {value for value in node.arguments} == {node.arguments[0]}
     assert node.arguments[0].type.shape == (BATCH * TOKENS, 3 * WIDTH)
     row = 3 * WIDTH
     assert node.attributes["places"] == tuple(Place(n * WIDTH, TOKENS * row, DIM, row) for n in range(3))
     assert (node.attributes["scale"], node.attributes["visible"]) == (0.5, ())
-    agree(made, graph, graphs.array(BATCH, TOKENS, WIDTH))
+    agree(new_graph, graph, graphs.array(BATCH, TOKENS, WIDTH))
 
 
 def test_parts_of_one_product_are_read_in_place():
@@ -65,40 +65,40 @@ def test_parts_of_one_product_are_read_in_place():
     graph = graphs.graph(
         attention(*(item_of(split, n) for n in range(3)), mask=causal(TOKENS), normalised=guarded), inputs=[x]
     )
-    made, (node,) = fused(graph)
-    assert operators(made) == ["anatune.matmul", "anatune.attention"]
+    new_graph, (node,) = fused(graph)
+    assert operators(new_graph) == ["anatune.matmul", "anatune.attention"]
     assert node.attributes["zero_rows"]
     assert node.attributes["visible"] == tuple(range(1, TOKENS + 1))
     plain = graphs.graph(attention(*(item_of(split, n) for n in range(3)), mask=causal(TOKENS)), inputs=[x])
-    agree(made, with_attention(graphs.prepared(plain), lambda node: False), graphs.array(1, TOKENS, WIDTH))
+    agree(new_graph, with_attention(graphs.prepared(plain), lambda node: False), graphs.array(1, TOKENS, WIDTH))
 
 
 def test_slices_of_one_product_are_read_in_place():
     x = graphs.source(1, TOKENS, WIDTH)
-    whole = reshaped(projected(x, 0, 3 * WIDTH), (1, TOKENS, 3, WIDTH))
+    whole = reshape_value(projected(x, 0, 3 * WIDTH), (1, TOKENS, 3, WIDTH))
     graph = graphs.graph(attention(*(taken(whole, constant(place, "int64"), 2) for place in range(3))), inputs=[x])
-    made, (node,) = fused(graph)
-    assert operators(made) == ["anatune.matmul", "anatune.attention"]
+    new_graph, (node,) = fused(graph)
+    assert operators(new_graph) == ["anatune.matmul", "anatune.attention"]
     assert [place.offset for place in node.attributes["places"]] == [0, WIDTH, 2 * WIDTH]
 
 
 def test_other_lengths_and_sizes_of_keys_and_values():
     x, y = graphs.source(BATCH, TOKENS, WIDTH), graphs.source(BATCH, 9, WIDTH, name="y")
     graph = graphs.graph(attention(projected(x, 0), projected(y, 1), projected(y, 2, 2 * WIDTH)), inputs=[x, y])
-    made, (node,) = fused(graph)
-    assert operators(made) == ["anatune.matmul", "anatune.matmul", "anatune.attention"]
+    new_graph, (node,) = fused(graph)
+    assert operators(new_graph) == ["anatune.matmul", "anatune.matmul", "anatune.attention"]
     assert [node.attributes[name] for name in ("queries", "keys", "dim", "value_dim")] == [TOKENS, 9, DIM, 2 * DIM]
     assert node.type.shape == (BATCH * TOKENS, 2 * WIDTH)
-    agree(made, graph, graphs.array(BATCH, TOKENS, WIDTH), graphs.array(BATCH, 9, WIDTH))
+    agree(new_graph, graph, graphs.array(BATCH, TOKENS, WIDTH), graphs.array(BATCH, 9, WIDTH))
 
 
 def test_products_that_others_read_stay_apart():
     x = graphs.source(1, TOKENS, WIDTH)
     query, key, value = (projected(x, seed) for seed in range(3))
     graph = graphs.graph(attention(query, key, value), value, inputs=[x])
-    made, (node,) = fused(graph)
+    new_graph, (node,) = fused(graph)
     assert [value.type.shape for value in node.arguments] == [(TOKENS, 2 * WIDTH)] * 2 + [(TOKENS, WIDTH)]
-    agree(made, graph, graphs.array(1, TOKENS, WIDTH))
+    agree(new_graph, graph, graphs.array(1, TOKENS, WIDTH))
 
 
 def test_operands_and_results_by_heads():
@@ -106,10 +106,10 @@ def test_operands_and_results_by_heads():
     inputs = [graphs.source(*shape, name=name) for name in "qkv"]
     scores = graphs.matmul(inputs[0], permuted(inputs[1], (0, 1, 3, 2)))
     graph = graphs.graph(graphs.matmul(softmax(scores), inputs[2]), inputs=inputs)
-    made, (node,) = fused(graph)
-    assert operators(made) == ["anatune.attention", "permute_dims"]
+    new_graph, (node,) = fused(graph)
+    assert operators(new_graph) == ["anatune.attention", "permute_dims"]
     assert node.attributes["places"][1][:4] == (0, HEADS * TOKENS * DIM, TOKENS * DIM, DIM)
-    agree(made, graph, *(graphs.array(*shape, seed=seed) for seed in range(3)))
+    agree(new_graph, graph, *(graphs.array(*shape, seed=seed) for seed in range(3)))
 
 
 @pytest.mark.parametrize("reads", ["scores", "powers"])

@@ -5,7 +5,7 @@ import pytest
 
 from anatune.network.graph.nodes import tensor_type
 from anatune.network.graph.operators import DEQUANTIZE, PRODUCTS, QUANTIZE
-from anatune.network.graph.passes.integers import integers_moved
+from anatune.network.graph.passes.integers import move_conversions
 from tests.naive_graph import run
 from tests.unit.network.graph.quantised import Model
 
@@ -76,10 +76,10 @@ def test_biases_that_are_no_whole_units_of_sums_keep_their_digits():
     m = Model(96, 16)
     bias = m.known(m.random.standard_normal(64).astype(np.float32))
     y = m.node("MatMul", m.through("x", 0.03, 90, "int8"), m.weight(16, 64, axis=1))
-    plain, made = m.graphs(m.through(m.node("Add", y, bias), 0.03, 90, "int8"))
+    plain, new_graph = m.graphs(m.through(m.node("Add", y, bias), 0.03, 90, "int8"))
     x = m.random.standard_normal(m.shape).astype(np.float32)
-    assert products(made.nodes())[0].attributes["epilogue"] == ("scale", "bias", "requantize")
-    assert np.count_nonzero(np.abs(run(made, x)[0] - run(plain, x)[0]) > 0.015) <= 1
+    assert products(new_graph.nodes())[0].attributes["epilogue"] == ("scale", "bias", "requantize")
+    assert np.count_nonzero(np.abs(run(new_graph, x)[0] - run(plain, x)[0]) > 0.015) <= 1
 
 
 def test_weights_with_zero_points_that_int8_has_no_room_for_are_numbers():
@@ -103,8 +103,8 @@ def test_what_moves_or_compares_has_integers():
 def test_conversions_come_before_what_only_moves():
     m = Model(1, 4, 6)
     y = m.node("Transpose", m.node("Relu", "x"), perm=[0, 2, 1])
-    made = integers_moved(m.graphs(m.through(y, 0.02, 0))[0])
-    assert ops(made.nodes()) == ["nn.relu", QUANTIZE, "permute_dims", DEQUANTIZE]
+    new_graph = move_conversions(m.graphs(m.through(y, 0.02, 0))[0])
+    assert ops(new_graph.nodes()) == ["nn.relu", QUANTIZE, "permute_dims", DEQUANTIZE]
 
 
 def test_residual_sums_are_converted_at_once():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.network.graph.nodes import Node, TensorType, tensor_type
-from anatune.network.graph.passes.pools import pools_last
+from anatune.network.graph.passes.pools import move_pools_last
 from tests.naive_graph import run
 from tests.unit.network.graph import graphs as g
 
@@ -21,11 +21,11 @@ def pool(data, *, stride=1, counts=True, padding=1):
 
 def ops(graph):
     """Return the operators of the graph with pools last, which computes the same."""
-    made = pools_last(graph)
+    new_graph = move_pools_last(graph)
     arrays = [g.array(*tensor_type(value).shape, seed=9) for value in graph.inputs]
-    for got, want in zip(run(made, *arrays), run(graph, *arrays), strict=True):
+    for got, want in zip(run(new_graph, *arrays), run(graph, *arrays), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
-    return [node.op for node in made.nodes()]
+    return [node.op for node in new_graph.nodes()]
 
 
 def test_fewer_channels_are_pooled():

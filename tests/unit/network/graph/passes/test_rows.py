@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.network.graph.nodes import Constant, Node, Scalar, TensorType
-from anatune.network.graph.passes.activations import with_activations
+from anatune.network.graph.passes.activations import fuse_activations
 from tests import naive_graph
 from tests.unit.network.graph import graphs
 
@@ -47,14 +47,14 @@ def test_an_attention_is_two_products_and_a_softmax():
     scaled = [graphs.multiply(value, scalar(0.5)) for value in (x, y)]
     scores = graphs.add(graphs.matmul(*scaled), causal(8))
     graph = graphs.graph(guarded(scores), inputs=[x, y])
-    made = graphs.prepared(graph)
-    assert operators(made) == ["anatune.batch_matmul", "anatune.softmax"]
-    (node,) = [node for node in made.nodes() if node.op == "anatune.softmax"]
+    new_graph = graphs.prepared(graph)
+    assert operators(new_graph) == ["anatune.batch_matmul", "anatune.softmax"]
+    (node,) = [node for node in new_graph.nodes() if node.op == "anatune.softmax"]
     assert node.attributes == {"scale": 0.25, "zero_rows": True, "block": 16}
     assert [value.type.shape for value in node.arguments] == [(16, 8), (8, 8)]
     inputs = [graphs.array(*value.type.shape) for value in (x, y)]
     plain = graphs.graph(softmax(scores), inputs=[x, y])
-    np.testing.assert_allclose(naive_graph.run(made, *inputs)[0], naive_graph.run(plain, *inputs)[0], atol=1e-6)
+    np.testing.assert_allclose(naive_graph.run(new_graph, *inputs)[0], naive_graph.run(plain, *inputs)[0], atol=1e-6)
 
 
 def test_a_mask_of_zeros_is_left_out():
@@ -82,26 +82,26 @@ def test_a_mask_of_zeros_is_left_out():
 def test_masks_are_repeated_along_neighbouring_dimensions(shape, rows, block):
     x, mask = graphs.source(2, 4, 6, 8), graphs.source(*shape, name="mask")
     graph = graphs.graph(softmax(graphs.add(x, mask)), inputs=[x, mask])
-    made = graphs.prepared(graph)
-    (node,) = [node for node in made.nodes() if node.op != "reshape"]
+    new_graph = graphs.prepared(graph)
+    (node,) = [node for node in new_graph.nodes() if node.op != "reshape"]
     assert node.arguments[1].type.shape == (rows, 8)
     assert node.attributes["block"] == block
     inputs = [graphs.array(*value.type.shape) for value in (x, mask)]
-    np.testing.assert_allclose(naive_graph.run(made, *inputs)[0], naive_graph.run(graph, *inputs)[0], atol=1e-9)
+    np.testing.assert_allclose(naive_graph.run(new_graph, *inputs)[0], naive_graph.run(graph, *inputs)[0], atol=1e-9)
 
 
 @pytest.mark.parametrize("shape", [(4, 1, 8), (2, 4, 6, 1)])
 def test_other_masks_stay_sums(shape):
     x, mask = graphs.source(2, 4, 6, 8), graphs.source(*shape, name="mask")
-    made = graphs.prepared(graphs.graph(softmax(graphs.add(x, mask)), inputs=[x, mask]))
-    assert operators(made) == ["add", "anatune.softmax"]
+    new_graph = graphs.prepared(graphs.graph(softmax(graphs.add(x, mask)), inputs=[x, mask]))
+    assert operators(new_graph) == ["add", "anatune.softmax"]
 
 
 def test_a_condition_on_other_scores_stays():
     x, y = graphs.source(*ATTENTION), graphs.source(*ATTENTION, name="y")
     other = guarded(x)
-    found = Node("where", (other.arguments[0], other.arguments[1], softmax(y)), x.type)
-    assert "where" in operators(graphs.prepared(graphs.graph(found, inputs=[x, y])))
+    result = Node("where", (other.arguments[0], other.arguments[1], softmax(y)), x.type)
+    assert "where" in operators(graphs.prepared(graphs.graph(result, inputs=[x, y])))
 
 
 @pytest.mark.parametrize("flags", [(True, True), (False, True), (False, False)])
@@ -110,10 +110,10 @@ def test_layer_norm_along_the_last_dimensions(flags):
     attributes = {"axes": (-2, -1), "epsilon": 1e-5, "center": flags[0], "scale": flags[1]}
     norm = Node("nn.layer_norm", (x, graphs.constant(4, 5), graphs.constant(4, 5, seed=1)), x.type, attributes)
     graph = graphs.graph(norm, inputs=[x])
-    made = graphs.prepared(graph)
-    assert operators(made) == ["anatune.layer_norm"]
+    new_graph = graphs.prepared(graph)
+    assert operators(new_graph) == ["anatune.layer_norm"]
     data = graphs.array(2, 3, 4, 5)
-    np.testing.assert_allclose(naive_graph.run(made, data)[0], naive_graph.run(graph, data)[0], atol=1e-9)
+    np.testing.assert_allclose(naive_graph.run(new_graph, data)[0], naive_graph.run(graph, data)[0], atol=1e-9)
     first = Node("nn.layer_norm", (x, graphs.constant(2), graphs.constant(2)), x.type, {**attributes, "axes": (0,)})
     assert operators(graphs.prepared(graphs.graph(first, inputs=[x]))) == ["nn.layer_norm"]
 
@@ -139,7 +139,7 @@ def spelt_silu(x):
 def test_activations_are_known_by_their_values(spelt, name):
     x = graphs.source(2, 8)
     inner = graphs.add(x, graphs.constant(8))
-    assert operators(with_activations(graphs.graph(spelt(inner), inputs=[x]))) == ["add", name]
+    assert operators(fuse_activations(graphs.graph(spelt(inner), inputs=[x]))) == ["add", name]
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ def test_activations_are_known_by_their_values(spelt, name):
 def test_activations_behind_products_are_fused(spelt, step):
     x = graphs.source(4, 8)
     graph = graphs.graph(spelt(graphs.add(graphs.matmul(x, graphs.constant(8, 16)), graphs.constant(16))), inputs=[x])
-    made = graphs.prepared(graph)
-    assert operators(made) == ["anatune.matmul"]
-    assert made.nodes()[-1].attributes["epilogue"] == ("bias", step)
+    new_graph = graphs.prepared(graph)
+    assert operators(new_graph) == ["anatune.matmul"]
+    assert new_graph.nodes()[-1].attributes["epilogue"] == ("bias", step)
     data = graphs.array(4, 8)
-    np.testing.assert_allclose(naive_graph.run(made, data)[0], naive_graph.run(graph, data)[0], atol=1e-6)
+    np.testing.assert_allclose(naive_graph.run(new_graph, data)[0], naive_graph.run(graph, data)[0], atol=1e-6)
 
 
 def test_activations_that_follow_nothing_stay():
@@ -164,9 +164,9 @@ def test_activations_that_follow_nothing_stay():
 def test_what_is_nearly_an_activation_is_none():
     x = graphs.source(2, 8)
     near = graphs.multiply(x, unary("sigmoid", graphs.multiply(x, scalar(1.001))))
-    assert operators(with_activations(graphs.graph(near, inputs=[x]))) == ["multiply", "sigmoid", "multiply"]
+    assert operators(fuse_activations(graphs.graph(near, inputs=[x]))) == ["multiply", "sigmoid", "multiply"]
     both = graphs.multiply(graphs.source(2, 8, name="y"), unary("sigmoid", x))
-    assert "sigmoid" in operators(with_activations(graphs.graph(both, inputs=[x])))
+    assert "sigmoid" in operators(fuse_activations(graphs.graph(both, inputs=[x])))
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,6 @@ def test_what_is_nearly_an_activation_is_none():
 def test_a_clip_is_relu6_with_its_bounds_alone(bounds, op):
     x = graphs.source(2, 8)
     clip = Node("clip", (x, *(Scalar(float(bound), "float32") for bound in bounds)), x.type)
-    assert operators(with_activations(graphs.graph(clip, inputs=[x]))) == [op]
+    assert operators(fuse_activations(graphs.graph(clip, inputs=[x]))) == [op]
     least = Node("minimum", (Node("maximum", (x, scalar(bounds[0])), x.type), scalar(bounds[1])), x.type)
-    assert len(operators(with_activations(graphs.graph(least, inputs=[x])))) == (1 if op == "nn.relu6" else 2)
+    assert len(operators(fuse_activations(graphs.graph(least, inputs=[x])))) == (1 if op == "nn.relu6" else 2)

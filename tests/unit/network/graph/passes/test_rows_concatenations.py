@@ -5,7 +5,7 @@ import pytest
 
 from anatune.network.graph.nodes import Node, TensorType, tensor_type
 from anatune.network.graph.operators import CONCAT
-from anatune.network.graph.passes.rows import with_concatenations
+from anatune.network.graph.passes.rows import lower_concatenations
 from anatune.network.graph.passes.simplify import simplified
 from tests.naive_graph import run
 from tests.unit.network.graph import graphs as g
@@ -13,11 +13,11 @@ from tests.unit.network.graph import graphs as g
 
 def made_of(graph):
     """Return the nodes of the graph with its concatenations, which computes the same."""
-    made = simplified(with_concatenations(graph))
+    new_graph = simplified(lower_concatenations(graph))
     arrays = [g.array(*tensor_type(value).shape, seed=3) for value in graph.inputs]
-    for got, want in zip(run(made, *arrays), run(graph, *arrays), strict=True):
+    for got, want in zip(run(new_graph, *arrays), run(graph, *arrays), strict=True):
         np.testing.assert_array_equal(got, want)
-    return [node for node in made.nodes() if node.op != "reshape"]
+    return [node for node in new_graph.nodes() if node.op != "reshape"]
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (1, 72)), (1, (2, 36)), (-1, (6, 12))])
@@ -43,4 +43,4 @@ def test_other_dtypes_stay():
     x = g.source(2, 3)
     whole = Node("astype", (x,), TensorType((2, 3), "int64"), {"dtype": "int64"})
     both = Node("concat", ((whole, whole),), TensorType((4, 3), "int64"), {"axis": 0})
-    assert [node.op for node in with_concatenations(g.graph(both, inputs=[x])).nodes()] == ["astype", "concat"]
+    assert [node.op for node in lower_concatenations(g.graph(both, inputs=[x])).nodes()] == ["astype", "concat"]

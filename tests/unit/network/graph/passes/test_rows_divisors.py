@@ -1,4 +1,4 @@
-"""Which divisors are looked at."""
+"""Divisors that are checked."""
 
 import numpy as np
 import pytest
@@ -36,6 +36,6 @@ def test_others_are_not(op):
 
 def test_a_divisor_of_several_divisions_of_a_kind_is_looked_at_once():
     x, y = (Input(name, TensorType((2, 3), "int64")) for name in "xy")
-    made = b.elementwise("floor_mod", b.elementwise("floor_mod", x, y), y)
-    nodes = with_checked_divisors(Graph((x, y), (made,), is_tuple=False)).nodes()
+    new_graph = b.elementwise("floor_mod", b.elementwise("floor_mod", x, y), y)
+    nodes = with_checked_divisors(Graph((x, y), (new_graph,), is_tuple=False)).nodes()
     assert [node.op for node in nodes].count(DIVISOR) == 1

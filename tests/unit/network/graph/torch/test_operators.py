@@ -227,11 +227,11 @@ class Family(torch.nn.Module):
         self.modules_of_it = torch.nn.ModuleList(case[0] for case in cases if isinstance(case[0], torch.nn.Module))
 
     def forward(self, *inputs):
-        left, found = iter(inputs), []
+        left, result = iter(inputs), []
         for function, *given in self.cases:
             results = function(*(next(left) if isinstance(one, torch.Tensor) else one for one in given))
-            found += torch.utils._pytree.tree_leaves(results)
-        return tuple(found)
+            result += torch.utils._pytree.tree_leaves(results)
+        return tuple(result)
 
 
 @pytest.mark.slow
@@ -245,10 +245,10 @@ def test_operators_compute_what_pytorch_does(name):
         want = family(*inputs)
         got = compile_model(family, inputs, threads=1, check=False)(*inputs)
     assert len(got) == len(want)
-    for own, other in zip(got, want, strict=True):
-        assert own.shape == other.shape
-        assert own.dtype == other.dtype
-        np.testing.assert_allclose(own, other, rtol=1e-5, atol=2e-5)
+    for actual, other in zip(got, want, strict=True):
+        assert actual.shape == other.shape
+        assert actual.dtype == other.dtype
+        np.testing.assert_allclose(actual, other, rtol=1e-5, atol=2e-5)
 
 
 def test_deviations_of_numbers_whose_squares_leave_the_range():
@@ -261,9 +261,11 @@ def test_deviations_of_numbers_whose_squares_leave_the_range():
         (lambda a: torch.std_mean(a, 0), large),
     ]
     family, inputs = Family(cases).eval(), [case[1] for case in cases]
-    for own, other in zip(compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True):
-        assert own.dtype == other.dtype
-        np.testing.assert_allclose(own, other, rtol=2e-3 if own.dtype == torch.float16 else 1e-5)
+    for actual, other in zip(
+        compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True
+    ):
+        assert actual.dtype == other.dtype
+        np.testing.assert_allclose(actual, other, rtol=2e-3 if actual.dtype == torch.float16 else 1e-5)
 
 
 @pytest.mark.slow
@@ -275,8 +277,10 @@ def test_grids_in_float64(padding):
         for mode in ("bilinear", "bicubic", "nearest")
     ]
     family, inputs = Family(cases).eval(), [image, grid] * len(cases)
-    for own, other in zip(compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True):
-        np.testing.assert_allclose(own, other, rtol=1e-12, atol=1e-14)
+    for actual, other in zip(
+        compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True
+    ):
+        np.testing.assert_allclose(actual, other, rtol=1e-12, atol=1e-14)
 
 
 def test_places_out_of_range_stop_at_the_ends():
@@ -308,8 +312,10 @@ def test_places_in_rows_of_the_least_number_and_with_nan():
     ]
     family = Family(cases).eval()
     inputs = [case[1] for case in cases]
-    for own, other in zip(compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True):
-        np.testing.assert_array_equal(own, other)
+    for actual, other in zip(
+        compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True
+    ):
+        np.testing.assert_array_equal(actual, other)
 
 
 @pytest.mark.parametrize("number", [1e-8, 3e-6, 7e4, 1e6, 0.125])
@@ -324,8 +330,8 @@ def test_numbers_that_16_bits_do_not_hold(number):
     ]
     inputs = [x] * len(cases)
     family = Family([(case, x) for case in cases]).eval()
-    for own, case in zip(compile_model(family, inputs, threads=1, check=False)(*inputs), cases, strict=True):
-        np.testing.assert_allclose(own, case(x.double()).half(), rtol=1e-3, atol=6e-8)
+    for actual, case in zip(compile_model(family, inputs, threads=1, check=False)(*inputs), cases, strict=True):
+        np.testing.assert_allclose(actual, case(x.double()).half(), rtol=1e-3, atol=6e-8)
 
 
 def test_places_of_nan_among_boundaries():
@@ -339,5 +345,7 @@ def test_places_of_nan_among_boundaries():
     ]
     inputs = [one for case in cases for one in case[1:]]
     family = Family(cases).eval()
-    for own, other in zip(compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True):
-        np.testing.assert_array_equal(own, other)
+    for actual, other in zip(
+        compile_model(family, inputs, threads=1, check=False)(*inputs), family(*inputs), strict=True
+    ):
+        np.testing.assert_array_equal(actual, other)

@@ -1,4 +1,4 @@
-"""What of an exported program is no operator: inputs, weights, parts, results, and what is refused."""
+"""Read inputs, weights, parts and results of exported programs, and refuse some programs."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 
 class Module(torch.nn.Module):
-    """What a function computes, with one parameter under two names."""
+    """A module that calls a function, with one parameter under two names."""
 
     def __init__(self, function):
         super().__init__()
@@ -48,7 +48,7 @@ def test_weights_of_16_bits():
 
 
 def test_parts_of_a_program_without_gradients_are_read():
-    def function(own, x):
+    def function(module, x):
         with torch.enable_grad():
             y = x * 2
         return y + 1
@@ -75,17 +75,14 @@ def test_sizes_that_depend_on_known_values(function, kind):
 
 
 def test_all_that_is_refused_is_named_with_its_place():
-    def function(own, x):
+    def function(module, x):
         return torch.lgamma(x) + torch.lgamma(x + 1) + torch.digamma(x) + torch.rand(2)
 
     program = program_of(function, torch.ones(2))
     with pytest.raises(WorkloadError) as caught:
         graph_of_program(program, "Model")
     said = str(caught.value)
-    assert said.startswith(
-        "Model cannot be read: it does not know lgamma.default (node lgamma in 0 and 1 more), digamma.default (node "
-        "digamma in 0); export the model with other operators, or run it by torch.compile"
-    )
+    assert "lgamma.default (node lgamma in 0 and 1 more), digamma.default (node digamma in 0); " in said
     assert "rand.default (node rand in 0) draws random numbers" in said
     assert "\n" not in said
     assert [node.name for node in refused_nodes(program)] == ["lgamma", "lgamma_1", "digamma", "rand"]

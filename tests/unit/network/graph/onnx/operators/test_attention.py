@@ -41,9 +41,9 @@ MASK[1] = False
 
 
 @pytest.mark.parametrize("mask", [None, array(3, 5), array(2, 1, 3, 5), array(4, 3, 5), MASK, array(3, 4), MASK[:, :4]])
-@pytest.mark.parametrize("own", [{}, {"is_causal": 1}, {"scale": 0.3, "softcap": 1.5}])
-def test_masks_and_scales(mask, own):
-    check("Attention", QUERY, KEY, VALUE, mask, opset=24, **own)
+@pytest.mark.parametrize("attributes", [{}, {"is_causal": 1}, {"scale": 0.3, "softcap": 1.5}])
+def test_masks_and_scales(mask, attributes):
+    check("Attention", QUERY, KEY, VALUE, mask, opset=24, **attributes)
 
 
 @pytest.mark.parametrize("shape", [None, (3, 5), (1, 4, 3, 5), (2, 1, 1, 5), (4, 1, 5)])
@@ -57,31 +57,31 @@ def test_heads_may_share_keys(shape):
 @pytest.mark.parametrize("mode", [0, 1, 2, 3])
 def test_scores_are_shown(mode):
     past = [array(2, 4, 2, 8, seed=1), array(2, 4, 2, 6, seed=1)]
-    own = {"qk_matmul_output_mode": mode, "outputs": 4, "is_causal": 1}
-    check("Attention", QUERY, KEY, VALUE, None, *past, opset=24, **own)
+    attributes = {"qk_matmul_output_mode": mode, "outputs": 4, "is_causal": 1}
+    check("Attention", QUERY, KEY, VALUE, None, *past, opset=24, **attributes)
 
 
 def test_windows_and_lengths():
-    own = {"left_window_size": 1, "right_window_size": 2}
-    check("Attention", QUERY, KEY, VALUE, opset=25, **own)
+    attributes = {"left_window_size": 1, "right_window_size": 2}
+    check("Attention", QUERY, KEY, VALUE, opset=25, **attributes)
     lengths = np.array([5, 2])
     check("Attention", QUERY, KEY, VALUE, None, None, None, lengths, unknown=(0, 6), is_causal=1, opset=24)
 
 
 def test_tensors_of_three_dimensions():
-    own = {"q_num_heads": 4, "kv_num_heads": 2}
-    check("Attention", array(2, 3, 32), array(2, 5, 16), array(2, 5, 12), opset=23, **own)
+    attributes = {"q_num_heads": 4, "kv_num_heads": 2}
+    check("Attention", array(2, 3, 32), array(2, 5, 16), array(2, 5, 12), opset=23, **attributes)
     with refuses(WorkloadError):
         computed("Attention", array(2, 3, 32), array(2, 5, 16), array(2, 5, 12), opset=23)
 
 
-@pytest.mark.parametrize("own", [{}, {"is_causal": 1}])
-def test_attention_is_one_kernel(own):
+@pytest.mark.parametrize("attributes", [{}, {"is_causal": 1}])
+def test_attention_is_one_kernel(attributes):
     operands = array(1, 16, 64), array(1, 16, 64, seed=1), array(1, 16, 64, seed=2)
-    model = model_of("Attention", *operands, unknown=(0, 1, 2), opset=23, q_num_heads=4, kv_num_heads=4, **own)
+    model = model_of("Attention", *operands, unknown=(0, 1, 2), opset=23, q_num_heads=4, kv_num_heads=4, **attributes)
     graph = after(CPU_KERNELS, after(CPU, read(model)))
-    made = with_attention(graph, lambda _: True)
-    assert sum(node.op == ATTENTION for node in made.nodes()) == 1
+    outcome = with_attention(graph, lambda _: True)
+    assert sum(node.op == ATTENTION for node in outcome.nodes()) == 1
 
 
 # ---- onnxruntime's ----
@@ -112,8 +112,8 @@ def test_projected_attention_with_a_past():
     sizes = [8, 8, 4]
     query, key, value = (heads(one, 2) for one in np.split(x @ weight + bias, np.cumsum(sizes)[:2], axis=-1))
     causal = np.where(np.arange(3)[:, None] >= np.arange(3), 0.0, -np.inf)
-    own = {"num_heads": 2, "qkv_hidden_sizes": sizes, "unidirectional": 1, **MICROSOFT}
-    check("Attention", x, weight, bias, want=[rows(weighed(query, key, value, causal))], **own)
+    attributes = {"num_heads": 2, "qkv_hidden_sizes": sizes, "unidirectional": 1, **MICROSOFT}
+    check("Attention", x, weight, bias, want=[rows(weighed(query, key, value, causal))], **attributes)
     weight, bias = array(8, 24), array(24)
     query, key, value = (heads(one, 2) for one in np.split(x @ weight + bias, 3, axis=-1))
     key, value = np.concatenate([past[0], key], 2), np.concatenate([past[1], value], 2)
@@ -125,15 +125,15 @@ def test_multi_head_attention():
     x, y, z, bias = array(2, 3, 8), array(2, 5, 8), array(2, 5, 6), array(22)
     terms = np.split(bias, [8, 16])
     parts = [heads(one + term, 2) for one, term in zip((x, y, z), terms, strict=True)]
-    own = {"num_heads": 2, **MICROSOFT}
-    check("MultiHeadAttention", x, y, z, bias, want=[rows(weighed(*parts))], **own)
+    attributes = {"num_heads": 2, **MICROSOFT}
+    check("MultiHeadAttention", x, y, z, bias, want=[rows(weighed(*parts))], **attributes)
     want = [rows(weighed(heads(x, 2), parts[1], parts[2])), parts[1], parts[2]]
-    check("MultiHeadAttention", x, parts[1], parts[2], want=want, outputs=3, **own)
+    check("MultiHeadAttention", x, parts[1], parts[2], want=want, outputs=3, **attributes)
     packed = array(2, 3, 2, 3, 4)
     inner = [packed[:, :, :, place].swapaxes(1, 2) for place in range(3)]
-    check("MultiHeadAttention", packed, want=[rows(weighed(*inner))], **own)
+    check("MultiHeadAttention", packed, want=[rows(weighed(*inner))], **attributes)
     both = packed[:, :, :, :2]
-    check("MultiHeadAttention", x, both, want=[rows(weighed(heads(x, 2), *inner[:2]))], **own)
+    check("MultiHeadAttention", x, both, want=[rows(weighed(heads(x, 2), *inner[:2]))], **attributes)
 
 
 def test_embeddings():
@@ -147,14 +147,14 @@ def test_embeddings():
     check("EmbedLayerNormalization", *operands, want=want, outputs=3, epsilon=1e-3, **MICROSOFT)
 
 
-@pytest.mark.parametrize("own", [{}, {"interleaved": 1}, {"rotary_embedding_dim": 4}])
-def test_rotations(own):
-    half = own.get("rotary_embedding_dim", 8) // 2
+@pytest.mark.parametrize("attributes", [{}, {"interleaved": 1}, {"rotary_embedding_dim": 4}])
+def test_rotations(attributes):
+    half = attributes.get("rotary_embedding_dim", 8) // 2
     cosines, sines, places = array(10, half), array(10, half, seed=1), np.array([[3, 1, 4], [1, 5, 9]])
-    check("RotaryEmbedding", array(2, 4, 3, 8), cosines, sines, places, unknown=(0, 3), opset=23, **own)
-    own["num_heads"] = 4
-    check("RotaryEmbedding", array(2, 3, 32), cosines, sines, places, opset=23, **own)
-    check("RotaryEmbedding", array(2, 3, 32), cosines[places], sines[places], opset=23, **own)
+    check("RotaryEmbedding", array(2, 4, 3, 8), cosines, sines, places, unknown=(0, 3), opset=23, **attributes)
+    attributes["num_heads"] = 4
+    check("RotaryEmbedding", array(2, 3, 32), cosines, sines, places, opset=23, **attributes)
+    check("RotaryEmbedding", array(2, 3, 32), cosines[places], sines[places], opset=23, **attributes)
 
 
 def test_rotations_of_onnxruntime():
@@ -174,24 +174,27 @@ CACHES = array(7, 4, 2, 8), array(7, 4, 2, 8, seed=1)
 
 def paged(query, key, value, turned=lambda x, place: x):
     """Return each token's attention of its sequence, tokens in order, and the caches."""
-    caches, made = [one.copy() for one in CACHES], []
+    caches, outcome = [one.copy() for one in CACHES], []
     for sequence, (begin, end) in enumerate(itertools.pairwise(BEGINS)):
         for token in range(begin, end):
-            place = PAST[sequence] + token - begin
-            at = TABLE[sequence, place // 4], place % 4
-            caches[0][at], caches[1][at] = turned(key[token].reshape(2, 8), place), value[token].reshape(2, 8)
-            keys, values = (one[TABLE[sequence]].reshape(8, 2, 8)[: place + 1].repeat(2, 1) for one in caches)
-            own = turned(query[token].reshape(4, 8), place)[:, None]
-            made.append(weighed(own, keys.swapaxes(0, 1), values.swapaxes(0, 1)).reshape(32))
-    return [np.stack(made), *caches]
+            index = PAST[sequence] + token - begin
+            position = TABLE[sequence, index // 4], index % 4
+            caches[0][position], caches[1][position] = (
+                turned(key[token].reshape(2, 8), index),
+                value[token].reshape(2, 8),
+            )
+            keys, values = (one[TABLE[sequence]].reshape(8, 2, 8)[: index + 1].repeat(2, 1) for one in caches)
+            attributes = turned(query[token].reshape(4, 8), index)[:, None]
+            outcome.append(weighed(attributes, keys.swapaxes(0, 1), values.swapaxes(0, 1)).reshape(32))
+    return [np.stack(outcome), *caches]
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_paged_attention(is_packed):
     query, key, value = array(6, 32), array(6, 16), array(6, 16, seed=1)
     given = [np.concatenate([query, key, value], 1), None, None] if is_packed else [query, key, value]
-    own = {"unknown": (0, 3, 4, 5, 6, 7), "want": paged(query, key, value), **PAGED}
-    check("PagedAttention", *given, *CACHES, BEGINS, PAST, TABLE, **own)
+    attributes = {"unknown": (0, 3, 4, 5, 6, 7), "want": paged(query, key, value), **PAGED}
+    check("PagedAttention", *given, *CACHES, BEGINS, PAST, TABLE, **attributes)
 
 
 def test_paged_attention_turns_by_positions():
@@ -203,14 +206,14 @@ def test_paged_attention_turns_by_positions():
         array(9, 4, seed=1),
     )
 
-    def turned(x, place):
+    def turned(x, index):
         first, second = x[:, :4], x[:, 4:]
-        c, s = cosines[place], sines[place]
+        c, s = cosines[index], sines[index]
         return np.concatenate([first * c - second * s, first * s + second * c], -1)
 
     want = paged(query, key, value, turned)
-    own = {"unknown": (0, 3, 4, 5, 6, 7), "want": want, "do_rotary": 1, **PAGED}
-    check("PagedAttention", query, key, value, *CACHES, BEGINS, PAST, TABLE, cosines, sines, **own)
+    attributes = {"unknown": (0, 3, 4, 5, 6, 7), "want": want, "do_rotary": 1, **PAGED}
+    check("PagedAttention", query, key, value, *CACHES, BEGINS, PAST, TABLE, cosines, sines, **attributes)
     with refuses(WorkloadError):
         check("PagedAttention", query, key, value, *CACHES, BEGINS, PAST, TABLE, local_window_size=3, **PAGED)
     with refuses(WorkloadError):

@@ -18,7 +18,7 @@ def int64(number):
 
 
 @pytest.mark.parametrize(
-    ("own", "want"),
+    ("attributes", "want"),
     [
         ({"value_float": 2.5}, np.float32(2.5)),
         ({"value_floats": [1.0, 2.0]}, np.array([1, 2], np.float32)),
@@ -35,18 +35,18 @@ def int64(number):
         ),
     ],
 )
-def test_constants(own, want):
-    check("Constant", want=[want], **own)
+def test_constants(attributes, want):
+    check("Constant", want=[want], **attributes)
 
 
 def test_text_is_refused():
-    for own in ({"value_string": "x"}, {"value": helper.make_tensor("v", 8, [1], [b"x"])}):
+    for attributes in ({"value_string": "x"}, {"value": helper.make_tensor("v", 8, [1], [b"x"])}):
         with refuses(WorkloadError):
-            read(model_of("Constant", **own))
+            read(model_of("Constant", **attributes))
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "own"),
+    ("op", "operands", "attributes"),
     [
         ("ConstantOfShape", (np.array([2, 3]),), {}),
         ("ConstantOfShape", (np.array([2]),), {"value": numpy_helper.from_array(np.array([True]))}),
@@ -67,8 +67,8 @@ def test_text_is_refused():
         ("STFT", (SIGNAL, int64(3), np.hanning(4).astype(np.float32), int64(4)), {"onesided": 0}),
     ],
 )
-def test_as_the_reference_evaluator(op, operands, own):
-    check(op, *operands, rtol=1e-4, **own)
+def test_as_the_reference_evaluator(op, operands, attributes):
+    check(op, *operands, rtol=1e-4, **attributes)
 
 
 def test_a_transform_of_halves_is_of_their_dtype():
@@ -82,7 +82,7 @@ def test_how_long_a_range_is_has_to_be_known():
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "own"),
+    ("op", "operands", "attributes"),
     [
         ("Range", [np.int64(0), np.int64(1 << 40), np.int64(1)], {}),
         ("OneHot", [np.int64([0]), np.int64(1 << 40), np.float32([0, 1])], {}),
@@ -91,9 +91,9 @@ def test_how_long_a_range_is_has_to_be_known():
         ("DFT", [np.zeros((1, 9, 1), np.float32), np.int64(1 << 30)], {}),
     ],
 )
-def test_tables_of_gigabytes_are_refused(op, operands, own):
+def test_tables_of_gigabytes_are_refused(op, operands, attributes):
     with refuses(WorkloadError):
-        found(op, *operands, **own)
+        found(op, *operands, **attributes)
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,11 @@ def test_a_known_condition_takes_a_branch():
 
 
 def test_an_unknown_condition_chooses_of_equal_types():
-    own = {"unknown": (0,), "then_branch": branch([1.0])}
-    (output,) = read(model_of("If", np.array(True), else_branch=branch([2.0]), **own)).outputs
+    attributes = {"unknown": (0,), "then_branch": branch([1.0])}
+    (output,) = read(model_of("If", np.array(True), else_branch=branch([2.0]), **attributes)).outputs
     assert output.op == "where"
     with refuses(UnknownValueError):
-        read(model_of("If", np.array(True), else_branch=branch([2.0, 3.0]), **own))
+        read(model_of("If", np.array(True), else_branch=branch([2.0, 3.0]), **attributes))
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
@@ -63,11 +63,16 @@ def test_a_known_count_is_written_out(count):
 
 def test_a_loop_ends_by_its_condition():
     for count in (None, np.array(100)):
-        own = {"body": loop_body("is_less"), "outputs": 2}
+        attributes = {"body": loop_body("is_less"), "outputs": 2}
         check(
-            "Loop", count, np.array(True), np.float32(0), want=[np.float32(3), np.array([0, 1, 3], np.float32)], **own
+            "Loop",
+            count,
+            np.array(True),
+            np.float32(0),
+            want=[np.float32(3), np.array([0, 1, 3], np.float32)],
+            **attributes,
         )
-    check("Loop", None, np.array(False), np.float32(7), want=[np.float32(7), np.zeros(0, np.float32)], **own)
+    check("Loop", None, np.array(False), np.float32(7), want=[np.float32(7), np.zeros(0, np.float32)], **attributes)
 
 
 def test_loops_that_do_not_end_are_refused(monkeypatch):
@@ -77,9 +82,9 @@ def test_loops_that_do_not_end_are_refused(monkeypatch):
 
 
 def test_a_condition_of_unknown_values_names_them():
-    own = {"unknown": (2,), "body": loop_body("is_less"), "outputs": 2}
+    attributes = {"unknown": (2,), "body": loop_body("is_less"), "outputs": 2}
     with refuses(UnknownValueError) as error:
-        read(model_of("Loop", None, np.array(True), np.float32(0), **own))
+        read(model_of("Loop", None, np.array(True), np.float32(0), **attributes))
     assert error.value.inputs == ("x2",)
 
 
@@ -98,7 +103,7 @@ def test_a_scan_is_written_out():
 
 
 def test_a_scan_along_other_axes_backwards():
-    own = {
+    attributes = {
         "scan_input_axes": [1],
         "scan_input_directions": [1],
         "scan_output_axes": [-1],
@@ -106,7 +111,7 @@ def test_a_scan_along_other_axes_backwards():
     }
     sums = np.cumsum(X[::-1], axis=0)
     want = [sums[-1], 2 * sums[::-1].T]
-    check("Scan", np.zeros(2, np.float32), X.T, body=scan_body(), num_scan_inputs=1, outputs=2, want=want, **own)
+    check("Scan", np.zeros(2, np.float32), X.T, body=scan_body(), num_scan_inputs=1, outputs=2, want=want, **attributes)
 
 
 def test_version_8_has_batches_and_lengths():
@@ -114,12 +119,12 @@ def test_version_8_has_batches_and_lengths():
     first, second = np.cumsum(X, 0), np.cumsum((X + 1)[:2], 0)
     want = [np.stack([first[-1], second[-1]]), 2 * np.stack([first, np.concatenate([second, np.zeros((1, 2))])])]
     want = [one.astype(np.float32) for one in want]
-    own = {"body": scan_body(), "num_scan_inputs": 1, "outputs": 2, "opset": 8}
-    check("Scan", np.array([3, 2]), np.zeros((2, 2), np.float32), rows, want=want, **own)
+    attributes = {"body": scan_body(), "num_scan_inputs": 1, "outputs": 2, "opset": 8}
+    check("Scan", np.array([3, 2]), np.zeros((2, 2), np.float32), rows, want=want, **attributes)
 
 
 @pytest.mark.parametrize(
-    ("op", "own"),
+    ("op", "attributes"),
     [
         ("SequenceConstruct", {}),
         ("StringNormalizer", {}),
@@ -129,9 +134,9 @@ def test_version_8_has_batches_and_lengths():
         ("Scaler", {"domain": "ai.onnx.ml", "opset": 1}),
     ],
 )
-def test_what_stays_outside_is_refused_in_one_line(op, own):
+def test_what_stays_outside_is_refused_in_one_line(op, attributes):
     with refuses(WorkloadError) as error:
-        read(model_of(op, X, **own))
+        read(model_of(op, X, **attributes))
     assert "\n" not in str(error.value)
 
 

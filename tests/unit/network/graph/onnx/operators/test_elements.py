@@ -36,8 +36,8 @@ def test_bounds_are_attributes_and_then_operands():
 @pytest.mark.parametrize(("op", "count"), [("Pow", 2), ("Mod", 2), ("IsNaN", 1), ("IsInf", 1)])
 def test_what_has_no_bfloat16_is_computed_in_float32(op, count):
     operands = [X.astype(ml_dtypes.bfloat16)] * count
-    own = {"fmod": 1} if op == "Mod" else {}
-    (output,) = (graph := read(model_of(op, *operands, unknown=range(count), **own))).outputs
+    attributes = {"fmod": 1} if op == "Mod" else {}
+    (output,) = (graph := read(model_of(op, *operands, unknown=range(count), **attributes))).outputs
     assert {tensor_type(one).dtype for one in graph.nodes()[:count]} == {"float32"}
     assert tensor_type(output).dtype == ("bool" if op.startswith("Is") else "bfloat16")
 

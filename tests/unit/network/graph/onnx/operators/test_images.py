@@ -29,7 +29,7 @@ def test_coordinates(mode, word):
 
 
 @pytest.mark.parametrize(
-    ("operands", "own"),
+    ("operands", "attributes"),
     [
         *(((NONE, floats(1, 1, 0.7, 1.6)), {"nearest_mode": word})
           for word in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")),
@@ -44,8 +44,8 @@ def test_coordinates(mode, word):
           for word in ("stretch", "not_larger", "not_smaller")),
     ],
 )  # fmt: skip
-def test_as_the_reference_evaluator(operands, own):
-    check("Resize", IMAGE, *operands, **own)
+def test_as_the_reference_evaluator(operands, attributes):
+    check("Resize", IMAGE, *operands, **attributes)
 
 
 def test_whole_numbers_are_rounded():
@@ -64,8 +64,8 @@ def test_older_versions_have_scales_alone_and_round_down():
 
 def test_few_elements_are_summed_and_many_are_a_product():
     for scale, word in ((2, "take"), (0.2, "matmul")):
-        own = {"mode": "linear", "antialias": 1}
-        nodes = read(model_of("Resize", IMAGE, NONE, floats(1, 1, scale, 1), unknown=(0,), **own)).nodes()
+        attributes = {"mode": "linear", "antialias": 1}
+        nodes = read(model_of("Resize", IMAGE, NONE, floats(1, 1, scale, 1), unknown=(0,), **attributes)).nodes()
         assert word in {node.op for node in nodes}
         assert ("matmul" in {node.op for node in nodes}) == (word == "matmul")
 
@@ -78,7 +78,7 @@ def test_too_few_scales_are_refused():
 @pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
 @pytest.mark.parametrize("flag", [0, 1])
 def test_images_of_no_elements(mode, flag):
-    own = {"mode": mode, **({"antialias": 1} if flag and mode != "nearest" else {})}
+    attributes = {"mode": mode, **({"antialias": 1} if flag and mode != "nearest" else {})}
     point, empty = IMAGE[:, :, :1, :1], IMAGE[:, :, :0]
     for image, operands, shape in (
         (point, (NONE, floats(1, 1, 2, 0.5)), (1, 2, 2, 0)),
@@ -86,17 +86,17 @@ def test_images_of_no_elements(mode, flag):
         (IMAGE, (NONE, None, ints(1, 2, 0, 4)), (1, 2, 0, 4)),
         (empty, (NONE, None, ints(1, 2, 0, 8)), (1, 2, 0, 8)),
     ):
-        check("Resize", image, *operands, want=[np.zeros(shape, "float32")], **own)
+        check("Resize", image, *operands, want=[np.zeros(shape, "float32")], **attributes)
     with refuses(WorkloadError):
-        read(model_of("Resize", empty, NONE, None, ints(1, 2, 3, 4), **own))
+        read(model_of("Resize", empty, NONE, None, ints(1, 2, 3, 4), **attributes))
 
 
-@pytest.mark.parametrize("own", [{}, {"strides": [2, 2], "pads": [1, 0, 1, 1], "dilations": [1, 2]}])
-def test_columns_add_up_to_images(own):
-    columns = 12 if not own else 6
+@pytest.mark.parametrize("attributes", [{}, {"strides": [2, 2], "pads": [1, 0, 1, 1], "dilations": [1, 2]}])
+def test_columns_add_up_to_images(attributes):
+    columns = 12 if not attributes else 6
     data = np.random.default_rng(1).standard_normal((2, 12, columns)).astype(np.float32)
-    size = ints(5, 4) if not own else ints(4, 4)
-    check("Col2Im", data, size, ints(2, 2), **own)
+    size = ints(5, 4) if not attributes else ints(4, 4)
+    check("Col2Im", data, size, ints(2, 2), **attributes)
 
 
 def test_sizes_of_scales_are_those_of_float32():

@@ -17,7 +17,7 @@ def ints(*numbers):
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "own"),
+    ("op", "operands", "attributes"),
     [
         ("Shape", (X,), {"start": -2}),
         ("Shape", (X,), {"start": 1, "end": -1}),
@@ -48,8 +48,8 @@ def ints(*numbers):
         ("Compress", (X, np.array([False, True])), {}),
     ],
 )
-def test_as_the_reference_evaluator(op, operands, own):
-    check(op, *operands, **own)
+def test_as_the_reference_evaluator(op, operands, attributes):
+    check(op, *operands, **attributes)
 
 
 def test_numbers_are_attributes_of_older_versions():
@@ -82,8 +82,8 @@ def test_a_number_around_may_be_unknown():
 
 
 def test_a_diagonal_may_be_unknown():
-    for own, op in (({}, "triu"), ({"unknown": (0, 1)}, "where")):
-        (output,) = read(model_of("Trilu", X, np.array(-1, np.int64), **{"unknown": (0,), **own})).outputs
+    for attributes, op in (({}, "triu"), ({"unknown": (0, 1)}, "where")):
+        (output,) = read(model_of("Trilu", X, np.array(-1, np.int64), **{"unknown": (0,), **attributes})).outputs
         assert (output.op, output.type.shape) == (op, X.shape)
 
 
@@ -94,7 +94,7 @@ def test_sizes_that_are_unknown_name_the_inputs_that_decide():
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "own"),
+    ("op", "operands", "attributes"),
     [
         ("Split", (X, ints(1, 1)), {"axis": 1, "outputs": 2}),
         ("Pad", (X, ints(1, 1)), {}),
@@ -102,14 +102,14 @@ def test_sizes_that_are_unknown_name_the_inputs_that_decide():
         ("Slice", (X,), {"opset": 9}),
     ],
 )
-def test_what_contradicts_itself_is_refused_in_one_line(op, operands, own):
+def test_what_contradicts_itself_is_refused_in_one_line(op, operands, attributes):
     with refuses(WorkloadError) as error:
-        read(model_of(op, *operands, **own))
+        read(model_of(op, *operands, **attributes))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "own"),
+    ("op", "operands", "attributes"),
     [
         ("Concat", [X, X[:, :2]], {"axis": 0}),
         ("Reshape", [X, np.array([-2, -X.size // 2], np.int64)], {}),
@@ -117,6 +117,6 @@ def test_what_contradicts_itself_is_refused_in_one_line(op, operands, own):
         ("Trilu", [X.reshape(-1)], {}),
     ],
 )
-def test_what_fits_nowhere_is_one_line(op, operands, own):
+def test_what_fits_nowhere_is_one_line(op, operands, attributes):
     with refuses(WorkloadError):
-        read(model_of(op, *operands, unknown=range(len(operands) if op == "Concat" else 1), **own))
+        read(model_of(op, *operands, unknown=range(len(operands) if op == "Concat" else 1), **attributes))

@@ -18,7 +18,7 @@ def ints(*numbers):
 
 
 @pytest.mark.parametrize(
-    ("op", "operands", "own"),
+    ("op", "operands", "attributes"),
     [
         ("Gather", (X, INDICES), {"axis": 1}),
         ("Gather", (X, np.array(-1)), {"axis": -1}),
@@ -46,8 +46,8 @@ def ints(*numbers):
         ("Unique", (np.array([[1, 0], [1, 0], [0, 1]]),), {"outputs": 4, "axis": 0}),
     ],
 )
-def test_as_the_reference_evaluator(op, operands, own):
-    check(op, *operands, **own)
+def test_as_the_reference_evaluator(op, operands, attributes):
+    check(op, *operands, **attributes)
 
 
 def test_indices_may_leave_out_the_last_elements_of_other_dimensions():
@@ -101,11 +101,11 @@ SCATTERED = [
 ]
 
 
-@pytest.mark.parametrize(("op", "operands", "own"), SCATTERED)
-def test_no_kernel_goes_outside_of_a_tensor(op, operands, own):
+@pytest.mark.parametrize(("op", "operands", "attributes"), SCATTERED)
+def test_no_kernel_goes_outside_of_a_tensor(op, operands, attributes):
     with refuses(WorkloadError):
-        read(model_of(op, *operands, unknown=(0,), **own))
-    graph = read(model_of(op, *operands, unknown=(1,), **own))
+        read(model_of(op, *operands, unknown=(0,), **attributes))
+    graph = read(model_of(op, *operands, unknown=(1,), **attributes))
     assert {"minimum", "maximum"} <= {node.op for node in graph.nodes()}
 
 

@@ -31,7 +31,7 @@ def test_products_of_16_bits_are_summed_in_float32():
 
 
 @pytest.mark.parametrize(
-    ("own", "term"),
+    ("attributes", "term"),
     [
         ({}, None),
         ({"transA": 1, "alpha": 0.5, "beta": 2.0}, (4,)),
@@ -39,10 +39,10 @@ def test_products_of_16_bits_are_summed_in_float32():
         ({"transA": 1, "transB": 1, "beta": 0.0}, ()),
     ],
 )
-def test_gemm(own, term):
-    first = array(*((2, 3) if own.get("transA") else (3, 2)))
-    second = array(*((4, 2) if own.get("transB") else (2, 4)))
-    check("Gemm", first, second, *([] if term is None else [array(*term)]), **own)
+def test_gemm(attributes, term):
+    first = array(*((2, 3) if attributes.get("transA") else (3, 2)))
+    second = array(*((4, 2) if attributes.get("transB") else (2, 4)))
+    check("Gemm", first, second, *([] if term is None else [array(*term)]), **attributes)
 
 
 def test_factors_of_gemm_are_in_its_weights():
@@ -53,8 +53,8 @@ def test_factors_of_gemm_are_in_its_weights():
 def test_fused_matmul_turns_batches():
     x, y = array(3, 2, 4), array(2, 5, 4)
     want = 0.5 * np.moveaxis(x, 0, 1) @ y.swapaxes(1, 2)
-    own = {"transBatchA": 1, "transB": 1, "alpha": 0.5}
-    check("FusedMatMul", x, y, domain="com.microsoft", opset=1, want=[want], **own)
+    attributes = {"transBatchA": 1, "transB": 1, "alpha": 0.5}
+    check("FusedMatMul", x, y, domain="com.microsoft", opset=1, want=[want], **attributes)
 
 
 @pytest.mark.parametrize("equation", ["bij,jk->bik", "...ij->...ji", "bii->b", "bij->"])
@@ -64,7 +64,7 @@ def test_einsum(equation):
 
 
 @pytest.mark.parametrize(
-    ("x", "weight", "own"),
+    ("x", "weight", "attributes"),
     [
         ((1, 2, 7), (3, 2, 3), {"pads": [1, 2], "strides": [2], "dilations": [2]}),
         ((2, 4, 6, 5), (6, 2, 3, 2), {"group": 2, "auto_pad": "SAME_UPPER", "strides": [2, 2]}),
@@ -73,8 +73,8 @@ def test_einsum(equation):
         ((1, 2, 4, 5, 4), (3, 2, 2, 3, 1), {"pads": [1, 0, 0, 1, 1, 0]}),
     ],
 )
-def test_convolutions(x, weight, own):
-    check("Conv", array(*x), array(*weight), array(weight[0]), **own)
+def test_convolutions(x, weight, attributes):
+    check("Conv", array(*x), array(*weight), array(weight[0]), **attributes)
 
 
 def test_a_bias_is_fused_into_its_convolution():
@@ -84,7 +84,7 @@ def test_a_bias_is_fused_into_its_convolution():
 
 
 @pytest.mark.parametrize(
-    ("x", "weight", "own"),
+    ("x", "weight", "attributes"),
     [
         ((1, 2, 5), (2, 3, 4), {"strides": [3], "pads": [1, 2]}),
         ((2, 2, 3, 4), (2, 2, 3, 3), {"strides": [2, 2], "output_padding": [1, 1], "pads": [1, 1, 1, 1]}),
@@ -95,17 +95,19 @@ def test_a_bias_is_fused_into_its_convolution():
         ((1, 2, 2, 3, 2), (2, 1, 2, 2, 3), {"strides": [2, 1, 2]}),
     ],
 )
-def test_transposed_convolutions(x, weight, own):
-    check("ConvTranspose", array(*x), array(*weight), array(weight[1]), **own)
+def test_transposed_convolutions(x, weight, attributes):
+    check("ConvTranspose", array(*x), array(*weight), array(weight[1]), **attributes)
 
 
 def test_transposed_convolutions_are_own_products_and_right():
     x, weight, bias = array(1, 4, 5, 6), array(4, 2, 3, 3), array(4)
-    own = {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 0], "group": 2}
-    model = model_of("ConvTranspose", x, weight, bias, unknown=(0,), **own)
+    attributes = {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 0], "group": 2}
+    model = model_of("ConvTranspose", x, weight, bias, unknown=(0,), **attributes)
     assert sum(node.op == CONVOLUTION for node in after(CPU, read(model)).nodes()) == 4
     (got,) = Backend.prepare(model).run([x])
-    np.testing.assert_allclose(got, computed("ConvTranspose", x, weight, bias, **own)[1][0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        got, computed("ConvTranspose", x, weight, bias, **attributes)[1][0], rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(("groups", "parts"), [(1, 1), (2, 2), (1, 2)])
@@ -113,7 +115,7 @@ def test_deformed_convolutions(groups, parts):
     """Offsets are whole pixels and halves: what is between two pixels is their mean."""
     x, weight, factors = array(2, 4, 5, 4), array(2, 4 // groups, 2, 2), array(2, 4 * parts, 4, 3)
     offsets = np.random.default_rng(0).integers(-3, 4, (2, 8 * parts, 4, 3)).astype(np.float32) / 2
-    own = {"group": groups, "offset_group": parts, "kernel_shape": [2, 2]}
+    attributes = {"group": groups, "offset_group": parts, "kernel_shape": [2, 2]}
     padded = np.pad(x, [(0, 0), (0, 0), (4, 4), (4, 4)])
     want = np.zeros((2, 2, 4, 3))
     for n, k, c, i, j, y, z in np.ndindex(2, 2, 4, 2, 2, 4, 3):
@@ -125,7 +127,7 @@ def test_deformed_convolutions(groups, parts):
         columns = [int(np.floor(4 + z + j + across + half)) for half in (0, 0.5)]
         read_there = padded[n, c][np.ix_(rows, columns)].mean()
         want[n, k, y, z] += read_there * weight[k, c % (4 // groups), i, j] * factors[n, part * 4 + tap, y, z]
-    check("DeformConv", x, weight, offsets, None, factors, want=[want.astype(np.float32)], opset=22, **own)
+    check("DeformConv", x, weight, offsets, None, factors, want=[want.astype(np.float32)], opset=22, **attributes)
 
 
 def test_what_does_not_fit_is_refused():

@@ -31,13 +31,14 @@ def test_halves_are_rounded_to_even_and_ends_are_kept(dtype):
 
 
 @pytest.mark.parametrize(
-    ("scales", "own"), [((), {}), ((4,), {"axis": 1}), ((3,), {"axis": -3}), ((3, 2, 2), {"axis": 1, "block_size": 3})]
+    ("scales", "attributes"),
+    [((), {}), ((4,), {"axis": 1}), ((3,), {"axis": -3}), ((3, 2, 2), {"axis": 1, "block_size": 3})],
 )
-def test_scales_of_tensors_axes_and_blocks(scales, own):
+def test_scales_of_tensors_axes_and_blocks(scales, attributes):
     x = 10 * floats(3, 4, 2)
     scale, zero = np.abs(floats(*scales)) + np.float32(0.5), integers(*scales, dtype=np.int8)
-    check("QuantizeLinear", x, scale, zero, **own)
-    check("DequantizeLinear", integers(3, 4, 2, dtype=np.int8), scale, zero, **own)
+    check("QuantizeLinear", x, scale, zero, **attributes)
+    check("DequantizeLinear", integers(3, 4, 2, dtype=np.int8), scale, zero, **attributes)
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -46,9 +47,9 @@ def test_any_axis_stands_beside_one_scale_of_a_vector(axis, scales):
     """onnxruntime's quantiser writes axis = 0 for biases, whose only axis is 0, whatever the default is."""
     scale, zero = np.full(scales, 0.5, np.float32), np.zeros(scales, np.int8)
     x = np.array([1, -2, 3], np.int8)[: 1 if scales else 3]
-    for own in ({}, MICROSOFT):
-        check("DequantizeLinear", x, scale, zero, want=[x * np.float32(0.5)], axis=axis, **own)
-        check("QuantizeLinear", x * np.float32(0.5), scale, zero, want=[x], axis=axis, **own)
+    for attributes in ({}, MICROSOFT):
+        check("DequantizeLinear", x, scale, zero, want=[x * np.float32(0.5)], axis=axis, **attributes)
+        check("QuantizeLinear", x * np.float32(0.5), scale, zero, want=[x], axis=axis, **attributes)
 
 
 def test_scales_of_a_vectors_elements_have_axis_0():
@@ -96,9 +97,19 @@ def test_zero_points_of_rows_and_columns():
 @pytest.mark.parametrize("channels", [2, 40])
 def test_convolutions_of_integers(groups, channels):
     x, weight = integers(1, channels, 5, 4), integers(4, channels // groups, 3, 3)
-    own = {"pads": [1, 1, 1, 1], "strides": [2, 1], "group": groups}
-    plain = computed("Conv", x.astype(np.float64) - 7, weight.astype(np.float64) - 9, **own)[1]
-    check("ConvInteger", x, weight, np.uint8(7), np.uint8(9), want=[plain[0].astype(np.int32)], opset=10, atol=0, **own)
+    attributes = {"pads": [1, 1, 1, 1], "strides": [2, 1], "group": groups}
+    plain = computed("Conv", x.astype(np.float64) - 7, weight.astype(np.float64) - 9, **attributes)[1]
+    check(
+        "ConvInteger",
+        x,
+        weight,
+        np.uint8(7),
+        np.uint8(9),
+        want=[plain[0].astype(np.int32)],
+        opset=10,
+        atol=0,
+        **attributes,
+    )
 
 
 def test_products_with_scales():
@@ -123,8 +134,8 @@ def test_elements_with_scales():
     x, y = integers(3, 4), integers(4)
     numbers = [np.float32(0.5), np.uint8(100)]
     for op, compute in (("QLinearAdd", np.add), ("QLinearMul", np.multiply)):
-        found = compute((x.astype(int) - 100) * 0.5, (y.astype(int) - 100) * 0.5)
-        want = np.clip(np.rint(found / 0.5) + 100, 0, 255).astype(np.uint8)
+        result = compute((x.astype(int) - 100) * 0.5, (y.astype(int) - 100) * 0.5)
+        want = np.clip(np.rint(result / 0.5) + 100, 0, 255).astype(np.uint8)
         check(op, x, *numbers, y, *numbers, *numbers, want=[want], **MICROSOFT)
     plain = (x.astype(int) - 100) * 0.5
     want = np.clip(np.rint(np.where(plain < 0, 0.125 * plain, plain) / 0.5) + 100, 0, 255).astype(np.uint8)
@@ -142,11 +153,11 @@ def back(numbers, scale, zero):
 def test_products_of_onnxruntime_with_scales():
     a, weight, term = integers(3, 4), integers(5, 4, dtype=np.int8), np.array([300, -20, 7, 0, 90], np.int32)
     scales = np.array([0.5, 0.25, 0.125, 1, 2], np.float32)
-    found = scaled(a, 0.5, 9) @ scaled(weight, scales[:, None], 0).T + term * 0.5 * scales
+    result = scaled(a, 0.5, 9) @ scaled(weight, scales[:, None], 0).T + term * 0.5 * scales
     operands = [a, np.float32(0.5), np.uint8(9), weight, scales, np.zeros(5, np.int8), term]
-    want = back(found, 8.0, 100)
+    want = back(result, 8.0, 100)
     check("QGemm", *operands, np.float32(8), np.uint8(100), want=[want], transB=1, **MICROSOFT)
-    check("QGemm", *operands, want=[found.astype(np.float32)], transB=1, **MICROSOFT)
+    check("QGemm", *operands, want=[result.astype(np.float32)], transB=1, **MICROSOFT)
 
 
 def test_pools_and_moves_of_onnxruntime_with_scales():
@@ -158,8 +169,8 @@ def test_pools_and_moves_of_onnxruntime_with_scales():
     want = np.moveaxis(back(mean, 0.25, 60), 1, -1)
     check("QLinearGlobalAveragePool", last, *numbers, *result, want=[want], channels_last=1, **MICROSOFT)
     parts = plain.reshape(1, 3, 2, 2, 3, 2).mean(axis=(3, 5))
-    own = {"kernel_shape": [2, 2], "strides": [2, 2], **MICROSOFT}
-    check("QLinearAveragePool", x, *numbers, *result, want=[back(parts, 0.25, 60)], **own)
+    attributes = {"kernel_shape": [2, 2], "strides": [2, 2], **MICROSOFT}
+    check("QLinearAveragePool", x, *numbers, *result, want=[back(parts, 0.25, 60)], **attributes)
     both = back(np.concatenate([plain, scaled(x, 0.125, 3)], axis=1), 0.25, 60)
     check("QLinearConcat", *result, x, *numbers, x, np.float32(0.125), np.uint8(3), want=[both], axis=1, **MICROSOFT)
     choice = integers(1, 3, 4, 6, seed=5) > 99
@@ -187,14 +198,14 @@ def test_weights_of_few_bits_are_constants(bits, has_zeros):
     def packed(array):
         return array[..., ::2] | array[..., 1::2] << 4 if bits == 4 else array
 
-    own = {"K": length, "N": columns, "bits": bits, "block_size": block, **MICROSOFT}
+    attributes = {"K": length, "N": columns, "bits": bits, "block_size": block, **MICROSOFT}
     x, bias = floats(2, length), floats(columns)
     zeros = packed(zeros if bits == 4 else zeros[:, :3]).reshape(-1) if has_zeros else None
     operands = [x, packed(plain), scales.reshape(-1), zeros, None, bias]
-    graph = check("MatMulNBits", *operands, want=[x @ matrix.T + bias], atol=1e-3, **own)
+    graph = check("MatMulNBits", *operands, want=[x @ matrix.T + bias], atol=1e-3, **attributes)
     assert [node.op for node in graph.nodes()] == ["matmul", "add"]
     with refuses(UnknownValueError):
-        read(model_of("MatMulNBits", *operands, unknown=(0, 1), **own))
+        read(model_of("MatMulNBits", *operands, unknown=(0, 1), **attributes))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -209,11 +220,11 @@ def test_rows_of_a_group_may_lie_apart(bits, is_even):
     scales, x = np.abs(floats(columns, 2)), floats(2, length)
     want = x @ ((plain - np.float32(1 << (bits - 1))) * scales[:, groups]).T
     packed = (plain[:, ::2] | plain[:, 1::2] << 4 if bits == 4 else plain).reshape(columns, 2, -1)
-    own = {"K": length, "N": columns, "bits": bits, "block_size": block, **MICROSOFT}
-    graph = check("MatMulNBits", x, packed, scales.reshape(-1), None, groups, want=[want], atol=1e-3, **own)
+    attributes = {"K": length, "N": columns, "bits": bits, "block_size": block, **MICROSOFT}
+    graph = check("MatMulNBits", x, packed, scales.reshape(-1), None, groups, want=[want], atol=1e-3, **attributes)
     assert [node.op for node in graph.nodes()] == (["take", "scaled_matmul"] if is_even else ["matmul"])
     with refuses(WorkloadError):
-        read(model_of("MatMulNBits", x, packed, scales.reshape(-1), None, groups + 1, unknown=(0,), **own))
+        read(model_of("MatMulNBits", x, packed, scales.reshape(-1), None, groups + 1, unknown=(0,), **attributes))
 
 
 def test_weights_that_kernels_take_stay_packed():
@@ -221,10 +232,10 @@ def test_weights_that_kernels_take_stay_packed():
     scales, x = np.abs(floats(6)), floats(2, 64)
     matrix = np.stack([packed & 15, packed >> 4], axis=-1).reshape(3, 2, 32) - 8.0
     want = (x @ (matrix * scales.reshape(3, 2, 1)).reshape(3, 64).T).astype(np.float32)
-    own = {"K": 64, "N": 3, "bits": 4, "block_size": 32, "accuracy_level": 4, **MICROSOFT}
-    graph = check("MatMulNBits", x, packed, scales, want=[want], atol=1e-3, **own)
+    attributes = {"K": 64, "N": 3, "bits": 4, "block_size": 32, "accuracy_level": 4, **MICROSOFT}
+    graph = check("MatMulNBits", x, packed, scales, want=[want], atol=1e-3, **attributes)
     (node,) = graph.nodes()
     assert (node.op, node.attributes["rounded"], node.attributes["group"]) == ("scaled_matmul", True, 32)
     scales[2] = np.inf
     with refuses(WorkloadError):
-        read(model_of("MatMulNBits", x, packed, scales, unknown=(0,), **own))
+        read(model_of("MatMulNBits", x, packed, scales, unknown=(0,), **attributes))

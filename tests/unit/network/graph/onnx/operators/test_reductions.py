@@ -27,7 +27,7 @@ def test_roots_and_logarithms_of_integers_are_of_fractions(op):
 
 
 @pytest.mark.parametrize(
-    ("op", "more", "own"),
+    ("op", "more", "attributes"),
     [
         ("ReduceMean", 0, {}),
         ("ReduceSum", 0, {}),
@@ -37,9 +37,9 @@ def test_roots_and_logarithms_of_integers_are_of_fractions(op):
         ("LRN", 0, {"size": 3}),
     ],
 )
-def test_sums_of_16_bits_are_of_32(op, more, own):
+def test_sums_of_16_bits_are_of_32(op, more, attributes):
     operands = [X.astype(np.float16), *[np.ones(3, np.float16)] * more]
-    graph = read(model_of(op, *operands, unknown=range(1 + more), **own))
+    graph = read(model_of(op, *operands, unknown=range(1 + more), **attributes))
     sums = [node for node in graph.nodes() if node.op in ("sum", "mean", "sqrt", "power", "nn.layer_norm")]
     assert {tensor_type(node).dtype for node in sums} == {"float32"}
     assert tensor_type(graph.outputs[0]).dtype == "float16"
@@ -81,22 +81,22 @@ _NORMS = [
 ]
 
 
-@pytest.mark.parametrize(("op", "domain", "sizes", "own"), _NORMS)
+@pytest.mark.parametrize(("op", "domain", "sizes", "attributes"), _NORMS)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-def test_norms_are_computed_in_their_dtype_where_tvm_has_none(op, domain, sizes, own, dtype):
+def test_norms_are_computed_in_their_dtype_where_tvm_has_none(op, domain, sizes, attributes, dtype):
     dtype = pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype
     operands = [RNG.standard_normal(size).astype(dtype) for size in (X.shape, *sizes)]
-    nodes = read(model_of(op, *operands, unknown=range(len(operands)), domain=domain, **own)).nodes()
+    nodes = read(model_of(op, *operands, unknown=range(len(operands)), domain=domain, **attributes)).nodes()
     assert {tensor_type(node).dtype for node in nodes if node.op == "nn.layer_norm"} <= {"float32"}
     if dtype == "float64":
         assert {tensor_type(node).dtype for node in nodes} == {"float64"}
         x = (operands[0] + operands[1] if domain else operands[0]).reshape(2, 3, 4)
-        axes = (1, 2) if own.get("axis") else (2,)
+        axes = (1, 2) if attributes.get("axis") else (2,)
         factor, term = operands[-2:] if axes == (1, 2) or op.endswith("LayerNormalization") else (
             one.reshape(3, 1) for one in operands[-2:]
         )  # fmt: skip
         want = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + (1e-12 if domain else 1e-5))
-        got = found(op, *operands, domain=domain, **own)[0]
+        got = found(op, *operands, domain=domain, **attributes)[0]
         np.testing.assert_allclose(got, want * factor + term, rtol=1e-7)
 
 
@@ -135,9 +135,9 @@ def test_norms_by_more_channels_than_there_are():
 
 
 def test_axes_that_a_tensor_has_not():
-    for op, own in (("ReduceSum", {"axes": [3]}), ("ArgMax", {"axis": 3}), ("Transpose", {"perm": [0, 0, 1]})):
+    for op, attributes in (("ReduceSum", {"axes": [3]}), ("ArgMax", {"axis": 3}), ("Transpose", {"perm": [0, 0, 1]})):
         with refuses(WorkloadError):
-            read(model_of(op, X, opset=11, **own))
+            read(model_of(op, X, opset=11, **attributes))
 
 
 @pytest.mark.parametrize("reverse", [0, 1])

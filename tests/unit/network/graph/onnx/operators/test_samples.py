@@ -46,11 +46,13 @@ def test_affine_grids(sizes):
 
 
 @pytest.mark.parametrize("mode", ["avg", "max"])
-@pytest.mark.parametrize("own", [{}, {"sampling_ratio": 2}, {"coordinate_transformation_mode": "output_half_pixel"}])
-def test_regions(mode, own):
+@pytest.mark.parametrize(
+    "attributes", [{}, {"sampling_ratio": 2}, {"coordinate_transformation_mode": "output_half_pixel"}]
+)
+def test_regions(mode, attributes):
     check(
         "RoiAlign", IMAGE, REGIONS, np.array([1, 0]), mode=mode, output_height=2, output_width=3, spatial_scale=0.9,
-        **own,
+        **attributes,
     )  # fmt: skip
 
 

@@ -26,12 +26,12 @@ class Quantised(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.randn(4, generator=random))
 
     def through(self, x, scale, zero, low=0):
-        own = (scale, zero, low, 255, torch.uint8)
-        return decomposed.dequantize_per_tensor(decomposed.quantize_per_tensor(x, *own), *own)
+        settings = (scale, zero, low, 255, torch.uint8)
+        return decomposed.dequantize_per_tensor(decomposed.quantize_per_tensor(x, *settings), *settings)
 
     def forward(self, x):
-        own = (self.scales, self.zeros, 0, -128, 127, torch.int8)
-        weight = decomposed.dequantize_per_channel(self.weight, *own)
+        settings = (self.scales, self.zeros, 0, -128, 127, torch.int8)
+        weight = decomposed.dequantize_per_channel(self.weight, *settings)
         x = self.through(x, self.scale, 128)
         y = torch.nn.functional.conv2d(x, weight, self.bias, padding=1)
         y = self.through(torch.nn.functional.max_pool2d(torch.relu(y), 2), 0.05, 0)
@@ -55,9 +55,9 @@ def test_a_scale_that_is_none_is_one_line():
 
 def test_weights_of_few_bits_stay_packed():
     torchao = pytest.importorskip("torchao.quantization")
-    own = torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=torchao.PerGroup(32))
+    settings = torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=torchao.PerGroup(32))
     model = torch.nn.Sequential(torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 5, bias=False)).eval()
-    torchao.quantize_(model, own, filter_fn=lambda module, _: getattr(module, "in_features", 0) == 64)
+    torchao.quantize_(model, settings, filter_fn=lambda module, _: getattr(module, "in_features", 0) == 64)
     summary = compile_model(model, (torch.randn(3, 64),), threads=1).summary
     assert [kernel.template for kernel in summary.kernels] == ["scaled", "cpu"]
     assert summary.check.error <= 1e-5
