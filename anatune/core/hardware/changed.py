@@ -1,10 +1,10 @@
-"""A device with one number changed: what a plan would be with twice the bandwidth, half the registers, more cores.
+"""Devices with one number changed, for "what if" questions: twice the bandwidth, half the registers, more cores.
 
-Everything else stays as the spec says, other limits and rates included; a peak follows its cores. Such specs are for
-"what if" questions: no device is like that.
+Everything else stays as the spec says, other limits and rates included; only a peak follows the number of cores. No
+real device has such a spec.
 
-`difference` says whether two specs describe the same kind of device: kernels of one run on the other, and times can be
-compared.
+`difference` tells whether two specs describe the same kind of device, so that kernels of one run on the other and times
+can be compared.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from anatune.errors import SpecError
 
 
 class Change(NamedTuple):
-    """A number of a device that can be another.
+    """A number of a device that can be changed.
 
     Attributes
     ----------
     name : str
-        What it is, as people say it.
+        Name of the number in messages.
     value : float
-        What the spec says.
+        The number in the spec.
     unit : str
         "bytes/s", "bytes" or "" (a count).
     held : str
-        What else one might expect to change, and does not.
+        Related quantities that do not change, for the message.
     scaled : callable
-        Factor -> the device with the number so many times as large, rounded to what it can be; None where no device
-        can be like that.
+        ``factor -> spec`` of the device with the number multiplied, rounded to an allowed value; None if such a spec is
+        impossible.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Change(NamedTuple):
 
 
 def changes_of(hardware: HardwareSpec) -> list[Change]:
-    """Return the numbers of a device that a "what if" changes, one at a time."""
+    """Return the numbers of a device that "what if" questions change, one at a time."""
     return _of_gpu(hardware) if hardware.kind == "gpu" else _of_cpu(hardware)
 
 
 def _tried(make: Callable[[float], HardwareSpec]) -> Callable[[float], HardwareSpec | None]:
-    """Return a function that says None where the numbers contradict each other or are not plausible."""
+    """Return a function that returns None if the changed numbers contradict each other or are implausible."""
 
     def scaled(factor: float) -> HardwareSpec | None:
         try:
@@ -62,7 +62,7 @@ def _tried(make: Callable[[float], HardwareSpec]) -> Callable[[float], HardwareS
 
 
 def _with(hardware: HardwareSpec, group: str, *keys: str) -> Callable[[float], HardwareSpec | None]:
-    """Return a function that makes some numbers of a group so many times as large; bytes are rounded down."""
+    """Return a function that multiplies some numbers of a group; bytes are rounded down."""
     before = getattr(hardware, group)
 
     def scaled(factor: float) -> HardwareSpec:
@@ -127,14 +127,14 @@ def _of_cpu(cpu: CpuSpec) -> list[Change]:
 
 
 _OTHER_MEMORY = 1.2
-"""Devices whose bandwidths differ by more than this factor are not the same."""
+"""Largest ratio of two memory bandwidths of the same kind of device."""
 
 
 def difference(wanted: HardwareSpec, there: HardwareSpec) -> tuple[str, str] | None:
-    """Return what `wanted` is and what is there instead, in words; None if they are the same kind of device.
+    """Describe the wanted device and the present one if they differ; return None if they are of the same kind.
 
-    CPUs are told apart by architecture and instruction set. GPUs by architecture and multiprocessors, and by the
-    bandwidth of their memory: an H100 and an H200 differ in that only.
+    CPUs are compared by architecture and instruction set; GPUs by architecture, number of multiprocessors and memory
+    bandwidth (an H100 and an H200 differ only in the last).
     """
     if wanted.kind == "cpu" and there.kind == "cpu":
         if (wanted.arch, wanted.compute.isa) == (there.arch, there.compute.isa):

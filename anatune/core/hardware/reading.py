@@ -1,4 +1,4 @@
-"""Spec files as they are read: the TOML tree becomes a spec, or everything that is wrong with it."""
+"""Reading of spec files: the TOML tree becomes a spec, or a list of everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _UNIT_ENDING = re.compile(r"_(g|m|k)?(hz|bytes|b|kb|mb|gb|kib|mib|gbs|gb_per_s|t
 
 
 class Finding(NamedTuple):
-    """One result of `check_spec_file`; ``str()`` gives the line to print."""
+    """A result of `check_spec_file`; ``str()`` gives the line to print."""
 
     level: Literal["error", "warning", "note"]
-    """An error makes the file unusable; a warning is a doubtful number; a note is for information."""
+    """An error makes the file unusable, a warning marks a doubtful number, a note gives information."""
     key: str
-    """Dotted key ("dram.bandwidth_bytes_per_s"), "" where the whole file is meant."""
+    """Dotted key ("dram.bandwidth_bytes_per_s"), or "" for the whole file."""
     text: str
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
 
 def read_spec(path: Path) -> tuple[HardwareSpec | None, list[Finding]]:
-    """Return the spec in a file, None with all errors where it cannot be used."""
+    """Return the spec in a file, or None together with all errors if it cannot be used."""
     try:
         raw = read_file(path)
     except OSError as error:
@@ -72,13 +72,13 @@ def read_spec(path: Path) -> tuple[HardwareSpec | None, list[Finding]]:
 
 @functools.lru_cache(maxsize=32)
 def _fields(struct: type[msgspec.Struct]) -> dict[str, tuple[object, bool]]:
-    """Key -> (type, required) of a struct."""
+    """Return key -> (type, whether it is required) for the fields of a struct."""
     hints = typing.get_type_hints(struct)
     return {field.name: (hints[field.name], field.required) for field in msgspec.structs.fields(struct)}
 
 
 def _walk(struct: type[msgspec.Struct], table: dict[str, object], prefix: str) -> Iterator[Finding]:
-    """Yield every unknown, missing, wrongly typed or implausible key, with its full name."""
+    """Yield a finding for each unknown, missing, wrongly typed or implausible key, with its full name."""
     fields = _fields(struct)
     unknown = [key for key in table if key not in fields]
     missing = [key for key, (_, required) in fields.items() if required and key not in table]

@@ -515,7 +515,7 @@ def test_an_alias_that_a_shipped_spec_has_too_is_no_answer(tmp_path):
         hardware("3090", user_folder=tmp_path)
     assert [hardware(name, user_folder=tmp_path).name for name in ("mygpu", "rtx3090")] == ["mygpu", "rtx3090"]
     (warning,) = (finding for finding in check_spec_file(path) if finding.key == "aliases")
-    assert "3090, geforce_rtx_3090 is also what the shipped rtx3090 is called" in warning.text
+    assert "3090, geforce_rtx_3090 is also a name of the shipped spec rtx3090" in warning.text
     path.write_text(text.replace('aliases = ["3090", "geforce_rtx_3090"]', "aliases = []"))
     assert hardware("3090", user_folder=tmp_path).name == "rtx3090"
     assert not [finding for finding in check_spec_file(path) if finding.key == "aliases"]
