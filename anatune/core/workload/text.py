@@ -1,9 +1,9 @@
-"""Workloads as people type them: ``conv2d 1x64x56x56 64x64x3x3 --stride 1 --padding 1``, both ways.
+"""Workloads as text: ``conv2d 1x64x56x56 64x64x3x3 --stride 1 --padding 1``, parsed and written.
 
 Notation
 --------
 words : the operator and its extents, or the name of a layer ("resnet18:C2").
-options : what follows as ``--name value``; the same names are keywords of `parse_workload`.
+options : further words ``--name value``; the same names are keywords of `parse_workload`.
 Convolution data is always written N x C x H x W and the weight K x C/groups x R x S, whatever the layout.
 """
 
@@ -45,11 +45,11 @@ PLAIN: dict[str, tuple[str, ...]] = {
     "grouped_matmul": ("tokens", "experts", "top_k", "n", "k"),
     "attention": ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim"),
 }
-"""Operators of one word -> the constructor's names of its extents."""
+"""Operator with one word of extents -> the constructor's names of these extents."""
 
 
 class Grammar(NamedTuple):
-    """One operator: its words' meanings ("" for a shape of any rank), options, example and builder."""
+    """The text of an operator: meanings of its words ("" for a shape of any rank), options, example and builder."""
 
     words: tuple[str, ...]
     options: tuple[str, ...]
@@ -95,7 +95,7 @@ def _convolved(operator: str, rank: int) -> Build:
 
 
 def _depthwise(extents: Sequence[Extents], options: Mapping[str, object]) -> Workload:
-    """Build a depthwise convolution; the weight's first extent is channels x multiplier."""
+    """Build a depthwise convolution; the first extent of the weight is channels x multiplier."""
     (batch, channels, height, width), (filters, inner, rows, columns) = extents
     if inner != 1 or channels == 0 or filters % channels:
         raise WorkloadError(
@@ -159,7 +159,7 @@ def _grammars() -> dict[str, Grammar]:
 
 
 GRAMMARS = _grammars()
-"""Operator word -> grammar; einsum has its own."""
+"""Operator word -> grammar; einsum is parsed separately."""
 
 
 OptionValue = int | str | Sequence[int] | Sequence[str] | None
@@ -186,7 +186,7 @@ _EINSUM_EXAMPLE = "einsum 'bij,bjk->bik' 16x32x64 16x64x128"
 
 
 def operator_words() -> list[str]:
-    """Return the operators that a workload's text may start with."""
+    """Return the operators that the text of a workload may start with."""
     return [*GRAMMARS, "einsum"]
 
 
@@ -208,7 +208,7 @@ def _extents(operator: str, word: str, meaning: str, example: str) -> Extents:
 
 
 def _option(name: str, value: OptionValue) -> object:
-    """Return an option's value with numbers in text made integers: 2, (2, 1), "SAME", ("bias", "relu")."""
+    """Return the value of an option, with numbers in text as integers: 2, (2, 1), "SAME", ("bias", "relu")."""
     parts: list[object] = []
     for item in [value] if isinstance(value, (int, str)) or not isinstance(value, Sequence) else value:
         if not isinstance(item, str):
@@ -224,7 +224,7 @@ def _option(name: str, value: OptionValue) -> object:
 
 
 def _split(words: Sequence[str] | str) -> tuple[list[str], dict[str, OptionValue]]:
-    """Return the leading words and the ``--name value`` options behind them."""
+    """Return the leading words, and the ``--name value`` options after them."""
     if isinstance(words, str):
         try:
             words = shlex.split(words)
@@ -233,7 +233,7 @@ def _split(words: Sequence[str] | str) -> tuple[list[str], dict[str, OptionValue
                 f"workload {shown(words)}: {error}, expected words; close the quotation marks"
             ) from error
     if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
-        raise WorkloadError(f"workload is {shown(words)}, expected words, as 'matmul 512x4096x1024' or a list of them")
+        raise WorkloadError(f"workload is {shown(words)}, expected text such as 'matmul 512x4096x1024' or its words")
     heads: list[str] = []
     options: dict[str, OptionValue] = {}
     tokens = iter(words)
@@ -261,17 +261,17 @@ def _split(words: Sequence[str] | str) -> tuple[list[str], dict[str, OptionValue
 
 
 def _dashed(name: str) -> str:
-    """Return an option as it is typed."""
+    """Return an option as it is written on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
 def _is_absent(value: OptionValue) -> bool:
-    """Return whether an option was not given: None, False or an empty sequence."""
+    """Return whether the value means that an option was not given: None, False or an empty sequence."""
     return value is None or value is False or (isinstance(value, (tuple, list)) and not value)
 
 
 def _check_options(operator: str, options: Mapping[str, object], allowed: Sequence[str]) -> None:
-    """Raise WorkloadError if an option does not apply."""
+    """Raise WorkloadError if an option does not apply to an operator."""
     for name in options:
         if name not in allowed:
             known = ", ".join(_dashed(option) for option in _OPTIONS if option in allowed)
@@ -281,7 +281,7 @@ def _check_options(operator: str, options: Mapping[str, object], allowed: Sequen
 
 
 def _parse_layer(name: str, options: Mapping[str, object]) -> Workload:
-    """Return a named layer; dtype, layout and epilogue may differ from the paper's."""
+    """Return a named layer; the options dtype, layout and epilogue replace those of the paper."""
     found = layer(name)
     _check_options(name, options, [option for option in _LAYER if option in GRAMMARS[found.operator].options])
     return CONSTRUCTORS[found.operator](**{**found.attribute, **options}) if options else found
@@ -325,26 +325,27 @@ def parse_workload(
     expanded: bool = False,
     activation: bool = False,
 ) -> Workload:
-    """Return the workload that the words and options describe.
+    """Return the workload that words and options describe.
 
     Parameters
     ----------
     words : sequence of str or str
         ``["matmul", "512x4096x1024"]``, ``["conv2d", "1x64x56x56", "64x64x3x3"]``, ``["resnet18:C2"]``,
-        ``["einsum", "bij,bjk->bik", "16x32x64", "16x64x128"]``; options may follow as further words
-        (``"--stride", "2"``). One string is split as a shell would.
+        ``["einsum", "bij,bjk->bik", "16x32x64", "16x64x128"]``; options may follow as further words (``"--stride",
+        "2"``). A single string is split as by a shell.
     stride, padding, dilation, groups, layout, dtype, transpose_a, transpose_b, epilogue, axes
     input_zero_point, output_zero_point, causal, window, page_size, scales, group, zero_points, rounded, routing
     expanded, activation
-        As in the constructors (`anatune.core.workload.operators`); None or False: not given. Text is understood too:
-        "2", "2,1", "SAME", "bias,relu". A named layer takes dtype, layout, epilogue and zero points.
+        As in the constructors (`anatune.core.workload.operators`); None or False means that the option is not given.
+        Text is accepted, too: "2", "2,1", "SAME", "bias,relu". A named layer takes dtype, layout, epilogue and zero
+        points.
 
     Raises
     ------
     UnknownNameError
-        If the operator or layer is unknown.
+        The operator or layer is unknown.
     WorkloadError
-        If the words do not parse, an option does not apply, or the workload cannot exist.
+        The words cannot be parsed, an option does not apply, or the workload is impossible.
 
     Examples
     --------
@@ -361,7 +362,7 @@ def parse_workload(
     if ":" in operator:
         if extents:
             raise WorkloadError(
-                f"layer {operator}: got more words ({' '.join(extents)}), expected the layer's name alone; "
+                f"layer {operator}: got further words ({' '.join(extents)}), expected only the layer's name; "
                 "write for example resnet18:C2"
             )
         return _parse_layer(operator, options)
@@ -392,7 +393,7 @@ def _joined(extents: Sequence[object]) -> str:
 
 
 def _whole(extents: Mapping[str, int], name: str) -> int:
-    """Return the extent of channels, whether they lie in blocks or not."""
+    """Return the number of channels, whether or not they lie in blocks."""
     return extents.get(name, 1) * extents.get(f"{name}i", 1)
 
 
@@ -418,14 +419,14 @@ def _words(workload: Workload) -> list[str]:
 
 
 def workload_to_text(workload: Workload) -> str:
-    """Return the canonical words and options; `parse_workload` turns them back into an equal workload.
+    """Return the canonical text of a workload; `parse_workload` turns it back into an equal workload.
 
-    Options that have their default are left out.
+    Options with default values are left out.
 
     Raises
     ------
     WorkloadError
-        If the workload was not made by one of the constructors.
+        The workload was not made by a constructor.
     """
     if workload.operator not in CONSTRUCTORS or not workload.attributes:
         raise WorkloadError(

@@ -1,4 +1,4 @@
-"""Checks that every constructor shares: plain values in, normalised values out, one-line errors."""
+"""Checks of arguments that all constructors share: each returns a plain value, or raises an error of one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def checked_integer(operator: str, name: str, value: object, minimum: int, next_
     Raises
     ------
     WorkloadError
-        If `value` is a bool, a float, a string or below `minimum`.
+        The value is a bool, a float, a string or below `minimum`.
     """
     number: int | None = None
     if type(value).__name__ not in ("bool", "bool_"):
@@ -41,7 +41,7 @@ def checked_extent(operator: str, name: str, value: object) -> int:
     Raises
     ------
     WorkloadError
-        If `value` is not an integer >= 1.
+        The value is not an integer >= 1.
     """
     return checked_integer(operator, name, value, 1, "give the real size in elements")
 
@@ -52,7 +52,7 @@ def checked_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
     Raises
     ------
     WorkloadError
-        If `value` is not a sequence of integers >= 1, or is empty.
+        The value is not a sequence of integers >= 1, or is empty.
     """
     if isinstance(value, (str, bytes)) or not is_iterable(value):
         raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected integers; write for example (1024, 4096)")
@@ -68,7 +68,7 @@ def checked_choice(operator: str, name: str, value: object, choices: Sequence[st
     Raises
     ------
     WorkloadError
-        If it is not.
+        The value is another one.
     """
     if not isinstance(value, str) or value not in choices:
         raise WorkloadError(
@@ -78,12 +78,12 @@ def checked_choice(operator: str, name: str, value: object, choices: Sequence[st
 
 
 def checked_dtype(operator: str, value: object) -> str:
-    """Return an operand dtype that every operator can be computed with.
+    """Return the dtype of operands if every operator supports it.
 
     Raises
     ------
     WorkloadError
-        If `value` is none of ``PLAIN_DTYPES``.
+        The value is not in ``PLAIN_DTYPES``.
     """
     if hint := dtype_hint(value, PLAIN_DTYPES):
         known = ", ".join(PLAIN_DTYPES)
@@ -97,7 +97,7 @@ def checked_flag(operator: str, name: str, value: object) -> bool:
     Raises
     ------
     WorkloadError
-        If `value` is not a bool.
+        The value is not a bool.
     """
     if type(value).__name__ not in ("bool", "bool_"):
         raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected True or False; leave it out for False")
@@ -107,5 +107,5 @@ def checked_flag(operator: str, name: str, value: object) -> bool:
 def attributes_of(
     arguments: Mapping[str, object], checked: Mapping[str, Attribute]
 ) -> tuple[tuple[str, Attribute], ...]:
-    """Return a workload's attributes: a constructor's checked arguments in the order in which it takes them."""
+    """Return a workload's attributes: the checked arguments in the order of the constructor's parameters."""
     return tuple((name, checked[name]) for name in arguments if name in checked)

@@ -1,4 +1,4 @@
-"""Products of two tensors, summed: what matrix products and convolutions share."""
+"""Sums of products of two tensors: the common part of matrix products and convolutions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from anatune.core.workload.operators._arguments import attributes_of, checked_ch
 from anatune.errors import WorkloadError
 
 Dimension = tuple[int, tuple[Term, ...], int]
-"""Size, terms and offset of a tensor's dimension."""
+"""The size, index terms and offset of a tensor's dimension."""
 
 
 def access_of(tensor: str, dtype: str, dimensions: Sequence[Dimension], zero_point: int = 0) -> Access:
-    """Return the access to a tensor of these dimensions."""
+    """Return the access to a tensor with these dimensions."""
     shape, indices, offsets = zip(*dimensions, strict=True) if dimensions else ((), (), ())
     return Access(tensor, dtype, shape, indices, offsets, zero_point)
 
@@ -37,28 +37,28 @@ def product(
     channels: Sequence[int],
     checked: Mapping[str, Attribute],
 ) -> Workload:
-    """Return a product with what the constructor was told of dtypes, fused steps and zero points.
+    """Return a product of two tensors with its dtypes, fused steps and zero points.
 
     Parameters
     ----------
     operator : str
         Name of the constructor, for messages and for the workload.
     arguments : mapping of str to object
-        The constructor's, of which these are read: dtype, epilogue, input_zero_point, output_zero_point.
+        Arguments of the constructor; dtype, epilogue, input_zero_point and output_zero_point are read here.
     axes : sequence of Axis
-        Loops.
+        The loops.
     tensors : mapping of str to sequence of Dimension
-        First operand, second operand and result, by name.
+        Name -> dimensions of the first operand, the second operand and the result.
     channels : sequence of int
-        Dimensions of the result along which the bias and the scales run.
+        Numbers of the result's dimensions along which the bias and the scales run.
     checked : mapping of str to attribute
-        The other arguments, as the workload records them.
+        The other arguments, as the workload stores them.
 
     Raises
     ------
     WorkloadError
-        If the dtype is unknown, a step is unknown, appears twice or does not fit it, or a zero point is given that its
-        tensor cannot have.
+        The dtype is unknown; a step is unknown, repeated or does not fit the dtype; or a tensor cannot have the given
+        zero point.
     """
     steps = checked_steps(operator, arguments["epilogue"])
     formats = checked_formats(operator, arguments["dtype"], steps)
@@ -95,12 +95,12 @@ def product(
 
 
 def checked_formats(operator: str, word: object, epilogue: tuple[str, ...]) -> Formats:
-    """Return the dtypes of a product's operands and result that a word such as "uint8xint8" says.
+    """Return the dtypes of a product's operands and result for a word such as "uint8xint8".
 
     Raises
     ------
     WorkloadError
-        If it is no such word (`anatune.core.workload.number_formats`), or the fused steps do not fit it.
+        The word is unknown (`anatune.core.workload.number_formats`), or the fused steps do not fit it.
     """
     formats = formats_of(word, epilogue) if isinstance(word, str) else formats_of("", epilogue)
     if isinstance(formats, str):
@@ -111,12 +111,12 @@ def checked_formats(operator: str, word: object, epilogue: tuple[str, ...]) -> F
 
 
 def _zero_point(operator: str, name: str, value: object, dtype: str) -> int:
-    """Return the zero point of a tensor of `dtype`; dtype "": of one that has none but 0.
+    """Return the zero point of a tensor of `dtype`; dtype "" stands for a tensor that can only have 0.
 
     Raises
     ------
     WorkloadError
-        If `value` is no integer that `dtype` holds.
+        The value is not an integer that `dtype` can hold.
     """
     low, high = INTEGER_RANGE[dtype] if dtype else (0, 0)
     where = f"the stored {dtype} number that means zero" if dtype else "0: nothing is quantised there"
@@ -132,7 +132,7 @@ def checked_steps(operator: str, value: object) -> tuple[str, ...]:
     Raises
     ------
     WorkloadError
-        If a step is unknown or appears twice.
+        A step is unknown or appears twice.
     """
     known = ", ".join(EPILOGUE_STEPS)
     if isinstance(value, (str, bytes)) or not is_iterable(value):
@@ -162,9 +162,9 @@ def epilogue_reads(
     formats : Formats
         Dtypes of the product.
     write : Access
-        Result of the reduction.
+        Access to the result of the reduction.
     channels : sequence of int
-        Dimensions of `write` along which the bias and the scales run.
+        Numbers of the dimensions of `write` along which the bias and the scales run.
     """
     along = tuple(write.indices[channel] for channel in channels)
     sizes = tuple(write.shape[channel] for channel in channels)

@@ -1,4 +1,4 @@
-"""Sliding windows: what convolutions and pooling of any number of dimensions share."""
+"""Sliding windows: the common part of convolutions and pooling in any number of dimensions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from anatune.errors import WorkloadError
 
 INPUT_NAMES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 KERNEL_NAMES = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
-"""Number of window dimensions -> the constructors' arguments, slowest dimension first."""
+"""Number of window dimensions -> names of the constructors' arguments, slowest dimension first."""
 _AXIS_NAMES = {"d": "z", "h": "y", "w": "x"}
 
 
 class Window(NamedTuple):
-    """One window dimension: input, kernel, stride, dilation, zeros before and after, output (elements)."""
+    """A window dimension: sizes of input, kernel, stride, dilation, padding before and after, and output, elements."""
 
     name: str
     size: int
@@ -32,17 +32,17 @@ class Window(NamedTuple):
 
     @property
     def axis(self) -> str:
-        """Name of the loop over output positions; that over the window's is called r and this."""
+        """Name of the loop over output positions; the loop over the window has an r before it."""
         return _AXIS_NAMES[self.name]
 
     @property
     def span(self) -> int:
-        """Elements from the window's first to its last."""
+        """Number of elements from the window's first to its last."""
         return (self.kernel - 1) * self.dilation + 1
 
 
 class WindowSet(NamedTuple):
-    """All window dimensions of one operator, slowest first, with what its `attributes` record."""
+    """All window dimensions of an operator, slowest first, and the arguments that its `attributes` store."""
 
     windows: tuple[Window, ...]
     attributes: dict[str, int | tuple[int, ...]]
@@ -77,21 +77,21 @@ class WindowSet(NamedTuple):
 
 
 def ordered(order: Order, channels: Sequence[Dimension], positions: Sequence[Dimension]) -> list[Dimension]:
-    """Return dimensions as they lie: channels behind or before the positions, or on both sides of them."""
+    """Return the dimensions in memory order: channels after or before the positions, or (in blocks) on both sides."""
     if order.is_last:
         return [*positions, *channels]
     return [channels[0], *positions, *channels[1:]]
 
 
 def checked_order(operator: str, layout: object, num_dimensions: int) -> tuple[Order, str]:
-    """Return the order of data and result alike, without blocks, and its own word for `num_dimensions`.
+    """Return the common order of data and result, without blocks, and its name for `num_dimensions`.
 
-    The words NCHW and NHWC are understood for any number of dimensions.
+    The words NCHW and NHWC are accepted for any number of dimensions.
 
     Raises
     ------
     WorkloadError
-        If the layout is unknown.
+        The layout is unknown.
     """
     order = order_named(layout, num_dimensions)
     if order is None or order.block:
@@ -104,12 +104,12 @@ def checked_order(operator: str, layout: object, num_dimensions: int) -> tuple[O
 
 
 def checked_orders(operator: str, layout: object, num_dimensions: int) -> tuple[Order, Order, str]:
-    """Return the orders of data and result, and the layout's own word, for `num_dimensions`.
+    """Return the orders of data and result, and the name of the layout for `num_dimensions`.
 
     Raises
     ------
     WorkloadError
-        If the layout is unknown.
+        The layout is unknown.
     """
     words = layout.split(":") if isinstance(layout, str) else [None]
     orders = [order for word in words if (order := order_named(word, num_dimensions)) is not None]
@@ -124,7 +124,7 @@ def checked_orders(operator: str, layout: object, num_dimensions: int) -> tuple[
 
 
 def _per_dimension(operator: str, name: str, value: object, count: int, minimum: int) -> tuple[int, ...]:
-    """Return one integer per window dimension from an int or a sequence of `count`."""
+    """Return one integer for each window dimension, from an int or a sequence of `count`."""
     step = f"give one integer or {count}"
     if isinstance(value, (tuple, list)):
         if len(value) != count:
@@ -166,16 +166,16 @@ def checked_windows(operator: str, arguments: Mapping[str, object]) -> WindowSet
     operator : str
         Name for messages.
     arguments : mapping of str to object
-        The constructor's, of which these are read: input and kernel sizes, elements (`INPUT_NAMES`, `KERNEL_NAMES`);
-        stride and dilation, steps >= 1 between windows and between the elements of one window, an int or one for each
-        dimension; padding, zeros on both sides, an int >= 0 or one for each dimension, a sequence twice as long (those
-        before, then those after), "VALID" (none) or "SAME", which keeps ``ceil(size / stride)`` outputs and puts the
-        odd zero after.
+        Arguments of the constructor; read here are the input and kernel sizes in elements (`INPUT_NAMES`,
+        `KERNEL_NAMES`); stride and dilation, the steps (>= 1) between windows and between the elements of one window,
+        an int or one for each dimension; and padding, the zeros on both sides: an int >= 0, one for each dimension, a
+        sequence of twice that length (all before, then all after), "VALID" (none), or "SAME", which keeps
+        ``ceil(size / stride)`` outputs and puts an odd zero after.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or no window fits.
+        An argument is out of range, or no window fits.
     """
     names = [name for name in _AXIS_NAMES if name in arguments]
     count = len(names)

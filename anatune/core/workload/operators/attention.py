@@ -1,4 +1,4 @@
-"""Attention, forward: softmax(Q K^T / sqrt(d)) V for every head."""
+"""The constructor of attention (forward): softmax(Q K^T / sqrt(d)) V for every head."""
 
 from __future__ import annotations
 
@@ -30,27 +30,28 @@ def attention(
 ) -> Workload:
     """Return ``O[b, n, q] = sum_kv softmax_kv(Q[b, n, q] . K[b, n // H, kv] / sqrt(head_dim)) V[b, n // H, kv]``.
 
-    H = heads / kv_heads heads of queries share one of keys. Tensors are Q and O (batch, heads, seq_q, head_dim),
-    K and V (batch, kv_heads, seq_kv, head_dim), rows contiguous; of a paged cache (batch x pages, kv_heads, page_size,
-    head_dim) with pages = ceil(seq_kv / page_size), and block_table (batch, pages) int32 says which page is which.
+    The operands are the queries Q, the keys K and the values V; H = heads / kv_heads heads of queries share one head of
+    keys. Q and O are (batch, heads, seq_q, head_dim), K and V are (batch, kv_heads, seq_kv, head_dim); rows are
+    contiguous. In a paged cache K and V are (batch x pages, kv_heads, page_size, head_dim) with pages =
+    ceil(seq_kv / page_size), and the operand block_table, (batch, pages) int32, says where each page is.
 
     Parameters
     ----------
     batch, heads, kv_heads, seq_q, seq_kv, head_dim : int, >= 1
-        Extents, elements; kv_heads divides heads.
+        Extents in elements; kv_heads divides heads.
     causal : bool
-        Query q sees the keys up to q + seq_kv - seq_q; there are at least as many keys as queries.
+        Whether query q sees only the keys up to q + seq_kv - seq_q; seq_kv must then be at least seq_q.
     window : int
-        Of a causal mask: keys that a query sees at most; 0: all.
+        With a causal mask: largest number of keys that a query sees; 0: all.
     dtype : str
-        "float16", "bfloat16", or an 8-bit float of Q, K and V, behind ":" the result's ("bfloat16" if left out).
+        "float16", "bfloat16", or an 8-bit float for Q, K and V, then ":" and the result's dtype (default "bfloat16").
     page_size : int
-        Keys of a page of the cache; 0: keys lie in order.
+        Number of keys in a page of the cache; 0: the cache has no pages.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range.
+        An argument is out of range.
     """
     named = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "seq_q": seq_q, "seq_kv": seq_kv}
     named["head_dim"] = head_dim
@@ -105,19 +106,19 @@ def attention(
 def strided_attention(
     workload: Workload, strides: Sequence[tuple[int, int, int]], *, counted: str = "", pool: int = 0
 ) -> Workload:
-    """Return an attention whose Q, K and V lie in other orders, or in wider matrices.
+    """Return an attention whose Q, K and V have other strides, or are parts of wider matrices.
 
     Parameters
     ----------
     strides : sequence of three (int, int, int)
-        Of Q, K and V: elements between sequences (of paged K and V: between pages), between heads and between tokens.
-        Of the output, a token's heads lie beside each other: (batch x seq_q, heads x head_dim).
+        Strides of Q, K and V, in elements: between sequences (of paged K and V: between pages), between heads and
+        between tokens. In the output the heads of a token are contiguous: (batch x seq_q, heads x head_dim).
     counted : {"", "held", "lengths"}
-        An operand that says how many keys are there: the first ``held[0] + seq_q``, held (1,) int32, or of each
-        sequence the first ``lengths[b]``, lengths (batch,) int32. The last seq_q are those of the queries' own tokens;
-        queries that see no key give zeros.
+        An operand with the number of keys that exist: with "held", (1,) int32, the first ``held[0] + seq_q`` keys; with
+        "lengths", (batch,) int32, the first ``lengths[b]`` keys of sequence b. The last seq_q of them belong to the
+        queries' own tokens; queries that see no key give zeros.
     pool : int
-        Pages that K and V have in memory, where these are more than the sequences'.
+        Number of pages of K and V in memory, if there are more than the sequences use.
     """
     own = dict(workload.attributes)
     heads, groups, dim = (int(str(own[name])) for name in ("heads", "kv_heads", "head_dim"))
@@ -152,7 +153,7 @@ def strided_attention(
 
 
 def _check(sizes: dict[str, int], causal: bool, window: int) -> None:
-    """Raise WorkloadError for sizes that do not go together."""
+    """Raise WorkloadError if sizes contradict each other."""
     if sizes["heads"] % sizes["kv_heads"]:
         raise WorkloadError(
             f"attention: {sizes['heads']} heads share {sizes['kv_heads']} heads of keys, expected kv_heads to divide "

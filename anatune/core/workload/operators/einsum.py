@@ -1,4 +1,4 @@
-"""Products of tensors in Einstein's notation."""
+"""The constructor of products of tensors in Einstein notation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anatune.errors import WorkloadError
 __all__ = ["einsum"]
 
 _NAMES = "ABCDEFGHIJKLMNOPQRSUVWXYZ"
-"""T means something else in generated programs."""
+"""Names of the tensors, in order; generated programs use T for something else."""
 
 
 def _split(subscripts: object) -> tuple[tuple[str, ...], str]:
@@ -81,29 +81,29 @@ def _extents(operands: tuple[str, ...], shapes: object) -> dict[str, int]:
 
 
 def einsum(subscripts: str, shapes: Sequence[Sequence[int]] | Mapping[str, int], dtype: str = "float32") -> Workload:
-    """Return a product of tensors, summed over the letters that the result lacks.
+    """Return a product of tensors that is summed over the letters that the result lacks.
 
     Parameters
     ----------
     subscripts : str
-        Letters of each operand and of the result, "bij,bjk->bik". Without "->" the result holds the letters
+        Letters of each operand and of the result, for example "bij,bjk->bik". Without "->" the result has the letters
         that occur once, in alphabetical order, as in NumPy. Diagonals and ellipses are not supported.
     shapes : sequence of shapes, or mapping of letter to extent
-        Sizes in elements, >= 1.
+        One shape for each operand, or the extent of each letter, in elements, >= 1.
     dtype : {"float32", "float16", "bfloat16", "int8"}
-        Dtype of the operands (called A, B, ...); the result (the next letter) has the same, int32 for
-        products or sums of int8. Of two operands that are summed over: all that `matmul` takes.
+        Dtype of the operands, which are called A, B, ...; the result (the next letter) has the same dtype, or int32 for
+        products or sums of int8. For two operands and a sum, all dtypes of `matmul` are allowed.
 
     Returns
     -------
     Workload
-        Its axes are the letters: those of the result, then those that are summed over. n operands cost
-        n operations a point (n - 1 where nothing is summed).
+        Its axes are the letters: those of the result, then those that are summed over. n operands cost n operations for
+        each point (n - 1 if nothing is summed).
 
     Raises
     ------
     WorkloadError
-        If the notation does not parse or the sizes contradict it.
+        The notation cannot be parsed, or the sizes contradict it.
     """
     operands, result = _split(subscripts)
     extents = _extents(operands, shapes)

@@ -1,4 +1,4 @@
-"""Reductions over some dimensions of one tensor, and element-wise operators."""
+"""The constructors of reductions over dimensions of one tensor, and of element-wise operators."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ ELEMENTWISE_OPERATORS: dict[str, tuple[str, int, int]] = {
     "multiply": ("multiply", 2, 1),
     "maximum": ("max", 2, 1),
 }
-"""Element-wise operator -> body of the nest, operands, operations per element."""
+"""Element-wise operator -> (body of the nest, number of operands, operations per element)."""
 
 
 def _access(tensor: str, dtype: str, shape: tuple[int, ...], dimensions: Sequence[int]) -> Access:
-    """Return the access to the given dimensions of `shape`, with one axis each."""
+    """Return the access to some dimensions of `shape`, with one axis for each."""
     return access_of(tensor, dtype, [(shape[place], (Term(f"d{place}"),), 0) for place in dimensions])
 
 
 def reduction(
     shape: Sequence[int], axes: int | Sequence[int] | None = None, kind: str = "sum", dtype: str = "float32"
 ) -> Workload:
-    """Return the reduction of one tensor over some of its dimensions (dropped from the result).
+    """Return the reduction of a tensor over some of its dimensions, which the result lacks.
 
-    The loops are called d0, d1, ... after the dimensions of the input; the reduced ones come last.
+    The axes are called d0, d1, ... after the dimensions of the input; the reduced ones come last.
 
     Parameters
     ----------
     shape : sequence of int, >= 1
-        Shape of the input, elements.
+        Shape of the input, in elements.
     axes : int, sequence of int or None
-        Dimensions to reduce, negative ones count from the end; all of them (a scalar result) by default.
+        Dimensions to reduce; negative numbers count from the end. By default all (the result is a scalar).
     kind : {"sum", "max", "mean"}
-        What is kept of the reduced elements.
+        Function of the reduced elements.
     dtype : {"float32", "float16", "bfloat16", "int8"}
-        Dtype of the input; the result has the same, int32 for a sum or mean of int8.
+        Dtype of the input; the result has the same dtype, or int32 for a sum or mean of int8.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or a dimension is named twice or does not exist.
+        An argument is out of range, or a dimension is named twice or does not exist.
     """
     extents = checked_shape("reduction", "shape", shape)
     rank = len(extents)
@@ -80,21 +80,21 @@ def reduction(
 
 
 def elementwise(shape: Sequence[int], op: str = "relu", dtype: str = "float32") -> Workload:
-    """Return an operator that computes every element from the elements at the same place.
+    """Return an element-wise operator: each element depends on the elements with the same indices.
 
     Parameters
     ----------
     shape : sequence of int, >= 1
-        Shape of every operand and of the result, elements; the loops are d0, d1, ...
+        Shape of all operands and of the result, in elements; the axes are d0, d1, ...
     op : {"relu", "copy", "add", "multiply", "maximum"}
-        relu and copy read ``data`` and write ``output``; the others read ``A`` and ``B`` and write ``C``.
+        Operator. relu and copy read ``data`` and write ``output``; the others read ``A`` and ``B`` and write ``C``.
     dtype : {"float32", "float16", "bfloat16", "int8"}
-        Dtype of operands and result.
+        Dtype of the operands and the result.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range.
+        An argument is out of range.
     """
     extents = checked_shape("elementwise", "shape", shape)
     body, operands, flop = ELEMENTWISE_OPERATORS[checked_choice("elementwise", "op", op, tuple(ELEMENTWISE_OPERATORS))]

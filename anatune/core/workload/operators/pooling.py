@@ -1,4 +1,4 @@
-"""Pooling (largest or mean value of a window) of one to three dimensions."""
+"""The constructors of pooling (largest or mean value of a window) in one to three dimensions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Padding = int | Sequence[int] | str
 
 
 def _pooling(operator: str, arguments: Mapping[str, object]) -> Workload:
-    """Return the pooling with the constructor's arguments, still unchecked, by name."""
+    """Return the pooling for the unchecked arguments of its constructor."""
     batch, channels = (checked_extent(operator, name, arguments[name]) for name in ("n", "c"))
     shape = checked_windows(operator, arguments)
     for window in shape.windows:
@@ -70,25 +70,25 @@ def pool2d(
     Parameters
     ----------
     n, c, h, w : int, >= 1
-        Images, channels, input height and width, elements.
+        Number of images and channels, input height and width.
     r, s : int, >= 1
-        Window height and width, elements.
+        Window height and width, in elements.
     kind : {"max", "average"}
-        Largest value (padding never wins) or mean of the window (padding counts as zeros, the divisor
-        is ``r * s``).
+        "max": the largest value; padding never wins. "average": the mean; padding counts as zeros and the divisor is
+        ``r * s``.
     stride, dilation : int or (y, x), >= 1
-        Steps between windows, and between the elements of one window.
+        Steps between windows, and between the elements of a window, in elements.
     padding : int, (y, x), (top, left, bottom, right), "SAME" or "VALID"
-        Positions around the input; every window must hold at least one element of the input's own.
+        Positions around the input; every window must contain at least one element of the input.
     layout : {"NCHW", "NHWC"}
-        Order of data and output.
+        Order of the dimensions of data and output.
     dtype : {"float32", "float16", "bfloat16", "int8"}
-        Dtype of data; the output has the same, int32 for the average of int8.
+        Dtype of the data; the output has the same dtype, or int32 for the average of int8.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
     is_largest = checked_choice("pool2d", "kind", kind, ("max", "average")) == "max"
     constructor = max_pool2d if is_largest else avg_pool2d
@@ -113,7 +113,7 @@ def max_pool2d(
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
     return _pooling("max_pool2d", locals())
 
@@ -136,7 +136,7 @@ def avg_pool2d(
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
     return _pooling("avg_pool2d", locals())
 
@@ -152,12 +152,12 @@ def max_pool1d(
     layout: str = "NCW",
     dtype: str = "float32",
 ) -> Workload:
-    """Return the largest value of each window of a row (axes n, c, x, rx); otherwise as `pool2d`.
+    """Return the largest value of each window in one dimension (axes n, c, x, rx); otherwise as `pool2d`.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
     return _pooling("max_pool1d", locals())
 
@@ -173,12 +173,12 @@ def avg_pool1d(
     layout: str = "NCW",
     dtype: str = "float32",
 ) -> Workload:
-    """Return the mean of each window of a row (axes n, c, x, rx); otherwise as `pool2d`.
+    """Return the mean of each window in one dimension (axes n, c, x, rx); otherwise as `pool2d`.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
     return _pooling("avg_pool1d", locals())
 
@@ -198,12 +198,12 @@ def max_pool3d(
     layout: str = "NCDHW",
     dtype: str = "float32",
 ) -> Workload:
-    """Return the largest value of each box (axes n, c, z, y, x, rz, ry, rx); otherwise as `pool2d`.
+    """Return the largest value of each window in three dimensions (axes n, c, z, y, x, rz, ry, rx); else as `pool2d`.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
     return _pooling("max_pool3d", locals())
 
@@ -223,11 +223,11 @@ def avg_pool3d(
     layout: str = "NCDHW",
     dtype: str = "float32",
 ) -> Workload:
-    """Return the mean of each box (axes n, c, z, y, x, rz, ry, rx); otherwise as `pool2d`.
+    """Return the mean of each window in three dimensions (axes n, c, z, y, x, rz, ry, rx); else as `pool2d`.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
     return _pooling("avg_pool3d", locals())
