@@ -14,7 +14,7 @@ from anatune.arguments import checked_flag, checked_function, checked_integer, c
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload.nest import Workload
-from anatune.core.workload.ranges import RangedWorkload, asked_range
+from anatune.core.workload.ranges import RangedWorkload, check_range_arguments
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model import joint
@@ -282,7 +282,7 @@ def plan_range(
 
     checked_function("plan_range: progress", progress)
     time_limit_s = checked_seconds("plan_range: time_limit_s", time_limit_s)
-    ranged_workload = asked_range(workload, axis, extents)
+    ranged_workload = check_range_arguments(workload, axis, extents)
     goal = checked_goal(ranged_workload, kernels, loss, weights)
     device = _find_device(ranged_workload.largest, hw, threads)
     families, applicable = families_of(ranged_workload, device, template)

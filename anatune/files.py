@@ -252,7 +252,7 @@ def check_folder(
 
 
 @contextlib.contextmanager
-def replaced_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a new folder that replaces another one at the end of the block; an exception in the block removes it.
 
     Raises

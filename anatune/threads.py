@@ -56,7 +56,7 @@ def in_turn(method: Callable[_P, _R]) -> Callable[_P, _R]:
     return run
 
 
-def once(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
+def compute_once(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
     """Wrap a function so that one thread computes the result of an argument while other threads wait for it."""
     cached, lock = functools.cache(function), new_lock()
 

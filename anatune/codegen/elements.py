@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from anatune.codegen.bodies import change_bodies
-from anatune.threads import once
+from anatune.threads import compute_once
 from anatune.untyped import ir, tirx, tvm
 
 __all__ = ["guard_elements", "unguard_elements"]
@@ -24,7 +24,7 @@ _FLOATS = ("Sub", "EQ", "NE", "LT", "LE", "GT", "GE")
 _SUMS = ("Add", "Sub", "Mul")
 
 
-@once
+@compute_once
 def _operators(tvm: ModuleType) -> dict[str, type[ir.Expr]]:
     """Make operators known to TVM, and return the kind of expression that each stands for, by its name."""
     from tvm.ir.op import register_op_attr

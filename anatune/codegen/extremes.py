@@ -21,7 +21,7 @@ from anatune.codegen.elements import guard_elements, unguard_elements
 from anatune.codegen.formulas import with_device_functions, with_formulas
 from anatune.codegen.indices import guard_indices, unguard_indices
 from anatune.codegen.remainders import with_safe_remainders
-from anatune.threads import once
+from anatune.threads import compute_once
 from anatune.untyped import ir, tirx, tvm
 
 __all__ = ["PIPELINE", "keeping_nan", "register_pipeline"]
@@ -36,7 +36,7 @@ def keeping_nan(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     return change_bodies(tvm, module, lambda body: _Extremes(tvm, body).body)
 
 
-@once
+@compute_once
 def register_pipeline(tvm: ModuleType) -> str:
     """Make TVM's passes with anatune's (indices, formulas, NaN, safe divisions) known to TVM; return their name."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline

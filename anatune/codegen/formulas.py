@@ -14,7 +14,7 @@ from anatune.codegen.bodies import change_bodies
 from anatune.emit.elementary import FORMULAS, FUNCTIONS
 from anatune.emit.kernels import Function
 from anatune.emit.llvm import LlvmCode
-from anatune.threads import once
+from anatune.threads import compute_once
 from anatune.untyped import ir, tirx, tvm
 
 __all__ = ["ELEMENTARY", "elementary", "with_device_functions", "with_formulas"]
@@ -36,7 +36,7 @@ _WRAPPING = {"guarded_Add": "add", "guarded_Mul": "mul", "guarded_Sub": "sub"}
 _WHOLE = {"int32": "i32", "int64": "i64", "uint32": "i32", "uint64": "i64"}
 
 
-@once
+@compute_once
 def _register(tvm: ModuleType) -> None:
     """Make `_ADDED` operators of TVM's, and all functions ones that vectors may be of."""
     from tvm.ir.op import register_op_attr

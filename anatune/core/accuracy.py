@@ -103,6 +103,6 @@ def rounding_error(workload: Workload, growth: float = 1.0, *, half_additions: i
         the element's own spread, for any number of parts.
     """
     additions = sum(_STEP_ROUNDINGS.get(step, 1) for step in workload.epilogue)
-    summed = _SUM_FACTOR * EPS[ACCUMULATOR_DTYPE[workload.dtype]] * growth * math.sqrt(workload.num_reduced)
-    summed += _SUM_FACTOR * EPS["float16"] * math.sqrt(half_additions)
-    return summed + EPS[workload.write.dtype] * (1 + additions)
+    error = _SUM_FACTOR * EPS[ACCUMULATOR_DTYPE[workload.dtype]] * growth * math.sqrt(workload.num_reduced)
+    error += _SUM_FACTOR * EPS["float16"] * math.sqrt(half_additions)
+    return error + EPS[workload.write.dtype] * (1 + additions)

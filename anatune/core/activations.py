@@ -13,8 +13,8 @@ _Floats = NDArray[np.float64]
 def _normal(x: _Floats) -> _Floats:
     from scipy.special import ndtr  # here: what only counts and plans needs no scipy
 
-    found: _Floats = ndtr(x)
-    return found
+    probabilities: _Floats = ndtr(x)
+    return probabilities
 
 
 def _logistic(x: _Floats) -> _Floats:

@@ -40,6 +40,6 @@ class CompilerFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def numbers(self) -> dict[str, int]:
         """Return all numbers by name; instructions keep their own names."""
-        found: dict[str, int] = msgspec.structs.asdict(self)
-        del found["instructions"]
-        return {**found, **self.instructions}
+        counts: dict[str, int] = msgspec.structs.asdict(self)
+        del counts["instructions"]
+        return {**counts, **self.instructions}

@@ -141,15 +141,15 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         if not isinstance(text, str | bytes):
             raise SpaceError(f"schedule JSON: got {shown(text)}, expected the text of Schedule.to_json()")
         try:
-            while (inner := _inner(text)) is not None:
+            while (inner := _find_best(text)) is not None:
                 text = inner
-            read = from_json(text, _Printed)
+            parsed = from_json(text, _ListedSchedule)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise SpaceError(
                 f"schedule JSON: {error!s:.300}; expected the text of Schedule.to_json(), or the output of a command "
                 "with --json"
             ) from None
-        return cls(*(getattr(read, name) for name in cls.__struct_fields__)).check()
+        return cls(*(getattr(parsed, name) for name in cls.__struct_fields__)).check()
 
     def apply(self) -> Any:
         """Return the schedule as a ``tvm.s_tir.Schedule``, ready for ``tvm.compile``.
@@ -185,21 +185,21 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     def describe(self) -> str:
         """Return one line: the tiles of each axis (outer to inner), unroll, fetch widths and options."""
         words = [f"{axis}={'x'.join(map(str, factors))}" for axis, factors in self.tiles.items()]
-        told = self.told_options
-        words += [f"{name}={told.pop(name)}" for name in ("unroll",) if name in told]
+        options = self.told_options
+        words += [f"{name}={options.pop(name)}" for name in ("unroll",) if name in options]
         words += [f"{tensor}:v{width}" for tensor, width in self.vector.items()]
-        words += [f"{name}={value}" for name, value in told.items()]
+        words += [f"{name}={value}" for name, value in options.items()]
         return " ".join(words)
 
     @property
     def told_options(self) -> dict[str, OptionValue]:
         """``unroll`` and the options, without those that have no effect in the schedule's template."""
-        silent = getattr(known_templates().get(self.template), "silent", {})
+        ineffective = getattr(known_templates().get(self.template), "silent", {})
         values = {"unroll": self.unroll, **self.options}
-        return {name: value for name, value in values.items() if silent.get(name) != value}
+        return {name: value for name, value in values.items() if ineffective.get(name) != value}
 
 
-class _Printed(Schedule, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
+class _ListedSchedule(Schedule, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
     """A schedule as plans and subsets write it to JSON."""
 
     prediction: Any = None
@@ -207,7 +207,7 @@ class _Printed(Schedule, frozen=True, forbid_unknown_fields=True, dict=True, omi
     error_bound: float | None = None
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _ScheduleAnswer(msgspec.Struct, frozen=True):
     """The fields of a plan, subset, trial or session that contain schedules."""
 
     schedules: tuple[msgspec.Raw, ...] | None = None
@@ -215,7 +215,7 @@ class _Answer(msgspec.Struct, frozen=True):
     schedule: msgspec.Raw = msgspec.Raw()
 
 
-def _inner(text: str | bytes | msgspec.Raw) -> msgspec.Raw | None:
+def _find_best(text: str | bytes | msgspec.Raw) -> msgspec.Raw | None:
     """Return the JSON of the best schedule inside an answer; None if the JSON may be a schedule itself.
 
     Raises
@@ -225,17 +225,17 @@ def _inner(text: str | bytes | msgspec.Raw) -> msgspec.Raw | None:
     SpaceError
         The answer contains no schedule.
     """
-    found = from_json(text, tuple[msgspec.Raw, ...] | _Answer)
-    if isinstance(found, _Answer) and found.schedules is None:
-        held = [raw for raw in (found.best_schedule, found.schedule) if bytes(raw)]
-        if not held:
+    answer = from_json(text, tuple[msgspec.Raw, ...] | _ScheduleAnswer)
+    if isinstance(answer, _ScheduleAnswer) and answer.schedules is None:
+        schedules = [raw for raw in (answer.best_schedule, answer.schedule) if bytes(raw)]
+        if not schedules:
             return None
-        listed = [raw for raw in held if bytes(raw) != b"null"]
+        candidates = [raw for raw in schedules if bytes(raw) != b"null"]
     else:
-        listed = list((found.schedules or ()) if isinstance(found, _Answer) else found)
-    if not listed:
+        candidates = list((answer.schedules or ()) if isinstance(answer, _ScheduleAnswer) else answer)
+    if not candidates:
         raise SpaceError("schedule JSON: no schedule is listed, because none was legal or none ran; expected one")
-    return listed[0]
+    return candidates[0]
 
 
 def checked_schedule(what: str, value: object) -> Schedule:

@@ -30,8 +30,8 @@ def duration(seconds: float) -> str:
     if seconds == 0:
         return "0 s"
     scale, unit = duration_unit(seconds)
-    told = digits(seconds / scale) if abs(seconds) >= 0.99995 * scale else f"{seconds / scale:.3g}"
-    return f"{told} {unit}"
+    number = digits(seconds / scale) if abs(seconds) >= 0.99995 * scale else f"{seconds / scale:.3g}"
+    return f"{number} {unit}"
 
 
 def duration_unit(seconds: float) -> tuple[float, str]:
@@ -42,8 +42,8 @@ def duration_unit(seconds: float) -> tuple[float, str]:
     >>> duration_unit(0.00018818), duration_unit(0.0)
     ((1e-06, 'us'), (1.0, 's'))
     """
-    known = (unit for unit in _SECONDS if abs(seconds) >= 0.99995 * unit[0])
-    return next(known, _SECONDS[-1] if seconds else _SECONDS[0])
+    units = (unit for unit in _SECONDS if abs(seconds) >= 0.99995 * unit[0])
+    return next(units, _SECONDS[-1] if seconds else _SECONDS[0])
 
 
 def html_table(caption: str, heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -38,13 +38,13 @@ class Size(int):
     @classmethod
     def symbol(cls, name: str, value: int) -> Size:
         """Return a symbol that is planned with `value`."""
-        return cls._of((((name,), 1),), value)
+        return cls._make((((name,), 1),), value)
 
     @classmethod
-    def _of(cls, polynomial: _Polynomial, value: int) -> Size:
-        made = cls(value)
-        made.polynomial = polynomial
-        return made
+    def _make(cls, polynomial: _Polynomial, value: int) -> Size:
+        size = cls(value)
+        size.polynomial = polynomial
+        return size
 
     def at(self, lookup: Mapping[str, Arithmetic]) -> Arithmetic:
         """Evaluate the size with the values of symbols in `lookup`: numbers, or objects with arithmetic operators."""
@@ -73,7 +73,7 @@ class Size(int):
         return True  # a size is never known to be 0
 
     def __add__(self, other: int) -> int:
-        return _made((*self.polynomial, *_polynomial(other)), int(self) + int(other))
+        return _sum_terms((*self.polynomial, *_polynomial(other)), int(self) + int(other))
 
     def __mul__(self, other: int) -> int:
         if not isinstance(other, int):
@@ -83,7 +83,7 @@ class Size(int):
             for atoms, factor in self.polynomial
             for others, times in _polynomial(other)
         ]
-        return _made(products, int(self) * int(other))
+        return _sum_terms(products, int(self) * int(other))
 
     def __sub__(self, other: int) -> int:
         return self + other * -1
@@ -99,11 +99,11 @@ class Size(int):
             return self._quotient(other)
         value, polynomial = int(self) // other, self.polynomial
         if all(factor % other == 0 for _, factor in polynomial):
-            return _made(((atoms, factor // other) for atoms, factor in polynomial), value)
+            return _sum_terms(((atoms, factor // other) for atoms, factor in polynomial), value)
         (atoms, factor), *more = polynomial
         if not more and factor == len(atoms) == 1 and isinstance(only := atoms[0], _Floor):  # nested floors
-            return Size._of((((_Floor(only.polynomial, only.divisor * other),), 1),), value)
-        return Size._of((((_Floor(polynomial, other),), 1),), value)
+            return Size._make((((_Floor(only.polynomial, only.divisor * other),), 1),), value)
+        return Size._make((((_Floor(polynomial, other),), 1),), value)
 
     def _quotient(self, other: Size) -> int:
         """Return the exact quotient of two sizes.
@@ -115,14 +115,14 @@ class Size(int):
         """
         (atoms, factor), *more = other.polynomial
         terms = []
-        for own, times in self.polynomial:
-            left = list(own)
-            if more or times % factor or any(own.count(atom) < atoms.count(atom) for atom in atoms):
+        for dividend, times in self.polynomial:
+            remaining = list(dividend)
+            if more or times % factor or any(dividend.count(atom) < atoms.count(atom) for atom in atoms):
                 raise TypeError(f"{self} // {other}: a size can be divided only by its own factors and by numbers")
             for atom in atoms:
-                left.remove(atom)
-            terms.append((tuple(left), times // factor))
-        return _made(terms, int(self) // int(other))
+                remaining.remove(atom)
+            terms.append((tuple(remaining), times // factor))
+        return _sum_terms(terms, int(self) // int(other))
 
     def __mod__(self, other: int) -> int:
         return self - self // other * other
@@ -151,19 +151,19 @@ def _polynomial(value: int) -> _Polynomial:
     return value.polynomial if isinstance(value, Size) else (((), int(value)),)
 
 
-def _made(terms: Iterable[tuple[tuple[_Atom, ...], int]], value: int) -> int:
+def _sum_terms(terms: Iterable[tuple[tuple[_Atom, ...], int]], value: int) -> int:
     """Return a sum of terms: a number if no term has an atom."""
-    found: dict[tuple[_Atom, ...], int] = {}
+    factors: dict[tuple[_Atom, ...], int] = {}
     for atoms, factor in terms:
-        found[atoms] = found.get(atoms, 0) + factor
-    kept = tuple(sorted(((atoms, factor) for atoms, factor in found.items() if factor), key=str))
-    return Size._of(kept, value) if any(atoms for atoms, _ in kept) else value
+        factors[atoms] = factors.get(atoms, 0) + factor
+    kept = tuple(sorted(((atoms, factor) for atoms, factor in factors.items() if factor), key=str))
+    return Size._make(kept, value) if any(atoms for atoms, _ in kept) else value
 
 
-def _folded(polynomial: _Polynomial, of: Callable[[_Atom], Arithmetic]) -> Arithmetic:
+def _evaluate(polynomial: _Polynomial, value_of: Callable[[_Atom], Arithmetic]) -> Arithmetic:
     terms = []
     for atoms, factor in polynomial:
-        words = [of(atom) for atom in atoms]
+        words = [value_of(atom) for atom in atoms]
         product = words[0] if words else factor
         for word in words[1:]:
             product = product * word
@@ -175,7 +175,7 @@ def _folded(polynomial: _Polynomial, of: Callable[[_Atom], Arithmetic]) -> Arith
 
 
 def _value(polynomial: _Polynomial, lookup: Mapping[str, Arithmetic]) -> Arithmetic:
-    return _folded(
+    return _evaluate(
         polynomial, lambda atom: lookup[atom] if isinstance(atom, str) else _value(atom[0], lookup) // atom[1]
     )
 

@@ -85,8 +85,8 @@ def instruction_of(hardware: CpuSpec, broadcast: str, vectors: str, *, extension
     extension : {"", "fp16", "amx"}
         "fp16": an instruction of `HALF_SUMS`; "amx": one of `TILES`; "": one that a schedule need not name.
     """
-    known = (found for found in _GROUPS.get((broadcast, vectors), ()) if _EXTENSION.get(found[0], "") == extension)
-    return next((found for found in known if _has(hardware, found[0])), None)
+    candidates = (found for found in _GROUPS.get((broadcast, vectors), ()) if _EXTENSION.get(found[0], "") == extension)
+    return next((found for found in candidates if _has(hardware, found[0])), None)
 
 
 def _has(hardware: CpuSpec, instruction: str) -> bool:

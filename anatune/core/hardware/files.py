@@ -20,17 +20,17 @@ from typing import Any, cast
 import msgspec
 
 from anatune.core.hardware.groups import Group
-from anatune.core.hardware.reading import Finding, read_spec
+from anatune.core.hardware.reading import SpecFinding, read_spec
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import SpecError, UnknownNameError
 from anatune.resources import data_folder, user_config_folder
 
 __all__ = [
-    "Finding", "check_spec_file", "hardware", "list_hardware", "load_spec_file", "spec_to_toml", "user_spec_folder",
+    "SpecFinding", "check_spec_file", "hardware", "list_hardware", "load_spec_file", "spec_to_toml", "user_spec_folder",
 ]  # fmt: skip
 
 _MAKER = re.compile(r"(?<![a-z])(nvidia|amd|intel)(?![a-z])")
-_EVERYBODYS = re.compile(rf"{_MAKER.pattern}|\b(?:tesla|cpu|processor|\d+-core)\b|@.*|\((?:r|tm)\)|[()]")
+_COMMON_WORDS = re.compile(rf"{_MAKER.pattern}|\b(?:tesla|cpu|processor|\d+-core)\b|@.*|\((?:r|tm)\)|[()]")
 """Words beside the product in names such as "AMD EPYC 7763 64-Core Processor", "Intel(R) Core(TM) .. @ 3.40GHz"."""
 
 # ---- finding a spec ----------------------------------------------------------------------------------------
@@ -108,8 +108,8 @@ def hardware(name_or_path: str | Path, *, user_folder: Path | None = None) -> Ha
     for spec in specs.values():
         if product in _products(spec) and makers <= {spec.vendor}:
             return spec
-    known = [name for spec in specs.values() for name in (spec.name, *spec.aliases)]
-    raise UnknownNameError(_unknown_text(text, known, unreadable))
+    names = [name for spec in specs.values() for name in (spec.name, *spec.aliases)]
+    raise UnknownNameError(_unknown_text(text, names, unreadable))
 
 
 def list_hardware(*, user_folder: Path | None = None) -> list[HardwareSpec]:
@@ -125,11 +125,11 @@ def list_hardware(*, user_folder: Path | None = None) -> list[HardwareSpec]:
     SpecError
         A file cannot be used; the message names it.
     """
-    found: dict[str, HardwareSpec] = {}
+    specs: dict[str, HardwareSpec] = {}
     for path in _spec_files(_folders(user_folder)):
         spec = load_spec_file(path)
-        found.setdefault(spec.name, spec)
-    return [found[name] for name in sorted(found)]
+        specs.setdefault(spec.name, spec)
+    return [specs[name] for name in sorted(specs)]
 
 
 def load_spec_file(path: str | Path) -> HardwareSpec:
@@ -154,8 +154,8 @@ def _load(path: Path, mtime_ns: int, size: int) -> HardwareSpec:
     spec, findings = read_spec(path)
     if spec is None:
         first = next(finding for finding in findings if finding.level == "error")
-        rest = sum(finding.level == "error" for finding in findings) - 1
-        more = f" (and {rest} more: `anatune hw check {path}`)" if rest else ""
+        num_others = sum(finding.level == "error" for finding in findings) - 1
+        more = f" (and {num_others} more: `anatune hw check {path}`)" if num_others else ""
         raise SpecError(f"{path}: {first.key + ': ' if first.key else ''}{first.text}{more}")
     return spec
 
@@ -166,7 +166,7 @@ def _normal(name: str) -> str:
 
 def _product(name: str) -> str:
     """Return a device's name without its maker and words that all devices have."""
-    return _normal(_EVERYBODYS.sub(" ", name.lower().replace("_", " ")))
+    return _normal(_COMMON_WORDS.sub(" ", name.lower().replace("_", " ")))
 
 
 def _products(spec: HardwareSpec) -> set[str]:
@@ -204,8 +204,8 @@ def _how_to_add() -> str:
     )
 
 
-def _unknown_text(name: str, known: list[str], unreadable: list[str]) -> str:
-    by_product = {_product(word): word for word in reversed(known)}
+def _unknown_text(name: str, names: list[str], unreadable: list[str]) -> str:
+    by_product = {_product(word): word for word in reversed(names)}
     close = [by_product[word] for word in difflib.get_close_matches(_product(name), by_product, n=5, cutoff=0.55)]
     near = f"close names: {', '.join(close)}" if close else "no name is close"
     text = f"unknown hardware {name!r}: {near}; `anatune hw list` shows all; {_how_to_add()}"
@@ -215,7 +215,7 @@ def _unknown_text(name: str, known: list[str], unreadable: list[str]) -> str:
 # ---- reading and checking ----------------------------------------------------------------------------------
 
 
-def check_spec_file(path: str | Path) -> list[Finding]:
+def check_spec_file(path: str | Path) -> list[SpecFinding]:
     """Check a spec file and return all findings, errors first; never raise for a bad file.
 
     Returns
@@ -230,19 +230,19 @@ def check_spec_file(path: str | Path) -> list[Finding]:
         return findings
     if _normal(spec.name) not in _file_names(path):
         text = f"is {spec.name!r}, but the file is {path.name}; anatune finds it by the file's name first"
-        findings.append(Finding("warning", "name", text))
+        findings.append(SpecFinding("warning", "name", text))
     for shipped in map(load_spec_file, _spec_files([data_folder("hwspecs")])):
         if shipped.name != spec.name and (both := {shipped.name, *shipped.aliases} & {spec.name, *spec.aliases}):
             text = f"{', '.join(sorted(both))} is also a name of the shipped spec {shipped.name}; choose another name"
-            findings.append(Finding("warning", "aliases", text))
+            findings.append(SpecFinding("warning", "aliases", text))
     doubts = _gpu_doubts(spec) if spec.kind == "gpu" else _cpu_doubts(spec)
-    findings += [Finding("warning", key, text) for key, text in doubts]
+    findings += [SpecFinding("warning", key, text) for key, text in doubts]
     peak = f"{spec.compute.fp32_peak_flop_per_s / 1e9:.1f} GFLOP/s in float32, agrees with the product of its parts"
-    findings.append(Finding("note", "compute.fp32_peak_flop_per_s", peak))
+    findings.append(SpecFinding("note", "compute.fp32_peak_flop_per_s", peak))
     for key in spec.__struct_fields__:
         group = getattr(spec, key)
         if isinstance(group, Group) and group.unverified:
-            findings.append(Finding("note", key, f"unverified: {', '.join(group.unverified)}"))
+            findings.append(SpecFinding("note", key, f"unverified: {', '.join(group.unverified)}"))
     return findings
 
 

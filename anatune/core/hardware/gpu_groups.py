@@ -88,7 +88,7 @@ class Dram(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Size of the device's memory; left out: unknown."""
 
 
-class Launch(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GpuLaunch(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Cost of starting a kernel."""
 
     overhead_s: float

@@ -15,7 +15,7 @@ from anatune.decoding import converted
 from anatune.errors import SpecError
 
 
-class _Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _PlausibleRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The plausible values of a key; `scales` lists wrong units that people write, as (name, factor)."""
 
     low: float
@@ -25,9 +25,9 @@ class _Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @functools.cache
-def _ranges() -> dict[str, _Range]:
+def _ranges() -> dict[str, _PlausibleRange]:
     """Return the plausible values in ``groups.toml``, by key."""
-    return converted(msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes()), dict[str, _Range])
+    return converted(msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes()), dict[str, _PlausibleRange])
 
 
 def value_problem(group: str, key: str, value: object) -> str | None:

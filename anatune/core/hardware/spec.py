@@ -26,9 +26,9 @@ from anatune.core.hardware.gpu_groups import (
     Compiler,
     Dram,
     GpuCompute,
+    GpuLaunch,
     L1Cache,
     L2Cache,
-    Launch,
     Registers,
     SharedMemory,
     TensorCores,
@@ -91,7 +91,7 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     l1: L1Cache
     l2: L2Cache
     dram: Dram
-    launch: Launch
+    launch: GpuLaunch
     compiler: Compiler
     tensor_cores: TensorCores | None = None
     """Matrix units; None: the device has none, or their rates are unknown."""
@@ -275,20 +275,22 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Vectors hold elements of the accumulator's dtype, four bytes each, so that the float32 peak holds for all
         dtypes; instructions that sum products of neighbouring elements are faster by their rate.
         """
-        rates = [found.rate for name in DOT_INSTRUCTIONS.get(dtype, ()) if (found := self.dot_instruction(name))]
+        rates = [
+            instruction.rate for name in DOT_INSTRUCTIONS.get(dtype, ()) if (instruction := self.dot_instruction(name))
+        ]
         peak = self.compute.fp32_peak_flop_per_s * max(rates, default=1.0)
         return peak * 4 / DTYPE_BYTES[ACCUMULATOR_DTYPE.get(dtype, dtype)]
 
     def dot_instruction(self, name: str) -> DotInstruction | None:
         """Return an instruction of `DOT_INSTRUCTIONS`; None if the CPU does not have it, and for other names."""
-        found = getattr(self, name, None)
-        return found if isinstance(found, DotInstruction) else None
+        instruction = getattr(self, name, None)
+        return instruction if isinstance(instruction, DotInstruction) else None
 
     @property
     def caches(self) -> dict[str, CacheLevel]:
         """The caches of the CPU by name: "l1", "l2" and perhaps "l3"."""
-        known = {"l1": self.l1, "l2": self.l2, "l3": self.l3}
-        return {name: cache for name, cache in known.items() if cache is not None}
+        levels = {"l1": self.l1, "l2": self.l2, "l3": self.l3}
+        return {name: cache for name, cache in levels.items() if cache is not None}
 
     @property
     def boundaries(self) -> dict[str, Boundary]:
@@ -301,16 +303,16 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def refills(self, *, l2_is_flushed: bool = False) -> list[Refill]:
         """Return where operands come from in each run; what a cache holds from the previous run is not read again."""
-        cores, kept, levels = self.compute.num_cores, 0.0, self.caches
+        cores, kept_bytes, levels = self.compute.num_cores, 0.0, self.caches
         rates = {
             name: cores * cache.bandwidth_bytes_per_cycle * self.compute.clock_hz for name, cache in levels.items()
         }
         rates["dram"] = min(cores * self.dram.core_bandwidth_bytes_per_s, self.dram.bandwidth_bytes_per_s)
-        found = []
+        refills = []
         for cache, level in zip(levels.values(), [*levels, "dram"][1:], strict=True):
-            kept += cache.size_bytes * -(-cores // cache.shared_by_cores)
-            found.append(Refill(level, kept, rates[level]))
-        return found
+            kept_bytes += cache.size_bytes * -(-cores // cache.shared_by_cores)
+            refills.append(Refill(level, kept_bytes, rates[level]))
+        return refills
 
     def reachable_share(self, *, tensor_cores: bool = False) -> float:
         """Return the share of the theoretical peak that compiled code reaches."""

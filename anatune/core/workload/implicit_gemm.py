@@ -145,20 +145,20 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
             f"{workload.operator}: a reduction axis indexes only one operand, expected both; use another template"
         )
     order = workload.output_axes
-    own = {read.tensor: tuple(a for a in order if read.uses(a)) for read in workload.reads}
-    batch = tuple(axis for axis in order if axis in own[first.tensor] and axis in own[second.tensor])
-    alone = [tuple(axis for axis in own[read.tensor] if axis not in batch) for read in workload.reads]
+    axes_of = {read.tensor: tuple(a for a in order if read.uses(a)) for read in workload.reads}
+    batch = tuple(axis for axis in order if axis in axes_of[first.tensor] and axis in axes_of[second.tensor])
+    own_axes = [tuple(axis for axis in axes_of[read.tensor] if axis not in batch) for read in workload.reads]
     extents = workload.extents
-    sizes = [math.prod(extents[axis] for axis in axes) for axes in alone]
-    if max(sizes) == 1 or not all(alone):
+    sizes = [math.prod(extents[axis] for axis in axes) for axes in own_axes]
+    if max(sizes) == 1 or not all(own_axes):
         raise SpaceError(
             f"{workload.operator}: its operands have no index of their own beside {', '.join(batch) or 'none'}, so it "
             "is no matrix product, which is what tensor cores compute; use another template"
         )
     moving = [axis for axis in order if axis not in batch and extents[axis] > 1]
-    is_first = moving[-1] in own[first.tensor]
+    is_first = moving[-1] in axes_of[first.tensor]
     left, right = (second, first) if is_first else (first, second)
-    m, n = (alone[1], alone[0]) if is_first else (alone[0], alone[1])
+    m, n = (own_axes[1], own_axes[0]) if is_first else (own_axes[0], own_axes[1])
     k = min(reduction_orders(shared, extents), key=lambda k: _fetch_order(workload, (left, m), (right, n), k))
     fused = {
         name: math.prod(extents[axis] for axis in axes)
@@ -236,11 +236,11 @@ def touched_bytes(access: Access, fused: tuple[str, ...], workload: Workload) ->
 
 def guarded_dimensions(access: Access, workload: Workload) -> tuple[bool, ...]:
     """Return for each dimension whether the nest reads positions outside the tensor (padding)."""
-    found = []
+    flags = []
     for terms, offset, size in zip(access.indices, access.offsets, access.shape, strict=True):
         last = offset + sum(term.coefficient * (workload.extents[term.axis] - 1) for term in terms)
-        found.append(offset < 0 or last >= size)
-    return tuple(found)
+        flags.append(offset < 0 or last >= size)
+    return tuple(flags)
 
 
 def _origin(access: Access) -> int:

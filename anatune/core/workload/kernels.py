@@ -34,7 +34,7 @@ _STORED = (*_SMALL, "int8", "uint8")
 _SCALE = ("float32", *_STORED, "int32")
 
 
-class Kernel(NamedTuple):
+class KernelBody(NamedTuple):
     """A body of several statements.
 
     Attributes
@@ -116,16 +116,16 @@ def _all_bytes(reads: Sequence[Access], extents: Mapping[str, int], attributes: 
     return sum(read.num_bytes for read in reads)
 
 
-KERNELS: dict[str, Kernel] = {
-    "softmax": Kernel(False, (_FLOATS,), 1, _FLOATS),
-    "layer_norm": Kernel(False, (_FLOATS,) * 3, 3, _FLOATS),
-    "rms_norm": Kernel(False, (_FLOATS,) * 2, 2, _FLOATS),
-    "add_rms_norm": Kernel(False, (_FLOATS,) * 3, 3, _FLOATS, further=_sum),
-    "silu_multiply": Kernel(True, (_FLOATS,), 1, _FLOATS, iterations=_results),
-    "rotary": Kernel(True, (_FLOATS,) * 3, 3, _FLOATS, iterations=_results),
-    "quantise_tensor": Kernel(False, (_FLOATS, ("float32",)), 2, tuple(LARGEST)),
-    "quantise_rows": Kernel(False, (_FLOATS,), 1, tuple(LARGEST), further=_scales),
-    "attention": Kernel(
+KERNELS: dict[str, KernelBody] = {
+    "softmax": KernelBody(False, (_FLOATS,), 1, _FLOATS),
+    "layer_norm": KernelBody(False, (_FLOATS,) * 3, 3, _FLOATS),
+    "rms_norm": KernelBody(False, (_FLOATS,) * 2, 2, _FLOATS),
+    "add_rms_norm": KernelBody(False, (_FLOATS,) * 3, 3, _FLOATS, further=_sum),
+    "silu_multiply": KernelBody(True, (_FLOATS,), 1, _FLOATS, iterations=_results),
+    "rotary": KernelBody(True, (_FLOATS,) * 3, 3, _FLOATS, iterations=_results),
+    "quantise_tensor": KernelBody(False, (_FLOATS, ("float32",)), 2, tuple(LARGEST)),
+    "quantise_rows": KernelBody(False, (_FLOATS,), 1, tuple(LARGEST), further=_scales),
+    "attention": KernelBody(
         True,
         (_SMALL, _SMALL, _SMALL, ("int32",), ("int32",)),
         3,
@@ -134,7 +134,7 @@ KERNELS: dict[str, Kernel] = {
         attention_read_bytes,
         multiplies=True,
     ),
-    "scaled_matmul": Kernel(
+    "scaled_matmul": KernelBody(
         True,
         (("float32", *_STORED), _STORED, *(_SCALE,) * 3),
         3,
@@ -143,7 +143,7 @@ KERNELS: dict[str, Kernel] = {
         multiplies=True,
         exact=True,
     ),
-    "grouped_matmul": Kernel(
+    "grouped_matmul": KernelBody(
         True, (_STORED, _STORED, *(_SCALE,) * 5), 4, _HALVES, read_bytes=_experts_bytes, multiplies=True, exact=True
     ),
 }

@@ -139,7 +139,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @property
     def is_quantised(self) -> bool:
-        """Whether integers with scales or zero points are computed: uint8 x int8, zero points, or scaling steps."""
+        """True if integers with scales or zero points are computed: uint8 x int8, zero points, or scaling steps."""
         return (
             "uint8" in self.dtypes
             or any(access.zero_point for access in self.tensors)
@@ -148,12 +148,12 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @property
     def is_kernel(self) -> bool:
-        """Whether the body is one of `kernels.KERNELS`; only templates that know the body have code for it."""
+        """True if the body is one of `kernels.KERNELS`; only templates that know the body have code for it."""
         return self.body in KERNELS
 
     @property
     def needs_matrix_units(self) -> bool:
-        """Whether only matrix units have code for its number formats; see `number_formats.needs_matrix_units`."""
+        """True if only matrix units have code for its number formats; see `number_formats.needs_matrix_units`."""
         return needs_matrix_units([read.dtype for read in self.reads], self.write.dtype)
 
     @property
@@ -174,7 +174,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @property
     def multiplies(self) -> bool:
-        """Whether matrix units, if the device has them, multiply its operands."""
+        """True if matrix units, if the device has them, multiply its operands."""
         kernel = KERNELS.get(self.body)
         return kernel is None or kernel.multiplies
 

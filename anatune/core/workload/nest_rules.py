@@ -18,7 +18,7 @@ from anatune.core.workload.number_formats import (
     STEP_OPERANDS,
     accumulated_dtype,
     result_dtypes,
-    stage_dtypes,
+    step_dtypes,
 )
 from anatune.errors import WorkloadError
 
@@ -98,15 +98,17 @@ def check_nest(
 
 def _check_kinds(operator: str, axes: object, reads: object, write: object, *more: object) -> None:
     steps, epilogue_reads = more
-    for what, items, kind in (
+    for what, items, expected_type in (
         ("axes", axes, Axis),
         ("reads", reads, Access),
         ("write", (write,), Access),
         ("epilogue", steps, str),
         ("epilogue_reads", epilogue_reads, Access),
     ):
-        if not isinstance(items, tuple) or not all(isinstance(item, kind) for item in items):
-            raise WorkloadError(f"{operator}: {what} is {shown(items)}, expected {kind.__name__} objects in a tuple")
+        if not isinstance(items, tuple) or not all(isinstance(item, expected_type) for item in items):
+            raise WorkloadError(
+                f"{operator}: {what} is {shown(items)}, expected {expected_type.__name__} objects in a tuple"
+            )
         if len(items) > _MOST:
             raise WorkloadError(f"{operator}: {len(items)} {what}, expected at most {_MOST}")
 
@@ -137,8 +139,11 @@ def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: s
             f"{', '.join(PLAIN_DTYPES)}; two operands that are multiplied and summed may also be such a pair as uint8 "
             "and int8, bfloat16 and int8, or 8-bit floats"
         )
-    plain = [*reads[1 if is_product and dtype in BYTE_DTYPES else 0 :], *([] if "requantize" in epilogue else [write])]
-    if any(access.zero_point for access in plain):
+    without_zero_point = [
+        *reads[1 if is_product and dtype in BYTE_DTYPES else 0 :],
+        *([] if "requantize" in epilogue else [write]),
+    ]
+    if any(access.zero_point for access in without_zero_point):
         raise WorkloadError(
             f"{operator}: a zero point is given where none is allowed; expected one only for a product's first "
             "operand, or for the result of requantize; leave it out"
@@ -151,10 +156,11 @@ def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: s
     if body == "multiply":  # an element-wise operator, or an outer product of einsum
         allowed = {dtype, accumulated_dtype(dtype)}
     if write.dtype not in allowed:
-        behind = f" and the steps ({', '.join(epilogue)})" if epilogue else ""
+        with_steps = f" and the steps ({', '.join(epilogue)})" if epilogue else ""
         expected = " or ".join(sorted(allowed)) or "8-bit operands, with requantize as the last step,"
         raise WorkloadError(
-            f"{operator}: result {write.tensor!r} is {write.dtype}, expected {expected} for {body} of {dtype}{behind}"
+            f"{operator}: result {write.tensor!r} is {write.dtype}, expected {expected} for {body} of "
+            f"{dtype}{with_steps}"
         )
 
 
@@ -200,7 +206,7 @@ def _check_epilogue(
     if epilogue and body != "multiply_add" and not is_scaled:
         raise WorkloadError(f"{operator}: {body!r} has an epilogue, expected one only for multiply_add; leave it out")
     operands = [write.dtype] * 2 if is_scaled else [read.dtype for read in reads]
-    dtypes = stage_dtypes(operands, write.dtype, epilogue)
+    dtypes = step_dtypes(operands, write.dtype, epilogue)
     needed = [(step, dtype) for step, dtype in zip(epilogue, dtypes, strict=False) if dtype]
     if len(needed) != len(epilogue_reads):
         raise WorkloadError(
@@ -223,5 +229,5 @@ def _check_epilogue(
 def _runs_along(read: Access, write: Access) -> bool:
     """Return whether an operand has one or two of the result's dimensions, in order."""
     dimensions = list(zip(write.shape, write.indices, strict=True))
-    own = tuple(zip(read.shape, read.indices, strict=True))
-    return any(own in itertools.combinations(dimensions, count) for count in (1, 2))
+    operand = tuple(zip(read.shape, read.indices, strict=True))
+    return any(operand in itertools.combinations(dimensions, count) for count in (1, 2))

@@ -104,7 +104,7 @@ def accumulated_dtype(dtype: str) -> str:
     return "int32" if dtype in BYTE_DTYPES else dtype
 
 
-def dtype_hint(word: object, known: Collection[str] | None = None) -> str:
+def dtype_hint(word: object, allowed: Collection[str] | None = None) -> str:
     """Return "; did you mean float16?" for a word with other names of dtypes, otherwise "".
 
     Parameters
@@ -116,10 +116,10 @@ def dtype_hint(word: object, known: Collection[str] | None = None) -> str:
         return ""
     parts = [[_SPELLINGS.get(name.lower(), name) for name in part.split("x")] for part in word.split(":")]
     meant = ":".join("x".join(part) for part in parts)
-    return "" if meant == word or (known is not None and meant not in known) else f"; did you mean {meant}?"
+    return "" if meant == word or (allowed is not None and meant not in allowed) else f"; did you mean {meant}?"
 
 
-def stage_dtypes(operands: Sequence[str], result: str, epilogue: Sequence[str]) -> tuple[str, ...]:
+def step_dtypes(operands: Sequence[str], result: str, epilogue: Sequence[str]) -> tuple[str, ...]:
     """Return the dtype of the operand of each step ("" for a step without operand), then that of the final value.
 
     Parameters
@@ -128,14 +128,14 @@ def stage_dtypes(operands: Sequence[str], result: str, epilogue: Sequence[str]) 
         Dtypes of the product's operands and of the result.
     """
     dtypes = []
-    stage = "int32" if operands[0] in BYTE_DTYPES else "float32" if "scale" in epilogue else result
+    current = "int32" if operands[0] in BYTE_DTYPES else "float32" if "scale" in epilogue else result
     for step in epilogue:
         if step in FACTOR_STEPS:
             dtypes.append("float32")
-            stage = result if result in _HALVES else "float32"
+            current = result if result in _HALVES else "float32"
         else:
-            dtypes.append(stage if STEP_OPERANDS[step] else "")
-    return (*dtypes, stage)
+            dtypes.append(current if STEP_OPERANDS[step] else "")
+    return (*dtypes, current)
 
 
 def result_dtypes(operands: Sequence[str], epilogue: Sequence[str]) -> tuple[str, ...]:
@@ -165,10 +165,10 @@ def result_dtypes(operands: Sequence[str], epilogue: Sequence[str]) -> tuple[str
     return (left, "float32") if left in _HALVES else (left,)
 
 
-def formats_of(word: str, epilogue: Sequence[str]) -> Formats | str:
+def parse_formats(word: str, epilogue: Sequence[str]) -> Formats | str:
     """Return the formats that a word means together with `epilogue`, or a text that says what was expected instead."""
-    named, colon, result = word.partition(":")
-    left, _, right = named.partition("x")
+    operand_word, colon, result = word.partition(":")
+    left, _, right = operand_word.partition("x")
     operands = (left, right or left)
     if operands not in OPERAND_PAIRS:
         return (
@@ -186,8 +186,8 @@ def formats_of(word: str, epilogue: Sequence[str]) -> Formats | str:
             else "requantize as the last step"
         )
     if colon and result not in allowed:
-        behind = f"{named} and the steps ({', '.join(epilogue)})"
-        return f"a result of {' or '.join(allowed)} behind {behind}{dtype_hint(word)}"
+        context = f"{operand_word} and the steps ({', '.join(epilogue)})"
+        return f"a result of {' or '.join(allowed)} behind {context}{dtype_hint(word)}"
     return Formats(*operands, result if colon else allowed[0])
 
 

@@ -56,5 +56,5 @@ def order_named(word: object, num_dimensions: int) -> Order | None:
         return CHANNELS_FIRST
     if word.upper() in (_LAST_WORDS[num_dimensions], "NHWC"):
         return CHANNELS_LAST
-    found = re.fullmatch(f"(?:{first}|NCHW)([1-9][0-9]{{0,{_DIGITS - 1}}})C", word.upper())
-    return Order(block=int(found[1])) if found else None
+    match = re.fullmatch(f"(?:{first}|NCHW)([1-9][0-9]{{0,{_DIGITS - 1}}})C", word.upper())
+    return Order(block=int(match[1])) if match else None

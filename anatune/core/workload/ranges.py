@@ -71,11 +71,11 @@ class RangedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
 
     def at(self, extent: int) -> Workload:
         """Return the workload at an extent, which need not be listed."""
-        return _resized(self.largest, self.axis, int(extent), self._attribute)
+        return _resize(self.largest, self.axis, int(extent), self._attribute)
 
     @cached_property
     def _attribute(self) -> str:
-        return _attribute_of(self.largest, self.axis)
+        return _find_attribute(self.largest, self.axis)
 
     def spelled(self) -> str:
         """Return the extents as short text: "1..8192", "64..4096:64", or a list of all."""
@@ -127,12 +127,12 @@ def _obstacle(workload: Workload, axis: str) -> str | None:
     return None
 
 
-def _resized(workload: Workload, axis: str, extent: int, attribute: str) -> Workload:
+def _resize(workload: Workload, axis: str, extent: int, attribute: str) -> Workload:
     """Return a workload with another extent of an axis that has its own dimensions."""
     if extent == workload.extents[axis]:
         return workload
 
-    def resized(access: Access) -> Access:
+    def resize_access(access: Access) -> Access:
         shape = tuple(
             extent if any(term.axis == axis for term in terms) else size
             for terms, size in zip(access.indices, access.shape, strict=True)
@@ -142,14 +142,14 @@ def _resized(workload: Workload, axis: str, extent: int, attribute: str) -> Work
     return msgspec.structs.replace(
         workload,
         axes=tuple(msgspec.structs.replace(a, extent=extent) if a.name == axis else a for a in workload.axes),
-        reads=tuple(map(resized, workload.reads)),
-        write=resized(workload.write),
-        epilogue_reads=tuple(map(resized, workload.epilogue_reads)),
+        reads=tuple(map(resize_access, workload.reads)),
+        write=resize_access(workload.write),
+        epilogue_reads=tuple(map(resize_access, workload.epilogue_reads)),
         attributes=tuple((key, extent if key == attribute else value) for key, value in workload.attributes),
     )
 
 
-def _attribute_of(workload: Workload, axis: str) -> str:
+def _find_attribute(workload: Workload, axis: str) -> str:
     """Return the argument of the constructor that is the extent of an axis.
 
     It is found by trial: the argument that, increased by one, makes this axis longer by one and no other.
@@ -159,12 +159,12 @@ def _attribute_of(workload: Workload, axis: str) -> str:
     WorkloadError
         The constructor has no such argument.
     """
-    own = workload.attribute
-    for name, value in own.items():
+    attributes = workload.attribute
+    for name, value in attributes.items():
         if value != workload.extents[axis] or isinstance(value, bool) or not isinstance(value, int):
             continue
         try:
-            larger = CONSTRUCTORS[workload.operator](**{**own, name: value + 1})
+            larger = CONSTRUCTORS[workload.operator](**{**attributes, name: value + 1})
         except (KeyError, WorkloadError):
             continue
         if dict(larger.extents) == {**workload.extents, axis: value + 1}:
@@ -199,35 +199,37 @@ def ranged(workload: Workload, axis: object, extents: object) -> RangedWorkload:
         raise WorkloadError(f"range: {workload.operator} has no axis {shown(axis)}, expected one of {axes}")
     check_rangeable(workload, axis)
     if isinstance(extents, str):
-        numbers: Iterable[object] = _numbers(extents)
+        numbers: Iterable[object] = _parse_extents(extents)
     elif is_iterable(extents):
         numbers = extents
     else:
         raise WorkloadError(f"range: extents are {shown(extents)}, expected '1..8192', range(1, 8193) or a list")
-    found = _checked(numbers)
-    return RangedWorkload(_resized(workload, axis, found[-1], _attribute_of(workload, axis)), axis, found)
+    checked_extents = _check_extents(numbers)
+    return RangedWorkload(
+        _resize(workload, axis, checked_extents[-1], _find_attribute(workload, axis)), axis, checked_extents
+    )
 
 
-def _checked(numbers: Iterable[object]) -> tuple[int, ...]:
+def _check_extents(numbers: Iterable[object]) -> tuple[int, ...]:
     """Return the extents in ascending order without repetition."""
-    found: set[int] = set()
+    unique: set[int] = set()
     for number in numbers:
         if not isinstance(number, Integral) or isinstance(number, bool) or not 1 <= int(number) <= MAX_INTEGER:
             raise WorkloadError(f"range: {shown(number)} is no extent, expected integers from 1 to {MAX_INTEGER}")
-        found.add(int(number))
-        if len(found) > MOST_EXTENTS:
+        unique.add(int(number))
+        if len(unique) > MOST_EXTENTS:
             raise WorkloadError(
                 f"range: more than {MOST_EXTENTS:,} extents; expected fewer; use steps, for example 64..4096:64"
             )
-    if not found:
+    if not unique:
         raise WorkloadError("range: no extents, expected at least one; write for example 1..8192")
-    return tuple(sorted(found))
+    return tuple(sorted(unique))
 
 
 # ---- as text -------------------------------------------------------------------------------------
 
 
-def _numbers(text: str) -> Sequence[int]:
+def _parse_extents(text: str) -> Sequence[int]:
     """Return the extents of a range, a list, or a single number.
 
     Raises
@@ -239,24 +241,24 @@ def _numbers(text: str) -> Sequence[int]:
         return [int(text)]
     if _LIST.fullmatch(text):
         return [int(part) for part in text.split(",")]
-    found = _RANGE.fullmatch(text)
-    if found is None:
+    match = _RANGE.fullmatch(text)
+    if match is None:
         raise WorkloadError(f"range {text!r:.60}: expected FIRST..LAST, FIRST..LAST:STEP or a list; write {_EXAMPLE}")
-    first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
+    first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
     if first > last:
         raise WorkloadError(f"range {text}: the first extent is larger than the last; write {last}..{first}")
     if first < 1 or step < 1:
-        what = "starts at 0" if first < 1 else "has steps of 0"
-        raise WorkloadError(f"range {text} {what}, expected extents and steps from 1; write for example 1..8192")
+        problem = "starts at 0" if first < 1 else "has steps of 0"
+        raise WorkloadError(f"range {text} {problem}, expected extents and steps from 1; write for example 1..8192")
     return range(first, last + 1, step)
 
 
 def has_range(words: Sequence[str]) -> bool:
     """Return whether a word of a workload's text contains a range or a list of extents."""
-    return any(_is_ranged(word) for word in words)
+    return any(_has_several_extents(word) for word in words)
 
 
-def _is_ranged(word: str) -> bool:
+def _has_several_extents(word: str) -> bool:
     return _WORD.fullmatch(word) is not None and (".." in word or "," in word)
 
 
@@ -273,43 +275,43 @@ def parse_ranged(words: Sequence[str], **options: Any) -> RangedWorkload:
     >>> parse_ranged(["matmul", "1..8192x4096x4096"]).axis
     'i'
     """
-    places = [
+    positions = [
         (at, place)
         for at, word in enumerate(words)
-        if _is_ranged(word)
+        if _has_several_extents(word)
         for place, part in enumerate(word.split("x"))
         if not re.fullmatch("[0-9]*", part)
     ]
-    if len(places) != 1:
+    if len(positions) != 1:
         raise WorkloadError(
-            f"range: {' '.join(words)!r:.80} has {len(places)} ranges, expected one extent that varies; write "
+            f"range: {' '.join(words)!r:.80} has {len(positions)} ranges, expected one extent that varies; write "
             f"{_EXAMPLE}"
         )
-    at, place = places[0]
-    parts = words[at].split("x")
-    extents = _checked(_numbers(parts[place]))
+    word_index, part_index = positions[0]
+    parts = words[word_index].split("x")
+    extents = _check_extents(_parse_extents(parts[part_index]))
 
-    def workload_at(extent: int) -> Workload:
-        parts[place] = str(extent)
-        return parse_workload([*words[:at], "x".join(parts), *words[at + 1 :]], **options)
+    def make_workload(extent: int) -> Workload:
+        parts[part_index] = str(extent)
+        return parse_workload([*words[:word_index], "x".join(parts), *words[word_index + 1 :]], **options)
 
-    largest = workload_at(extents[-1])
+    largest = make_workload(extents[-1])
     # Find the axis of the word: build the workload with a second extent, which no constructor refuses, and compare.
-    other = workload_at(extents[0] if len(extents) > 1 else extents[-1] + 1)
+    other = make_workload(extents[0] if len(extents) > 1 else extents[-1] + 1)
     changed = [name for name in largest.extents if _differs(largest, other, name)]
     if len(changed) != 1 or largest.extents[changed[0]] != extents[-1]:
         raise WorkloadError(
-            f"range: {words[at]} changes {' and '.join(changed) or 'no axis'} of {largest.operator}, expected the "
-            "extent of one axis; range over the batch, the channels or a side of a product"
+            f"range: {words[word_index]} changes {' and '.join(changed) or 'no axis'} of {largest.operator}, expected "
+            "the extent of one axis; range over the batch, the channels or a side of a product"
         )
     return RangedWorkload(largest, changed[0], extents)
 
 
-def _differs(one: Workload, other: Workload, axis: str) -> bool:
-    return one.extents[axis] != other.extents.get(axis)
+def _differs(first: Workload, other: Workload, axis: str) -> bool:
+    return first.extents[axis] != other.extents.get(axis)
 
 
-def asked_range(workload: object, axis: object, extents: object) -> RangedWorkload:
+def check_range_arguments(workload: object, axis: object, extents: object) -> RangedWorkload:
     """Return the ranged workload that the arguments of `anatune.plan_range` describe.
 
     Raises

@@ -49,9 +49,9 @@ class Routing:
 
     def blocks(self, block_rows: NDArray[np.int64]) -> Floats:
         """Return how many blocks of `block_rows` rows cover the rows of all experts, (num_sizes,)."""
-        sizes, places = np.unique(block_rows, return_inverse=True)
-        found = np.ceil(self.rows[:, None] / sizes) * self.experts[:, None]
-        total: Floats = found.sum(axis=0)[places]
+        sizes, inverse = np.unique(block_rows, return_inverse=True)
+        block_counts = np.ceil(self.rows[:, None] / sizes) * self.experts[:, None]
+        total: Floats = block_counts.sum(axis=0)[inverse]
         return total
 
 
@@ -81,7 +81,7 @@ def uniform(tokens: int, experts: int, top_k: int) -> Routing:
 
 def balanced(tokens: int, experts: int, top_k: int) -> Routing:
     """Return the routing that gives all experts as equal numbers of rows as possible."""
-    return counted(_spread(tokens * top_k, np.ones(experts), tokens))
+    return counted(_spread_rows(tokens * top_k, np.ones(experts), tokens))
 
 
 def power_law(tokens: int, experts: int, top_k: int, exponent: float) -> Routing:
@@ -89,13 +89,13 @@ def power_law(tokens: int, experts: int, top_k: int, exponent: float) -> Routing
     least, most = (_LEAST_SHARE, _MOST_SHARE * tokens) if tokens * top_k > experts else _FEW
     if most <= least:
         return balanced(tokens, experts, top_k)
-    at = (np.arange(experts) + 0.5) / experts
+    quantiles = (np.arange(experts) + 0.5) / experts
     if abs(exponent - 1.0) < 1e-9:
-        popular = least * (most / least) ** at
+        popular = least * (most / least) ** quantiles
     else:
         power = 1.0 - exponent  # quantiles of [least, most], by logarithms: powers themselves overflow
-        popular = least * np.exp(np.log1p(at * math.expm1(power * math.log(most / least))) / power)
-    return counted(_spread(tokens * top_k, popular, tokens))
+        popular = least * np.exp(np.log1p(quantiles * math.expm1(power * math.log(most / least))) / power)
+    return counted(_spread_rows(tokens * top_k, popular, tokens))
 
 
 def counted(counts: Sequence[int] | NDArray[np.int64]) -> Routing:
@@ -106,10 +106,15 @@ def counted(counts: Sequence[int] | NDArray[np.int64]) -> Routing:
     WorkloadError
         A count is negative, or all are 0.
     """
-    found = np.asarray(counts)
-    if found.ndim != 1 or not len(found) or (found < 0).any() or not found.any():
+    rows_of_experts = np.asarray(counts)
+    if (
+        rows_of_experts.ndim != 1
+        or not len(rows_of_experts)
+        or (rows_of_experts < 0).any()
+        or not rows_of_experts.any()
+    ):
         raise WorkloadError(f"routing: counts are {shown(counts)}, expected the rows of each expert, not all 0")
-    rows, experts = np.unique(found[found > 0], return_counts=True)
+    rows, experts = np.unique(rows_of_experts[rows_of_experts > 0], return_counts=True)
     return Routing(rows.astype(np.float64), experts.astype(np.float64))
 
 
@@ -122,14 +127,14 @@ def routing_of(value: str | Sequence[int], tokens: int, experts: int, top_k: int
     return {"uniform": uniform, "balanced": balanced}[value](tokens, experts, top_k)
 
 
-def _spread(total: int, popular: Floats, most: int) -> NDArray[np.int64]:
+def _spread_rows(total: int, popular: Floats, most: int) -> NDArray[np.int64]:
     """Return the number of rows of each expert, proportional to its popularity and at most `most`.
 
     Shares are rounded; missing rows go to the most popular experts, surplus rows are taken from the least popular ones.
     """
     counts: NDArray[np.int64] = np.minimum(np.rint(popular / popular.sum() * total), most).astype(np.int64)
     order = np.argsort(-popular, kind="stable")
-    while left := total - int(counts.sum()):
-        places = order[counts[order] < most] if left > 0 else order[counts[order] > 0][::-1]
-        counts[places[: abs(left)]] += 1 if left > 0 else -1
+    while missing := total - int(counts.sum()):
+        positions = order[counts[order] < most] if missing > 0 else order[counts[order] > 0][::-1]
+        counts[positions[: abs(missing)]] += 1 if missing > 0 else -1
     return counts

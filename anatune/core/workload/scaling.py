@@ -57,7 +57,7 @@ class ScaledFormat(NamedTuple):
 
     @property
     def converts(self) -> bool:
-        """Whether weights are converted to the data's dtype before they are multiplied."""
+        """True if weights are converted to the data's dtype before they are multiplied."""
         return self.data_bits > self.weight_bits
 
 

@@ -47,9 +47,9 @@ def attention_iterations(extents: Mapping[str, int], attributes: Mapping[str, ob
 def attention_read_bytes(reads: Sequence[Access], extents: Mapping[str, int], attributes: Mapping[str, object]) -> int:
     """Return the bytes of the queries, of all keys and values that a query sees, and of the block table."""
     seq_q, seq_kv, window = (_number(attributes, name) for name in ("seq_q", "seq_kv", "window"))
-    seen = seq_kv - first_key(seq_q, seq_kv, window)
+    num_keys = seq_kv - first_key(seq_q, seq_kv, window)
     query, *keys = reads[:3]
     row = extents["b"] * extents["g"] * extents["d"]
-    own = query.num_elements * DTYPE_BYTES[query.dtype]
-    own += sum(row * seen * DTYPE_BYTES[access.dtype] for access in keys)
-    return own + sum(access.num_bytes for access in reads[3:])
+    total = query.num_elements * DTYPE_BYTES[query.dtype]
+    total += sum(row * num_keys * DTYPE_BYTES[access.dtype] for access in keys)
+    return total + sum(access.num_bytes for access in reads[3:])

@@ -22,7 +22,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.decoding import from_json
 from anatune.disk_cache import versions_of
 from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
-from anatune.files import OutputKind, check_folder, json_with, read_file, reason, replaced_folder
+from anatune.files import OutputKind, check_folder, json_with, read_file, reason, replace_folder
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.residual import ResidualModel, ResidualOptions, import_lightgbm
 from anatune.resources import data_folder
@@ -149,7 +149,7 @@ def save_correction(folder: Path, card: Card, model: ResidualModel) -> Card:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         check_correction_folder(folder)
-        with replaced_folder(folder) as made:
+        with replace_folder(folder) as made:
             for name, text in texts.items():
                 (made / name).write_bytes(text.encode())
             (made / CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")

@@ -12,7 +12,7 @@ from anatune.core.workload.number_formats import PLAIN_DTYPES, dtype_hint
 from anatune.errors import WorkloadError
 
 
-def checked_integer(operator: str, name: str, value: object, minimum: int, next_step: str) -> int:
+def check_argument_integer(operator: str, name: str, value: object, minimum: int, next_step: str) -> int:
     """Return `value` as a Python int, at least `minimum`; NumPy integers are converted.
 
     Raises
@@ -35,7 +35,7 @@ def checked_integer(operator: str, name: str, value: object, minimum: int, next_
     return number
 
 
-def checked_extent(operator: str, name: str, value: object) -> int:
+def check_extent(operator: str, name: str, value: object) -> int:
     """Return a size in elements (>= 1).
 
     Raises
@@ -43,10 +43,10 @@ def checked_extent(operator: str, name: str, value: object) -> int:
     WorkloadError
         The value is not an integer >= 1.
     """
-    return checked_integer(operator, name, value, 1, "give the real size in elements")
+    return check_argument_integer(operator, name, value, 1, "give the real size in elements")
 
 
-def checked_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
+def check_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
     """Return a tensor's shape: at least one dimension, each >= 1.
 
     Raises
@@ -56,13 +56,13 @@ def checked_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
     """
     if isinstance(value, (str, bytes)) or not is_iterable(value):
         raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected integers; write for example (1024, 4096)")
-    shape = tuple(checked_extent(operator, f"{name}[{place}]", extent) for place, extent in enumerate(value))
+    shape = tuple(check_extent(operator, f"{name}[{place}]", extent) for place, extent in enumerate(value))
     if not shape:
         raise WorkloadError(f"{operator}: {name} is empty, expected at least one dimension; write for example (1024,)")
     return shape
 
 
-def checked_choice(operator: str, name: str, value: object, choices: Sequence[str]) -> str:
+def check_argument_choice(operator: str, name: str, value: object, choices: Sequence[str]) -> str:
     """Return `value` if it is one of `choices`.
 
     Raises
@@ -77,7 +77,7 @@ def checked_choice(operator: str, name: str, value: object, choices: Sequence[st
     return value
 
 
-def checked_dtype(operator: str, value: object) -> str:
+def check_dtype(operator: str, value: object) -> str:
     """Return the dtype of operands if every operator supports it.
 
     Raises
@@ -86,12 +86,12 @@ def checked_dtype(operator: str, value: object) -> str:
         The value is not in ``PLAIN_DTYPES``.
     """
     if hint := dtype_hint(value, PLAIN_DTYPES):
-        known = ", ".join(PLAIN_DTYPES)
-        raise WorkloadError(f"{operator}: dtype is {shown(value)}, expected one of {known}{hint}")
-    return checked_choice(operator, "dtype", value, PLAIN_DTYPES)
+        allowed = ", ".join(PLAIN_DTYPES)
+        raise WorkloadError(f"{operator}: dtype is {shown(value)}, expected one of {allowed}{hint}")
+    return check_argument_choice(operator, "dtype", value, PLAIN_DTYPES)
 
 
-def checked_flag(operator: str, name: str, value: object) -> bool:
+def check_argument_flag(operator: str, name: str, value: object) -> bool:
     """Return a switch as a Python bool.
 
     Raises
@@ -104,7 +104,7 @@ def checked_flag(operator: str, name: str, value: object) -> bool:
     return bool(value)
 
 
-def attributes_of(
+def collect_attributes(
     arguments: Mapping[str, object], checked: Mapping[str, Attribute]
 ) -> tuple[tuple[str, Attribute], ...]:
     """Return a workload's attributes: the checked arguments in the order of the constructor's parameters."""

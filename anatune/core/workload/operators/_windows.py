@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from anatune.arguments import shown
 from anatune.core.workload.nest import Axis, Term
-from anatune.core.workload.operators._arguments import checked_extent, checked_integer
+from anatune.core.workload.operators._arguments import check_argument_integer, check_extent
 from anatune.core.workload.operators._product import Dimension
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word, order_named
 from anatune.errors import WorkloadError
@@ -76,14 +76,14 @@ class WindowSet(NamedTuple):
         return [(window.output, (Term(window.axis),), 0) for window in self.windows]
 
 
-def ordered(order: Order, channels: Sequence[Dimension], positions: Sequence[Dimension]) -> list[Dimension]:
+def order_dimensions(order: Order, channels: Sequence[Dimension], positions: Sequence[Dimension]) -> list[Dimension]:
     """Return the dimensions in memory order: channels after or before the positions, or (in blocks) on both sides."""
     if order.is_last:
         return [*positions, *channels]
     return [channels[0], *positions, *channels[1:]]
 
 
-def checked_order(operator: str, layout: object, num_dimensions: int) -> tuple[Order, str]:
+def check_order(operator: str, layout: object, num_dimensions: int) -> tuple[Order, str]:
     """Return the common order of data and result, without blocks, and its name for `num_dimensions`.
 
     The words NCHW and NHWC are accepted for any number of dimensions.
@@ -103,7 +103,7 @@ def checked_order(operator: str, layout: object, num_dimensions: int) -> tuple[O
     return order, order.word(num_dimensions)
 
 
-def checked_orders(operator: str, layout: object, num_dimensions: int) -> tuple[Order, Order, str]:
+def check_orders(operator: str, layout: object, num_dimensions: int) -> tuple[Order, Order, str]:
     """Return the orders of data and result, and the name of the layout for `num_dimensions`.
 
     Raises
@@ -129,8 +129,8 @@ def _per_dimension(operator: str, name: str, value: object, count: int, minimum:
     if isinstance(value, (tuple, list)):
         if len(value) != count:
             raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected {count} integers >= {minimum}; {step}")
-        return tuple(checked_integer(operator, name, item, minimum, step) for item in value)
-    return (checked_integer(operator, name, value, minimum, step),) * count
+        return tuple(check_argument_integer(operator, name, item, minimum, step) for item in value)
+    return (check_argument_integer(operator, name, value, minimum, step),) * count
 
 
 def _paddings(
@@ -158,7 +158,7 @@ def _paddings(
     return both, both
 
 
-def checked_windows(operator: str, arguments: Mapping[str, object]) -> WindowSet:
+def check_windows(operator: str, arguments: Mapping[str, object]) -> WindowSet:
     """Return the window dimensions with their output sizes.
 
     Parameters
@@ -179,23 +179,23 @@ def checked_windows(operator: str, arguments: Mapping[str, object]) -> WindowSet
     """
     names = [name for name in _AXIS_NAMES if name in arguments]
     count = len(names)
-    inputs = tuple(checked_extent(operator, name, arguments[name]) for name in names)
-    taps = tuple(checked_extent(operator, name, arguments[name]) for name in KERNEL_NAMES[count])
+    inputs = tuple(check_extent(operator, name, arguments[name]) for name in names)
+    taps = tuple(check_extent(operator, name, arguments[name]) for name in KERNEL_NAMES[count])
     strides = _per_dimension(operator, "stride", arguments["stride"], count, 1)
     dilations = _per_dimension(operator, "dilation", arguments["dilation"], count, 1)
     spans = tuple((tap - 1) * step + 1 for tap, step in zip(taps, dilations, strict=True))
     before, after = _paddings(operator, arguments["padding"], inputs, spans, strides)
     windows = []
-    for place, name in enumerate(names):
-        room = inputs[place] + before[place] + after[place] - spans[place]
-        if room < 0:
+    for index, name in enumerate(names):
+        space = inputs[index] + before[index] + after[index] - spans[index]
+        if space < 0:
             raise WorkloadError(
-                f"{operator}: output is empty along {name}: input {inputs[place]} + padding "
-                f"{before[place] + after[place]} is below the kernel's span {spans[place]}; "
-                f"expected {name} >= {spans[place] - before[place] - after[place]} or more padding"
+                f"{operator}: output is empty along {name}: input {inputs[index]} + padding "
+                f"{before[index] + after[index]} is below the kernel's span {spans[index]}; "
+                f"expected {name} >= {spans[index] - before[index] - after[index]} or more padding"
             )
-        output = room // strides[place] + 1
-        sizes = (inputs[place], taps[place], strides[place], dilations[place], before[place], after[place], output)
+        output = space // strides[index] + 1
+        sizes = (inputs[index], taps[index], strides[index], dilations[index], before[index], after[index], output)
         windows.append(Window(name, *sizes))
     return WindowSet(
         tuple(windows),

@@ -8,8 +8,13 @@ import msgspec
 
 from anatune.core.workload.access import FLOAT8_DTYPES
 from anatune.core.workload.nest import Access, Axis, Term, Workload
-from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
-from anatune.core.workload.operators._product import Dimension, access_of
+from anatune.core.workload.operators._arguments import (
+    check_argument_choice,
+    check_argument_flag,
+    check_argument_integer,
+    check_extent,
+)
+from anatune.core.workload.operators._product import Dimension, make_access
 from anatune.errors import WorkloadError
 
 _HALVES = ("float16", "bfloat16")
@@ -53,14 +58,14 @@ def attention(
     WorkloadError
         An argument is out of range.
     """
-    named = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "seq_q": seq_q, "seq_kv": seq_kv}
-    named["head_dim"] = head_dim
-    sizes = {name: checked_extent("attention", name, value) for name, value in named.items()}
-    is_causal = checked_flag("attention", "causal", causal)
-    seen = checked_integer("attention", "window", window, 0, "leave it out where a query sees all keys")
-    page = checked_integer("attention", "page_size", page_size, 0, "leave it out where keys lie in order")
-    word = checked_choice("attention", "dtype", dtype, _WORDS)
-    _check(sizes, is_causal, seen)
+    extents = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "seq_q": seq_q, "seq_kv": seq_kv}
+    extents["head_dim"] = head_dim
+    sizes = {name: check_extent("attention", name, value) for name, value in extents.items()}
+    is_causal = check_argument_flag("attention", "causal", causal)
+    visible_keys = check_argument_integer("attention", "window", window, 0, "leave it out where a query sees all keys")
+    page = check_argument_integer("attention", "page_size", page_size, 0, "leave it out where keys lie in order")
+    word = check_argument_choice("attention", "dtype", dtype, _WORDS)
+    _check(sizes, is_causal, visible_keys)
     element, _, result = word.partition(":")
     result = result or (element if element in _HALVES else "bfloat16")
     shared = sizes["heads"] // sizes["kv_heads"]
@@ -74,9 +79,9 @@ def attention(
     if page:
         pages = -(-sizes["seq_kv"] // page)
         keys = {"p": pages, "s": page}
-        of_page = (sizes["batch"] * pages, (Term("b", pages), Term("p")), 0)
-        cache = [of_page, g, (page, (Term("s"),), 0), d]
-        table = (access_of("block_table", "int32", [b, (pages, (Term("p"),), 0)]),)
+        page_dimension = (sizes["batch"] * pages, (Term("b", pages), Term("p")), 0)
+        cache = [page_dimension, g, (page, (Term("s"),), 0), d]
+        table = (make_access("block_table", "int32", [b, (pages, (Term("p"),), 0)]),)
     outer = {"b": sizes["batch"], "g": sizes["kv_heads"], "h": shared, "q": sizes["seq_q"], "d": sizes["head_dim"]}
     return Workload(
         operator="attention",
@@ -85,18 +90,18 @@ def attention(
             *(Axis(name, size, "reduction") for name, size in keys.items()),
         ),
         reads=(
-            access_of("queries", element, [b, head, rows, d]),
-            access_of("keys", element, cache),
-            access_of("values", element, cache),
+            make_access("queries", element, [b, head, rows, d]),
+            make_access("keys", element, cache),
+            make_access("values", element, cache),
             *table,
         ),
-        write=access_of("output", result, [b, head, rows, d]),
+        write=make_access("output", result, [b, head, rows, d]),
         body="attention",
         flop_per_point=4,  # a multiply-add of each of the two products
         attributes=(
             *sizes.items(),
             ("causal", is_causal),
-            ("window", seen),
+            ("window", visible_keys),
             ("dtype", word),
             ("page_size", page),
         ),
@@ -120,34 +125,34 @@ def strided_attention(
     pool : int
         Number of pages of K and V in memory, if there are more than the sequences use.
     """
-    own = dict(workload.attributes)
-    heads, groups, dim = (int(str(own[name])) for name in ("heads", "kv_heads", "head_dim"))
-    shared, queries = heads // groups, int(str(own["seq_q"]))
+    attributes = dict(workload.attributes)
+    heads, groups, dim = (int(str(attributes[name])) for name in ("heads", "kv_heads", "head_dim"))
+    shared, queries = heads // groups, int(str(attributes["seq_q"]))
     sizes = {axis.name: axis.extent for axis in workload.axes}
     pages = sizes.get("p", 0)
     pool = max(pool, sizes["b"] * pages)
 
-    def line(access: Access, place: tuple[int, int, int], token: str) -> Access:
-        batch, head, row = place
+    def line(access: Access, tensor_strides: tuple[int, int, int], token: str) -> Access:
+        batch, head, row = tensor_strides
         terms = {"b": batch, "g": head * shared if token == "q" else head, "h": head if token == "q" else 0}
         terms |= {token: row, "d": 1}
-        of_page: list[Dimension] = []
+        page_dimension: list[Dimension] = []
         if token == "s":
-            terms["b"], of_page = 0, [(pool, (Term("b", pages), Term("p")), 0)]
+            terms["b"], page_dimension = 0, [(pool, (Term("b", pages), Term("p")), 0)]
         size = 1 + sum((sizes[axis] - 1) * step for axis, step in terms.items())
         kept = tuple(Term(axis, step) for axis, step in terms.items() if step and sizes[axis] > 1)
-        return access_of(access.tensor, access.dtype, [*of_page, (batch if of_page else size, kept, 0)])
+        return make_access(access.tensor, access.dtype, [*page_dimension, (batch if page_dimension else size, kept, 0)])
 
     token = "s" if pages else "kv"
     reads = [*map(line, workload.reads, strides, ("q", token, token)), *workload.reads[3:]]
-    reads += [access_of(counted, "int32", [(sizes["b"], (Term("b"),), 0)])] if counted == "lengths" else []
-    reads += [access_of(counted, "int32", [(1, (), 0)])] if counted == "held" else []
+    reads += [make_access(counted, "int32", [(sizes["b"], (Term("b"),), 0)])] if counted == "lengths" else []
+    reads += [make_access(counted, "int32", [(1, (), 0)])] if counted == "held" else []
     rows: Dimension = (sizes["b"] * queries, (Term("b", queries), Term("q")), 0)
     columns: Dimension = (heads * dim, (Term("g", shared * dim), Term("h", dim), Term("d")), 0)
     return msgspec.structs.replace(
         workload,
         reads=tuple(reads),
-        write=access_of(workload.write.tensor, workload.write.dtype, [rows, columns]),
+        write=make_access(workload.write.tensor, workload.write.dtype, [rows, columns]),
         attributes=(*workload.attributes, ("strides", tuple(strides)), ("counted", counted), ("pool", pool)),
     )
 

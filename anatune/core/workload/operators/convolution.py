@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from anatune.core.workload.nest import Axis, Term, Workload
-from anatune.core.workload.operators._arguments import checked_extent
-from anatune.core.workload.operators._product import Dimension, product
-from anatune.core.workload.operators._windows import checked_orders, checked_windows, ordered
+from anatune.core.workload.operators._arguments import check_extent
+from anatune.core.workload.operators._product import Dimension, make_product
+from anatune.core.workload.operators._windows import check_orders, check_windows, order_dimensions
 from anatune.core.workload.orders import Order
 from anatune.errors import WorkloadError
 
@@ -74,26 +74,26 @@ class Channels(NamedTuple):
             return (Axis(name, extent, kind),)
         return Axis(name, extent // block, kind), Axis(f"{name}i", block, kind)
 
-    def of_data(self, positions: Sequence[Dimension]) -> list[Dimension]:
+    def data_dimensions(self, positions: Sequence[Dimension]) -> list[Dimension]:
         """Return the data's dimensions after the batch."""
-        return ordered(self.data, self._of("rc", self.inner, self.data), positions)
+        return order_dimensions(self.data, self._dimensions("rc", self.inner, self.data), positions)
 
-    def of_result(self, positions: Sequence[Dimension]) -> list[Dimension]:
+    def result_dimensions(self, positions: Sequence[Dimension]) -> list[Dimension]:
         """Return the result's dimensions after the batch."""
-        return ordered(self.result, self._of("f", self.outer, self.result), positions)
+        return order_dimensions(self.result, self._dimensions("f", self.outer, self.result), positions)
 
-    def places_in_result(self, rank: int) -> tuple[int, ...]:
+    def channel_positions(self, rank: int) -> tuple[int, ...]:
         """Return the numbers of the channel dimensions of a result with `rank` dimensions."""
         if self.result.is_last:
             return (rank - 1,)
         return (1, rank - 1) if self.result.block else (1,)
 
-    def of_weight(self, taps: Sequence[Dimension]) -> list[Dimension]:
+    def weight_dimensions(self, taps: Sequence[Dimension]) -> list[Dimension]:
         """Return the weight's dimensions in the result's order, with blocks of the result's channels innermost.
 
         NCHW: [k, c, ...]; NHWC: [..., c, k]; NCHW16c: [k / 16, c / 16, ..., 16, 16] (TVM's OIHW16i16o).
         """
-        produced = self._of("f", self.outer, self.result)
+        produced = self._dimensions("f", self.outer, self.result)
         if self._is_depthwise:
             reduced: list[Dimension] = [(1, (Term("rc"),), 0)]
         else:
@@ -102,7 +102,7 @@ class Channels(NamedTuple):
             return [*taps, *reduced, *produced]
         return [produced[0], reduced[0], *taps, *reduced[1:], *produced[1:]]
 
-    def _of(self, name: str, each: int, order: Order) -> list[Dimension]:
+    def _dimensions(self, name: str, each: int, order: Order) -> list[Dimension]:
         """Return the dimension of the channels `name`, `each` in a group, or two dimensions if they have blocks."""
         if self.groups == 1:
             return _blocks(name, each, order.block)
@@ -126,42 +126,44 @@ def _blocks(name: str, size: int, block: int) -> list[Dimension]:
 Padding = int | Sequence[int] | str
 
 
-def _convolution(operator: str, arguments: Mapping[str, object]) -> Workload:
+def _make_convolution(operator: str, arguments: Mapping[str, object]) -> Workload:
     """Return the convolution for the unchecked arguments of its constructor."""
-    given = {
-        name: checked_extent(operator, name, arguments[name])
+    sizes = {
+        name: check_extent(operator, name, arguments[name])
         for name in ("n", "c", "k", "groups", "multiplier")
         if name in arguments
     }
-    channels = given["c"]
-    filters = given["k"] if "k" in given else channels * given["multiplier"]
-    groups = given.get("groups", channels)
+    channels = sizes["c"]
+    filters = sizes["k"] if "k" in sizes else channels * sizes["multiplier"]
+    groups = sizes.get("groups", channels)
     for name, size in (("c", channels), ("k", filters)):
         if size % groups:
             raise WorkloadError(
                 f"{operator}: {name} is {size} with groups {groups}, expected a multiple of groups; "
                 f"change {name} or groups"
             )
-    shape = checked_windows(operator, arguments)
-    source, target, layout = checked_orders(operator, arguments["layout"], len(shape.windows))
-    split = Channels(groups, channels // groups, filters // groups, source, target)
-    split.check(operator, layout)
-    images: Dimension = (given["n"], (Term("n"),), 0)
+    shape = check_windows(operator, arguments)
+    source, target, layout = check_orders(operator, arguments["layout"], len(shape.windows))
+    channel_set = Channels(groups, channels // groups, filters // groups, source, target)
+    channel_set.check(operator, layout)
+    images: Dimension = (sizes["n"], (Term("n"),), 0)
     axes = (
-        Axis("n", given["n"], "spatial"),
-        *(split.axes("g", "spatial") if groups > 1 else ()),
-        *split.axes("f", "spatial"),
+        Axis("n", sizes["n"], "spatial"),
+        *(channel_set.axes("g", "spatial") if groups > 1 else ()),
+        *channel_set.axes("f", "spatial"),
         *shape.outer_axes,
-        *split.axes("rc", "reduction"),
+        *channel_set.axes("rc", "reduction"),
         *shape.kernel_axes,
     )
     tensors = {
-        "data": [images, *split.of_data(shape.positions)],
-        "weight": split.of_weight(shape.taps),
-        "output": [images, *split.of_result(shape.outputs)],
+        "data": [images, *channel_set.data_dimensions(shape.positions)],
+        "weight": channel_set.weight_dimensions(shape.taps),
+        "output": [images, *channel_set.result_dimensions(shape.outputs)],
     }
-    own = split.places_in_result(len(tensors["output"]))
-    return product(operator, arguments, axes, tensors, own, {**given, **shape.attributes, "layout": layout})
+    channel_dimensions = channel_set.channel_positions(len(tensors["output"]))
+    return make_product(
+        operator, arguments, axes, tensors, channel_dimensions, {**sizes, **shape.attributes, "layout": layout}
+    )
 
 
 def conv2d(
@@ -225,7 +227,7 @@ def conv2d(
     >>> conv2d(n=1, c=64, h=56, w=56, k=64, r=3, s=3, stride=1, padding=1).extents
     {'n': 1, 'f': 64, 'y': 56, 'x': 56, 'rc': 64, 'ry': 3, 'rx': 3}
     """
-    return _convolution("conv2d", locals())
+    return _make_convolution("conv2d", locals())
 
 
 def conv1d(
@@ -255,7 +257,7 @@ def conv1d(
     WorkloadError
         An argument is out of range, or the output would be empty.
     """
-    return _convolution("conv1d", locals())
+    return _make_convolution("conv1d", locals())
 
 
 def conv3d(
@@ -289,7 +291,7 @@ def conv3d(
     WorkloadError
         An argument is out of range, or the output would be empty.
     """
-    return _convolution("conv3d", locals())
+    return _make_convolution("conv3d", locals())
 
 
 def depthwise_conv2d(
@@ -325,4 +327,4 @@ def depthwise_conv2d(
     WorkloadError
         An argument is out of range, or the output would be empty.
     """
-    return _convolution("depthwise_conv2d", locals())
+    return _make_convolution("depthwise_conv2d", locals())

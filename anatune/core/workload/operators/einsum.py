@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from anatune.arguments import shown
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.number_formats import Formats, accumulated_dtype, format_word
-from anatune.core.workload.operators._arguments import checked_dtype, checked_extent, checked_shape
-from anatune.core.workload.operators._product import access_of, checked_formats
+from anatune.core.workload.operators._arguments import check_dtype, check_extent, check_shape
+from anatune.core.workload.operators._product import check_product_formats, make_access
 from anatune.errors import WorkloadError
 
 __all__ = ["einsum"]
@@ -18,7 +18,7 @@ _NAMES = "ABCDEFGHIJKLMNOPQRSUVWXYZ"
 """Names of the tensors, in order; generated programs use T for something else."""
 
 
-def _split(subscripts: object) -> tuple[tuple[str, ...], str]:
+def _split_subscripts(subscripts: object) -> tuple[tuple[str, ...], str]:
     """Return the letters of each operand and of the result."""
     example = "write for example 'bij,bjk->bik'"
     if not isinstance(subscripts, str):
@@ -58,14 +58,14 @@ def _extents(operands: tuple[str, ...], shapes: object) -> dict[str, int]:
                 f"einsum: extents are given for {', '.join(map(str, shapes))}, "
                 f"expected {', '.join(letters)}; give one extent for each letter"
             )
-        return {letter: checked_extent("einsum", f"extent of {letter}", shapes[letter]) for letter in letters}
+        return {letter: check_extent("einsum", f"extent of {letter}", shapes[letter]) for letter in letters}
     if not isinstance(shapes, (tuple, list)) or len(shapes) != len(operands):
         raise WorkloadError(
             f"einsum: shapes is {shown(shapes)}, expected {len(operands)} shapes; give one shape for each operand"
         )
     extents: dict[str, int] = {}
-    for name, word, given in zip(_NAMES, operands, shapes, strict=False):
-        shape = checked_shape("einsum", f"shape of {name}", given)
+    for name, word, operand_shape in zip(_NAMES, operands, shapes, strict=False):
+        shape = check_shape("einsum", f"shape of {name}", operand_shape)
         if len(shape) != len(word):
             raise WorkloadError(
                 f"einsum: operand {name} ({word}) has shape {shape}, expected {len(word)} dimensions; "
@@ -105,19 +105,19 @@ def einsum(subscripts: str, shapes: Sequence[Sequence[int]] | Mapping[str, int],
     WorkloadError
         The notation cannot be parsed, or the sizes contradict it.
     """
-    operands, result = _split(subscripts)
+    operands, result = _split_subscripts(subscripts)
     extents = _extents(operands, shapes)
     summed = [letter for letter in extents if letter not in result]
-    alone = len(operands) == 1
-    body = ("add" if alone else "multiply_add") if summed else ("copy" if alone else "multiply")
+    is_single = len(operands) == 1
+    body = ("add" if is_single else "multiply_add") if summed else ("copy" if is_single else "multiply")
     if body == "multiply_add" and len(operands) == 2:
-        formats = checked_formats("einsum", dtype, ())
+        formats = check_product_formats("einsum", dtype, ())
     else:
-        element = checked_dtype("einsum", dtype)
+        element = check_dtype("einsum", dtype)
         formats = Formats(element, element, element if body == "copy" else accumulated_dtype(element))
 
     def access(tensor: str, letters: str, element: str) -> Access:
-        return access_of(tensor, element, [(extents[letter], (Term(letter),), 0) for letter in letters])
+        return make_access(tensor, element, [(extents[letter], (Term(letter),), 0) for letter in letters])
 
     elements = (formats.left, *(formats.right for _ in operands[1:]))
     return Workload(

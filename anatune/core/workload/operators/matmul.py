@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from anatune.core.workload.nest import Axis, Term, Workload
-from anatune.core.workload.operators._arguments import checked_extent, checked_flag
-from anatune.core.workload.operators._product import Dimension, product
+from anatune.core.workload.operators._arguments import check_argument_flag, check_extent
+from anatune.core.workload.operators._product import Dimension, make_product
 
 __all__ = ["batch_matmul", "matmul"]
 
 
-def _matrix_product(operator: str, arguments: Mapping[str, object]) -> Workload:
+def _make_matrix_product(operator: str, arguments: Mapping[str, object]) -> Workload:
     """Return the product C = A B for the unchecked arguments of its constructor."""
-    sizes = {name: checked_extent(operator, name, arguments[name]) for name in "bmnk" if name in arguments}
-    flips = {name: checked_flag(operator, name, arguments[name]) for name in ("transpose_a", "transpose_b")}
+    sizes = {name: check_extent(operator, name, arguments[name]) for name in "bmnk" if name in arguments}
+    flips = {name: check_argument_flag(operator, name, arguments[name]) for name in ("transpose_a", "transpose_b")}
     axis_of = {"b": "b", "m": "i", "n": "j", "k": "k"}
 
     def dimensions(names: str) -> list[Dimension]:
@@ -26,7 +26,7 @@ def _matrix_product(operator: str, arguments: Mapping[str, object]) -> Workload:
         "C": dimensions("mn"),
     }
     axes = [Axis(axis_of[name], size, "reduction" if name == "k" else "spatial") for name, size in sizes.items()]
-    return product(operator, arguments, axes, tensors, [len(tensors["C"]) - 1], {**sizes, **flips})
+    return make_product(operator, arguments, axes, tensors, [len(tensors["C"]) - 1], {**sizes, **flips})
 
 
 def matmul(
@@ -71,7 +71,7 @@ def matmul(
     >>> matmul(512, 4096, 1024).extents
     {'i': 512, 'j': 4096, 'k': 1024}
     """
-    return _matrix_product("matmul", locals())
+    return _make_matrix_product("matmul", locals())
 
 
 def batch_matmul(
@@ -101,4 +101,4 @@ def batch_matmul(
     WorkloadError
         An argument is out of range.
     """
-    return _matrix_product("batch_matmul", locals())
+    return _make_matrix_product("batch_matmul", locals())

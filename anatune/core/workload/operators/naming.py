@@ -88,11 +88,11 @@ def _convolutions(nest: Workload) -> Iterator[Workload]:
         yield make(stride=stride, padding=padding, dilation=dilation, layout=layout, dtype=nest.dtype)
 
 
-def _window(data: Access, place: int, axis: str, size: int, kernel: int, output: int) -> tuple[int, int, int, int]:
+def _window(data: Access, dimension: int, axis: str, size: int, kernel: int, output: int) -> tuple[int, int, int, int]:
     """Return stride, dilation, and zeros before and after a dimension of the data."""
-    steps = {term.axis: term.coefficient for term in data.indices[place]}
+    steps = {term.axis: term.coefficient for term in data.indices[dimension]}
     stride, dilation = steps.get(axis, 1), steps.get(f"r{axis}", 1)
-    before = -data.offsets[place]
+    before = -data.offsets[dimension]
     reach = (kernel - 1) * dilation + 1
     if (size + 2 * before - reach) // stride + 1 == output:
         return stride, dilation, before, before

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from anatune.arguments import shown
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.number_formats import accumulated_dtype
-from anatune.core.workload.operators._arguments import checked_choice, checked_dtype, checked_integer, checked_shape
-from anatune.core.workload.operators._product import access_of
+from anatune.core.workload.operators._arguments import (
+    check_argument_choice,
+    check_argument_integer,
+    check_dtype,
+    check_shape,
+)
+from anatune.core.workload.operators._product import make_access
 from anatune.errors import WorkloadError
 
 REDUCTION_KINDS: dict[str, str] = {"sum": "add", "max": "max", "mean": "average"}
@@ -26,7 +31,7 @@ ELEMENTWISE_OPERATORS: dict[str, tuple[str, int, int]] = {
 
 def _access(tensor: str, dtype: str, shape: tuple[int, ...], dimensions: Sequence[int]) -> Access:
     """Return the access to some dimensions of `shape`, with one axis for each."""
-    return access_of(tensor, dtype, [(shape[place], (Term(f"d{place}"),), 0) for place in dimensions])
+    return make_access(tensor, dtype, [(shape[place], (Term(f"d{place}"),), 0) for place in dimensions])
 
 
 def reduction(
@@ -52,27 +57,27 @@ def reduction(
     WorkloadError
         An argument is out of range, or a dimension is named twice or does not exist.
     """
-    extents = checked_shape("reduction", "shape", shape)
+    extents = check_shape("reduction", "shape", shape)
     rank = len(extents)
-    asked: tuple[object, ...] = tuple(range(rank)) if axes is None else (axes,)
+    dimensions: tuple[object, ...] = tuple(range(rank)) if axes is None else (axes,)
     if isinstance(axes, (tuple, list)):
-        asked = tuple(axes)
-    step = f"give some of 0..{rank - 1}, each once"
-    places = [checked_integer("reduction", "axes", place, -rank, step) for place in asked]
-    reduced = sorted(place % rank for place in places)
-    if not reduced or max(places) >= rank or len(set(reduced)) != len(reduced):
-        raise WorkloadError(f"reduction: axes is {shown(axes)}, expected dimensions of a shape of rank {rank}; {step}")
-    body = REDUCTION_KINDS[checked_choice("reduction", "kind", kind, tuple(REDUCTION_KINDS))]
-    element = checked_dtype("reduction", dtype)
-    kept = [place for place in range(rank) if place not in reduced]
+        dimensions = tuple(axes)
+    hint = f"give some of 0..{rank - 1}, each once"
+    positions = [check_argument_integer("reduction", "axes", place, -rank, hint) for place in dimensions]
+    reduced = sorted(place % rank for place in positions)
+    if not reduced or max(positions) >= rank or len(set(reduced)) != len(reduced):
+        raise WorkloadError(f"reduction: axes is {shown(axes)}, expected dimensions of a shape of rank {rank}; {hint}")
+    body = REDUCTION_KINDS[check_argument_choice("reduction", "kind", kind, tuple(REDUCTION_KINDS))]
+    element = check_dtype("reduction", dtype)
+    remaining = [place for place in range(rank) if place not in reduced]
     return Workload(
         operator="reduction",
         axes=(
-            *(Axis(f"d{place}", extents[place], "spatial") for place in kept),
+            *(Axis(f"d{place}", extents[place], "spatial") for place in remaining),
             *(Axis(f"d{place}", extents[place], "reduction") for place in reduced),
         ),
         reads=(_access("data", element, extents, range(rank)),),
-        write=_access("output", element if body == "max" else accumulated_dtype(element), extents, kept),
+        write=_access("output", element if body == "max" else accumulated_dtype(element), extents, remaining),
         body=body,
         flop_per_point=1,
         attributes=(("shape", extents), ("axes", tuple(reduced)), ("kind", kind), ("dtype", element)),
@@ -96,9 +101,11 @@ def elementwise(shape: Sequence[int], op: str = "relu", dtype: str = "float32") 
     WorkloadError
         An argument is out of range.
     """
-    extents = checked_shape("elementwise", "shape", shape)
-    body, operands, flop = ELEMENTWISE_OPERATORS[checked_choice("elementwise", "op", op, tuple(ELEMENTWISE_OPERATORS))]
-    element = checked_dtype("elementwise", dtype)
+    extents = check_shape("elementwise", "shape", shape)
+    body, operands, flop = ELEMENTWISE_OPERATORS[
+        check_argument_choice("elementwise", "op", op, tuple(ELEMENTWISE_OPERATORS))
+    ]
+    element = check_dtype("elementwise", dtype)
     names = ("data", "output") if operands == 1 else ("A", "B", "C")
     accesses = [_access(name, element, extents, range(len(extents))) for name in names]
     return Workload(

@@ -6,19 +6,24 @@ from collections.abc import Mapping, Sequence
 
 from anatune.core.workload.nest import Axis, Term, Workload
 from anatune.core.workload.number_formats import accumulated_dtype
-from anatune.core.workload.operators._arguments import attributes_of, checked_choice, checked_dtype, checked_extent
-from anatune.core.workload.operators._product import Dimension, access_of
-from anatune.core.workload.operators._windows import checked_order, checked_windows, ordered
+from anatune.core.workload.operators._arguments import (
+    check_argument_choice,
+    check_dtype,
+    check_extent,
+    collect_attributes,
+)
+from anatune.core.workload.operators._product import Dimension, make_access
+from anatune.core.workload.operators._windows import check_order, check_windows, order_dimensions
 from anatune.errors import WorkloadError
 
 Steps = int | Sequence[int]
 Padding = int | Sequence[int] | str
 
 
-def _pooling(operator: str, arguments: Mapping[str, object]) -> Workload:
+def _make_pooling(operator: str, arguments: Mapping[str, object]) -> Workload:
     """Return the pooling for the unchecked arguments of its constructor."""
-    batch, channels = (checked_extent(operator, name, arguments[name]) for name in ("n", "c"))
-    shape = checked_windows(operator, arguments)
+    batch, channels = (check_extent(operator, name, arguments[name]) for name in ("n", "c"))
+    shape = check_windows(operator, arguments)
     for window in shape.windows:
         if max(window.before, window.after) >= window.span:
             raise WorkloadError(
@@ -32,20 +37,26 @@ def _pooling(operator: str, arguments: Mapping[str, object]) -> Workload:
                 f"{window.size}, expected at most {window.size}: some windows would hold padding only; "
                 f"reduce the dilation"
             )
-    order, word = checked_order(operator, arguments["layout"], len(shape.windows))
-    element = checked_dtype(operator, arguments["dtype"])
+    order, word = check_order(operator, arguments["layout"], len(shape.windows))
+    element = check_dtype(operator, arguments["dtype"])
     largest = operator.startswith("max")
-    first: Dimension = (batch, (Term("n"),), 0)
-    each: list[Dimension] = [(channels, (Term("c"),), 0)]
-    written = element if largest else accumulated_dtype(element)
+    batch_dimension: Dimension = (batch, (Term("n"),), 0)
+    channel_dimension: list[Dimension] = [(channels, (Term("c"),), 0)]
+    result_dtype = element if largest else accumulated_dtype(element)
     return Workload(
         operator=operator,
         axes=(Axis("n", batch, "spatial"), Axis("c", channels, "spatial"), *shape.outer_axes, *shape.kernel_axes),
-        reads=(access_of("data", element, [first, *ordered(order, each, shape.positions)]),),
-        write=access_of("output", written, [first, *ordered(order, each, shape.outputs)]),
+        reads=(
+            make_access(
+                "data", element, [batch_dimension, *order_dimensions(order, channel_dimension, shape.positions)]
+            ),
+        ),
+        write=make_access(
+            "output", result_dtype, [batch_dimension, *order_dimensions(order, channel_dimension, shape.outputs)]
+        ),
         body="max" if largest else "average",
         flop_per_point=1,
-        attributes=attributes_of(
+        attributes=collect_attributes(
             arguments, {"n": batch, "c": channels, **shape.attributes, "layout": word, "dtype": element}
         ),
     )
@@ -90,7 +101,7 @@ def pool2d(
     WorkloadError
         An argument is out of range, or the output would be empty.
     """
-    is_largest = checked_choice("pool2d", "kind", kind, ("max", "average")) == "max"
+    is_largest = check_argument_choice("pool2d", "kind", kind, ("max", "average")) == "max"
     constructor = max_pool2d if is_largest else avg_pool2d
     return constructor(n, c, h, w, r, s, stride, padding, dilation, layout, dtype)
 
@@ -115,7 +126,7 @@ def max_pool2d(
     WorkloadError
         An argument is out of range, or the output would be empty.
     """
-    return _pooling("max_pool2d", locals())
+    return _make_pooling("max_pool2d", locals())
 
 
 def avg_pool2d(
@@ -138,7 +149,7 @@ def avg_pool2d(
     WorkloadError
         An argument is out of range, or the output would be empty.
     """
-    return _pooling("avg_pool2d", locals())
+    return _make_pooling("avg_pool2d", locals())
 
 
 def max_pool1d(
@@ -159,7 +170,7 @@ def max_pool1d(
     WorkloadError
         An argument is out of range, or the output would be empty.
     """
-    return _pooling("max_pool1d", locals())
+    return _make_pooling("max_pool1d", locals())
 
 
 def avg_pool1d(
@@ -180,7 +191,7 @@ def avg_pool1d(
     WorkloadError
         An argument is out of range, or the output would be empty.
     """
-    return _pooling("avg_pool1d", locals())
+    return _make_pooling("avg_pool1d", locals())
 
 
 def max_pool3d(
@@ -205,7 +216,7 @@ def max_pool3d(
     WorkloadError
         An argument is out of range, or the output would be empty.
     """
-    return _pooling("max_pool3d", locals())
+    return _make_pooling("max_pool3d", locals())
 
 
 def avg_pool3d(
@@ -230,4 +241,4 @@ def avg_pool3d(
     WorkloadError
         An argument is out of range, or the output would be empty.
     """
-    return _pooling("avg_pool3d", locals())
+    return _make_pooling("avg_pool3d", locals())

@@ -9,8 +9,13 @@ from typing import NamedTuple
 from anatune.arguments import is_iterable, shown
 from anatune.core.workload.nest import Access, Attribute, Axis, Term, Workload
 from anatune.core.workload.number_formats import FACTOR_STEPS, Formats
-from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
-from anatune.core.workload.operators._product import Dimension, access_of, checked_steps, epilogue_reads
+from anatune.core.workload.operators._arguments import (
+    check_argument_choice,
+    check_argument_flag,
+    check_argument_integer,
+    check_extent,
+)
+from anatune.core.workload.operators._product import Dimension, check_steps, epilogue_reads, make_access
 from anatune.core.workload.scaling import SCALED_FORMATS, SCALES, SIDE, ScaledFormat
 from anatune.errors import WorkloadError
 
@@ -57,34 +62,34 @@ def scaled_matmul(
     WorkloadError
         An argument is out of range.
     """
-    sizes = {name: checked_extent("scaled_matmul", name, size) for name, size in (("m", m), ("n", n), ("k", k))}
-    given = _given("scaled_matmul", sizes["k"], dtype, scales, group, zero_points)
-    if not given.format.scale:
+    sizes = {name: check_extent("scaled_matmul", name, size) for name, size in (("m", m), ("n", n), ("k", k))}
+    formats = _check_operand_formats("scaled_matmul", sizes["k"], dtype, scales, group, zero_points)
+    if not formats.format.scale:
         raise WorkloadError(
             f"scaled_matmul: dtype is {dtype!r}, which has no scales, expected operands of 8 or 4 bits; use matmul"
         )
     rows, columns, depth = (
         (size, (Term(axis),), 0) for size, axis in zip(sizes.values(), ("i", "j", "k"), strict=True)
     )
-    steps, may_round = checked_steps("scaled_matmul", epilogue), checked_flag("scaled_matmul", "rounded", rounded)
-    on_cpu = given.format.data == "float32"
+    steps, may_round = check_steps("scaled_matmul", epilogue), check_argument_flag("scaled_matmul", "rounded", rounded)
+    on_cpu = formats.format.data == "float32"
     if (not on_cpu and (steps or may_round)) or {*steps} & {*FACTOR_STEPS}:
         raise WorkloadError(
             f"scaled_matmul: epilogue {', '.join(steps) or 'none'}, rounded {may_round} with {dtype}; both need "
             "float32 data, and the steps may not scale; leave them out"
         )
-    write = access_of("output", given.result, [rows, columns])
-    own = (("epilogue", steps),) * bool(steps) + (("rounded", True),) * may_round
+    write = make_access("output", formats.result, [rows, columns])
+    further_attributes = (("epilogue", steps),) * bool(steps) + (("rounded", True),) * may_round
     return Workload(
         operator="scaled_matmul",
         axes=_axes(sizes["m"], sizes["n"], sizes["k"]),
-        reads=_operands(given, rows, [], columns, depth),
+        reads=_operands(formats, rows, [], columns, depth),
         write=write,
         body="scaled_matmul",
         flop_per_point=2,
         epilogue=steps,
         epilogue_reads=epilogue_reads(steps, Formats("float32", "float32", "float32"), write, (1,)),
-        attributes=(*sizes.items(), *given.attributes, *own),
+        attributes=(*sizes.items(), *formats.attributes, *further_attributes),
     )
 
 
@@ -120,9 +125,9 @@ def grouped_matmul(
     WorkloadError
         An argument is out of range.
     """
-    named = {"tokens": tokens, "experts": experts, "top_k": top_k, "n": n, "k": k}
-    sizes = {name: checked_extent("grouped_matmul", name, size) for name, size in named.items()}
-    given = _given("grouped_matmul", sizes["k"], dtype, scales, group, zero_points)
+    extents = {"tokens": tokens, "experts": experts, "top_k": top_k, "n": n, "k": k}
+    sizes = {name: check_extent("grouped_matmul", name, size) for name, size in extents.items()}
+    formats = _check_operand_formats("grouped_matmul", sizes["k"], dtype, scales, group, zero_points)
     if sizes["top_k"] > sizes["experts"]:
         raise WorkloadError(
             f"grouped_matmul: top_k is {top_k} of {experts} experts, expected at most all of them; correct one of them"
@@ -130,31 +135,31 @@ def grouped_matmul(
     total = sizes["tokens"] * sizes["top_k"]
     spread = checked_routing("grouped_matmul", routing, sizes["experts"], total)
     is_expanded, is_activated = (
-        checked_flag("grouped_matmul", *pair) for pair in (("expanded", expanded), ("activation", activation))
+        check_argument_flag("grouped_matmul", *pair) for pair in (("expanded", expanded), ("activation", activation))
     )
     rows: Dimension = (total, (Term("i"),), 0) if is_expanded else (sizes["tokens"], (), 0)
     columns: Dimension = (sizes["n"], (Term("j"),), 0)
-    wide: Dimension = (2 * sizes["n"], (), 0) if is_activated else columns
+    weight_columns: Dimension = (2 * sizes["n"], (), 0) if is_activated else columns
     expert: Dimension = (sizes["experts"], (), 0)
     return Workload(
         operator="grouped_matmul",
         axes=_axes(total, sizes["n"], sizes["k"]),
         reads=(
-            *_operands(given, rows, [expert], wide, (sizes["k"], (Term("k"),), 0)),
-            access_of("order", "int32", [(total, (Term("i"),), 0)]),
-            access_of("ends", "int32", [expert]),
+            *_operands(formats, rows, [expert], weight_columns, (sizes["k"], (Term("k"),), 0)),
+            make_access("order", "int32", [(total, (Term("i"),), 0)]),
+            make_access("ends", "int32", [expert]),
         ),
-        write=access_of("output", given.result, [(total, (Term("i"),), 0), columns]),
+        write=make_access("output", formats.result, [(total, (Term("i"),), 0), columns]),
         body="grouped_matmul",
         flop_per_point=4 if is_activated else 2,
         attributes=(
-            *sizes.items(), *given.attributes,
+            *sizes.items(), *formats.attributes,
             ("routing", spread), ("expanded", is_expanded), ("activation", is_activated),
         ),
     )  # fmt: skip
 
 
-class _Given(NamedTuple):
+class _OperandFormats(NamedTuple):
     """The operands' formats that the arguments of a constructor describe."""
 
     format: ScaledFormat
@@ -166,33 +171,39 @@ class _Given(NamedTuple):
     attributes: tuple[tuple[str, Attribute], ...]
 
 
-def _given(operator: str, k: int, dtype: object, scales: object, group: object, zero_points: object) -> _Given:
+def _check_operand_formats(
+    operator: str, k: int, dtype: object, scales: object, group: object, zero_points: object
+) -> _OperandFormats:
     """Return the formats of the operands; raise WorkloadError if the arguments contradict each other."""
     name, _, result = str(dtype).partition(":")
-    found = SCALED_FORMATS[checked_choice(operator, "dtype", name, tuple(SCALED_FORMATS))]
-    on_cpu = found.data == "float32"
-    result = checked_choice(
-        operator, "dtype of the result", result or found.result, ("float32",) if on_cpu else _RESULTS
+    operand_format = SCALED_FORMATS[check_argument_choice(operator, "dtype", name, tuple(SCALED_FORMATS))]
+    on_cpu = operand_format.data == "float32"
+    result = check_argument_choice(
+        operator, "dtype of the result", result or operand_format.result, ("float32",) if on_cpu else _RESULTS
     )
-    where = checked_choice(operator, "scales", scales, SCALES)
-    shared = checked_integer(operator, "group", group, 0, "leave it out where a column has one scale")
-    zeros = checked_flag(operator, "zero_points", zero_points)
-    if where != "tensor" and (found.converts or found.scale != "float32"):
-        raise WorkloadError(f"{operator}: scales is {where!r} with {name}, expected two operands of 8 bits; leave it out")
-    groups = (16, *_GROUPS) if on_cpu else _GROUPS
-    if shared and (not found.converts or shared not in groups or k % shared):
+    scale_kind = check_argument_choice(operator, "scales", scales, SCALES)
+    scale_group = check_argument_integer(operator, "group", group, 0, "leave it out where a column has one scale")
+    has_zero_points = check_argument_flag(operator, "zero_points", zero_points)
+    if scale_kind != "tensor" and (operand_format.converts or operand_format.scale != "float32"):
         raise WorkloadError(
-            f"{operator}: group is {shared} with {name} and k = {k}, expected {', '.join(map(str, groups[:-1]))} or "
-            "256, a divisor of k, and weights of fewer bits than the data; correct it or leave it out"
+            f"{operator}: scales is {scale_kind!r} with {name}, expected two operands of 8 bits; leave it out"
         )
-    if zeros and not on_cpu and (found.weight != "uint8" or not found.converts):
+    groups = (16, *_GROUPS) if on_cpu else _GROUPS
+    if scale_group and (not operand_format.converts or scale_group not in groups or k % scale_group):
+        raise WorkloadError(
+            f"{operator}: group is {scale_group} with {name} and k = {k}, expected {', '.join(map(str, groups[:-1]))} "
+            "or 256, a divisor of k, and weights of fewer bits than the data; correct it or leave it out"
+        )
+    if has_zero_points and not on_cpu and (operand_format.weight != "uint8" or not operand_format.converts):
         raise WorkloadError(f"{operator}: zero_points with {name}, expected 4-bit weights only; leave them out")
-    divisor = max(found.run, 2 if found.weight == "uint8" else 1)
+    divisor = max(operand_format.run, 2 if operand_format.weight == "uint8" else 1)
     if k % divisor:
         raise WorkloadError(f"{operator}: k is {k}, expected a multiple of {divisor} for {name}; pad it")
-    word = name if result == found.result else f"{name}:{result}"
-    attributes = (("dtype", word), ("scales", where), ("group", shared), ("zero_points", zeros))
-    return _Given(found, result, where, found.run or shared, zeros, attributes)
+    word = name if result == operand_format.result else f"{name}:{result}"
+    attributes = (("dtype", word), ("scales", scale_kind), ("group", scale_group), ("zero_points", has_zero_points))
+    return _OperandFormats(
+        operand_format, result, scale_kind, operand_format.run or scale_group, has_zero_points, attributes
+    )
 
 
 def _axes(rows: int, columns: int, depth: int) -> tuple[Axis, ...]:
@@ -200,35 +211,45 @@ def _axes(rows: int, columns: int, depth: int) -> tuple[Axis, ...]:
 
 
 def _operands(
-    given: _Given, rows: Dimension, experts: list[Dimension], columns: Dimension, depth: Dimension
+    formats: _OperandFormats, rows: Dimension, experts: list[Dimension], columns: Dimension, depth: Dimension
 ) -> tuple[Access, ...]:
     """Return the accesses to data, weight and their scales; dimensions with several elements an entry have no index."""
-    found, k = given.format, depth[0]
+    operand_format, k = formats.format, depth[0]
 
-    def sized(size: int, whole: Dimension) -> Dimension:
+    def make_dimension(size: int, whole: Dimension) -> Dimension:
         return whole if size == whole[0] else (size, (), 0)
 
-    packed = {8: depth, 16: depth, 32: depth, 4: sized(k // 2, depth)}
-    data = access_of("data", found.data, [rows, packed[found.data_bits]])
-    weight = access_of("weight", found.weight, [*experts, columns, packed[found.weight_bits]])
-    if not found.scale:
+    packed = {8: depth, 16: depth, 32: depth, 4: make_dimension(k // 2, depth)}
+    data = make_access("data", operand_format.data, [rows, packed[operand_format.data_bits]])
+    weight = make_access("weight", operand_format.weight, [*experts, columns, packed[operand_format.weight_bits]])
+    if not operand_format.scale:
         return data, weight
-    runs = sized(-(-k // (SIDE if given.scales == "blocks" else given.run or k)), depth)
-    of_data: dict[str, list[Dimension]] = {"tensor": [(1, (), 0)], "rows": [rows], "blocks": [rows, runs]}
-    of_weight: dict[str, list[Dimension]] = {
+    runs = make_dimension(-(-k // (SIDE if formats.scales == "blocks" else formats.run or k)), depth)
+    data_scales: dict[str, list[Dimension]] = {"tensor": [(1, (), 0)], "rows": [rows], "blocks": [rows, runs]}
+    weight_scales_by_kind: dict[str, list[Dimension]] = {
         "tensor": [*experts] or [(1, (), 0)],
         "rows": [*experts, columns],
-        "blocks": [*experts, sized(-(-columns[0] // SIDE), columns), runs],
+        "blocks": [*experts, make_dimension(-(-columns[0] // SIDE), columns), runs],
     }
-    if found.run:
-        more = [access_of("data_scales", found.scale, [rows, runs])]
-        more += [access_of("factor", "float32", [*experts] or [(1, (), 0)])] if found.run == 16 else []
-    elif found.converts:
-        more = [access_of("weight_zeros", found.weight, [*experts, columns, runs])] if given.zero_points else []
+    if operand_format.run:
+        scale_accesses = [make_access("data_scales", operand_format.scale, [rows, runs])]
+        scale_accesses += (
+            [make_access("factor", "float32", [*experts] or [(1, (), 0)])] if operand_format.run == 16 else []
+        )
+    elif operand_format.converts:
+        scale_accesses = (
+            [make_access("weight_zeros", operand_format.weight, [*experts, columns, runs])]
+            if formats.zero_points
+            else []
+        )
     else:
-        more = [access_of("data_scales", found.scale, of_data[given.scales])]
-    mine = [*experts, columns, runs] if found.run or found.converts else of_weight[given.scales]
-    return data, weight, access_of("weight_scales", found.scale, mine), *more
+        scale_accesses = [make_access("data_scales", operand_format.scale, data_scales[formats.scales])]
+    weight_scales = (
+        [*experts, columns, runs]
+        if operand_format.run or operand_format.converts
+        else weight_scales_by_kind[formats.scales]
+    )
+    return data, weight, make_access("weight_scales", operand_format.scale, weight_scales), *scale_accesses
 
 
 def checked_routing(operator: str, value: object, experts: int, rows: int) -> str | tuple[int, ...]:
@@ -244,7 +265,7 @@ def checked_routing(operator: str, value: object, experts: int, rows: int) -> st
     WorkloadError
         The value is none of these, or the counts do not belong to `experts` experts with `rows` rows in all.
     """
-    wanted = f"uniform, balanced, power:EXPONENT, or {experts} counts with the sum {rows}"
+    expected = f"uniform, balanced, power:EXPONENT, or {experts} counts with the sum {rows}"
     if isinstance(value, str):
         if value in ("uniform", "balanced") or re.fullmatch(r"power:\d{1,3}(\.\d{1,9})?", value):
             return value
@@ -253,4 +274,4 @@ def checked_routing(operator: str, value: object, experts: int, rows: int) -> st
         numbers = all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts)
         if numbers and len(counts) == experts and sum(counts) == rows:
             return counts
-    raise WorkloadError(f"{operator}: routing is {shown(value)}, expected {wanted}; correct it")
+    raise WorkloadError(f"{operator}: routing is {shown(value)}, expected {expected}; correct it")

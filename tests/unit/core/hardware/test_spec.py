@@ -16,7 +16,7 @@ from anatune.core.hardware.files import (
     spec_to_toml,
     user_spec_folder,
 )
-from anatune.core.hardware.gpu_groups import Launch
+from anatune.core.hardware.gpu_groups import GpuLaunch
 from anatune.core.hardware.groups import Group, value_problem
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import SpecError, UnknownNameError
@@ -584,9 +584,9 @@ def test_every_number_of_the_schema_has_a_plausible_range():
 
 def test_construction_checks_too():
     with pytest.raises(SpecError, match=r"overhead_s: got 3000000\.0"):
-        Launch(source="test", overhead_s=3e6)
+        GpuLaunch(source="test", overhead_s=3e6)
     with pytest.raises(SpecError, match="no keys of this group"):
-        Launch(source="test", overhead_s=3e-6, unverified=("clock_hz",))
+        GpuLaunch(source="test", overhead_s=3e-6, unverified=("clock_hz",))
 
 
 def test_specs_are_hashable_and_frozen():
