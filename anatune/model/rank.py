@@ -1,6 +1,6 @@
-"""Rank the schedules of a workload on a device: the analytical model, and learned corrections of it, nothing else.
+"""Ranking of the schedules of a workload on a device, with the analytical model and learned corrections.
 
-A plan that also has what a compiler or records say is made of this one by `tuning.plans`.
+`tuning.plans` adds the facts of compilers and records to such a plan.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from anatune.templates.base.watch import Watch
 __all__ = ["Constraints", "rank", "rank_templates"]
 
 _LEAST_S = 1e-3
-"""Least time limit of one of several searches, s."""
+"""Shortest time limit of a single search, s."""
 
 
 class Constraints(msgspec.Struct, frozen=True, kw_only=True):
-    """Which schedules are ranked, and for how long. Immutable; checked when it is made.
+    """Restrictions of a ranking: which schedules, and for how long. Immutable; checked when it is made.
 
     Attributes
     ----------
     template, accuracy, time_limit_s, distinct
-        As `anatune.plan`.
+        As in `anatune.plan`.
     call : str
-        The call that is made, for messages.
+        Name of the calling function, for messages.
 
     Raises
     ------
     SpaceError
-        There is no such accuracy; the time limit is not positive; `distinct` is no bool.
+        The accuracy is unknown, the time limit is not positive, or `distinct` is no bool.
     """
 
     template: str | None = None
@@ -57,16 +57,16 @@ class Constraints(msgspec.Struct, frozen=True, kw_only=True):
         if self.accuracy is not None:
             checked_accuracy(f"{self.call}: accuracy", self.accuracy)
         limit_s = checked_seconds(f"{self.call}: time_limit_s", self.time_limit_s)
-        msgspec.structs.force_setattr(self, "time_limit_s", limit_s)  # NumPy's numbers become Python's
+        msgspec.structs.force_setattr(self, "time_limit_s", limit_s)  # NumPy numbers become Python numbers
         msgspec.structs.force_setattr(self, "distinct", checked_flag(f"{self.call}: distinct", self.distinct))
 
     @property
     def admitted(self) -> str:
-        """The arithmetic that is admitted."""
+        """The requested accuracy, "standard" by default."""
         return self.accuracy or STANDARD
 
     def templates(self, workload: Workload, hardware: HardwareSpec) -> tuple[str, ...]:
-        """Return the names of the templates to rank; errors as `joint.asked_templates`."""
+        """Return the names of the templates to rank; errors as in `joint.asked_templates`."""
         return joint.asked_templates(workload, hardware, self.template, self.accuracy)
 
 
@@ -78,14 +78,14 @@ def rank(
     correction: str | Path = AUTO,
     progress: Progress | None = None,
 ) -> Plan:
-    """Return the first `top_k` schedules of all templates that are asked for, in one order.
+    """Return the first `top_k` schedules of all requested templates, in one order.
 
     Raises
     ------
     SpaceError
-        A template or its accuracy does not apply.
+        The template or its accuracy does not apply.
     UnknownNameError, ModelVersionError, MissingDependencyError
-        As `joint.find_corrections`.
+        As in `joint.find_corrections`.
     """
     names = constraints.templates(workload, hardware)
     corrections = joint.find_corrections(hardware, names, correction)
@@ -101,17 +101,18 @@ def rank_templates(
     corrections: joint.Corrections,
     progress: Progress | None = None,
 ) -> tuple[Plan, dict[str, Model]]:
-    """Return the first schedules of templates in one order, and the model that ranked each; `rank` says what it is for.
+    """Return the first schedules of templates in one order, and the model that ranked each template.
 
-    Templates are ranked one after the other, those that are evaluated whole first. One whose floor, a time that no
-    point of it beats, is above all that a whole one lists is not searched: nobody counts its legal points then.
+    Templates are ranked one after the other, first those whose spaces are evaluated as a whole. A template is not
+    searched if a lower bound of all its times is above the times that such a space lists; its legal points are then not
+    counted.
 
     Parameters
     ----------
     count : int
-        First schedules of each, and of all.
+        Number of schedules to list, of each template and of all.
     constraints : Constraints
-        The time limit is that of all together; what is left of it is shared out evenly among those that are left.
+        The time limit holds for all templates; the remaining time is divided evenly among the remaining ones.
 
     Raises
     ------
@@ -147,14 +148,14 @@ def rank_templates(
 
 
 def _slower(model: Model) -> Ranking:
-    """Return the ranking of a space of which no point is needed: its floor is above what others have."""
+    """Return the ranking of a space that is not searched, because its times are above those of other templates."""
     guarantee = Guarantee("certified", 0.0, 0, model.space.size)
     none = np.empty((0, len(model.space.columns)), dtype=np.int64)
     return Ranking(none, guarantee, None, None, alike_is_exact=True)
 
 
 def _plan(model: Model, ranking: Ranking, accuracy: str) -> Plan:
-    """Return the plan of one template, without what it says of corrections."""
+    """Return the plan of one template, without its correction."""
     points = ranking.points
     return Plan(
         model.workload,

@@ -1,4 +1,4 @@
-"""The answer of `anatune.prune` for schedules that somebody else lists."""
+"""Subsets of given candidates: the answer of `anatune.prune` for a list of schedules."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from anatune.templates.base.model import Model, Rule
 
 
 class CandidateSubset(Subset):
-    """The first of schedules that somebody else lists; times equal, in the order given.
+    """The best of given schedules; those with equal times stay in the given order.
 
     Parameters
     ----------
     workload, hardware, keep
-        As `anatune.prune`; a share is one of the legal candidates.
+        As in `anatune.prune`; a share is a share of the legal candidates.
     candidates : sequence of Schedule
-        Of any templates.
+        Schedules of any templates.
     model_of : callable
-        Template -> the model to use.
+        Function ``template -> model``.
     diverse : bool
-        Whether few kept ones are chosen for what they differ in; only where all are of `diverse` templates.
+        Whether few kept schedules are chosen to differ; only if all belong to templates with `diverse`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CandidateSubset(Subset):
         return [found[place] for place in range(len(schedules))]
 
     def _choose(self) -> None:
-        """Bring those that are kept to the front."""
+        """Move the chosen schedules to the front."""
         times = np.array([self._predictions[at].time_s for at in self._sorted])
         rows = beginning(times, self.num_kept)
         pool, times = [self._sorted[row] for row in rows.tolist()], times[rows]
@@ -93,12 +93,12 @@ class CandidateSubset(Subset):
 
     @property
     def num_legal(self) -> int:
-        """Candidates that break no rule."""
+        """Number of candidates that break no rule."""
         return len(self._sorted)
 
     @property
     def num_kept(self) -> int:
-        """Candidates that are kept."""
+        """Number of candidates that are kept."""
         return kept_count(self.keep, self.num_legal)
 
     def _batch(self, start: int, stop: int) -> tuple[list[Schedule], list[Prediction]]:
@@ -121,7 +121,7 @@ class CandidateSubset(Subset):
             return prediction, False, None, ""
         place = self._places.get(schedule)
         if place is None:
-            return prediction, False, None, "it is none of the candidates"
+            return prediction, False, None, "it is not among the candidates"
         if place > self.num_kept and self._chosen is not None:
             remark = ""
             if prediction.time_s <= self._cut()[1]:
@@ -129,11 +129,11 @@ class CandidateSubset(Subset):
                 remark = alike(likeness, schedule in self._pool)
             return prediction, False, None, remark
         if place > self.num_kept and prediction.time_s <= self._cut()[1]:
-            return prediction, False, place, "as fast as the last one kept, behind it in the order given"
+            return prediction, False, place, "as fast as the last one kept, but given after it"
         return prediction, place <= self.num_kept, place, ""
 
     def to_dict(self) -> dict[str, object]:
-        """Return workload, hardware, counts of the candidates, keep."""
+        """Return workload, hardware, counts of the candidates, and `keep`."""
         rejected = [prediction.rule for prediction in self._predictions if prediction.rule]
         return {
             "workload": msgspec.to_builtins(self.workload),

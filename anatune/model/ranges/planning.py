@@ -1,7 +1,7 @@
-"""How a plan for a range is made: candidates, a choice among them, a proof of what it loses, and again.
+"""Making of range plans: candidates, a choice among them, a proof of its loss, repeated.
 
-A proof that fails finds programs that are faster than the choice allows; they become candidates, and the choice is made
-anew. It ends when nothing faster is left, or the time.
+A proof that fails finds programs that are faster than the choice allows. They become candidates, and the choice is made
+again. This ends when nothing faster is found, or at the time limit.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from anatune.templates.base.family import Floats, Program, ProgramFamily
 from anatune.templates.base.watch import Watch
 
 MOST_PROGRAMS = 64
-"""Most programs that a choice may have."""
+"""Largest number of programs of a choice."""
 
 ROUNDS = 5
-"""Most choices that are proven; each has what the proofs before it found."""
+"""Largest number of choices that are proven; each one uses what earlier proofs found."""
 SLACK = 0.005
-"""Share by which a program may be slower than the fastest of the choice and keep serving the next extent: fewer
-intervals, no larger worst loss."""
+"""Share by which a program may be slower than the fastest of the choice and still serve the next extent. This gives
+fewer intervals without a larger worst loss."""
 MEAN_SLACK = 0.01
-"""How near the best time bounds are asked for where the mean loss counts."""
+"""Precision of the bounds on the best times if the mean loss is minimised, as a share."""
 
 
 class Goal(NamedTuple):
-    """What is asked for: so many `programs`, or a `loss`; and for the mean loss `weights`, (num_extents,), sum 1."""
+    """The goal: a number of `programs` or a `loss`; for the mean loss also `weights`, (num_extents,) with sum 1."""
 
     programs: int | None = None
     loss: float | None = None
@@ -47,30 +47,30 @@ class Goal(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As in `RangePlan.goal`."""
+        """The name of the goal, as in `RangePlan.goal`."""
         return "count" if self.loss is not None else "worst" if self.weights is None else "mean"
 
 
 def checked_goal(workload: RangedWorkload, kernels: object, loss: object, weights: object) -> Goal:
-    """Return what is asked for; arguments as of `anatune.plan_range`.
+    """Return the goal that the arguments of `anatune.plan_range` describe.
 
     Raises
     ------
     SpaceError
-        It is no number of programs that a range can have, no loss, or there are not as many weights as extents; both
-        of `kernels` and `loss` are given, or none.
+        An argument is out of range, the weights do not fit the extents, or not exactly one of `kernels` and `loss` is
+        given.
     """
     if (kernels is None) == (loss is None):
-        raise SpaceError("plan_range: give kernels (at most so many programs) or loss (as few as keep it), one of them")
+        raise SpaceError("plan_range: give either kernels (their largest number) or loss (the largest allowed loss)")
     if loss is not None:
         if isinstance(loss, bool) or not isinstance(loss, Real) or not 0.0 < float(loss) < math.inf:
             raise SpaceError(f"plan_range: loss is {shown(loss)}, expected a number above 0; 0.05 is 5 %")
         if weights is not None:
-            raise SpaceError("plan_range: weights are of a mean loss, which kernels makes least; leave them out")
+            raise SpaceError("plan_range: weights are given with loss, but they need kernels; leave them out")
         return Goal(loss=float(loss))
     count, most = checked_integer("plan_range: kernels", kernels, 1), min(MOST_PROGRAMS, len(workload.extents))
     if count > most:
-        why = f"at most {MOST_PROGRAMS}" if most == MOST_PROGRAMS else f"no more than there are extents, {most}"
+        why = f"at most {MOST_PROGRAMS}" if most == MOST_PROGRAMS else f"at most the number of extents, {most}"
         raise SpaceError(f"plan_range: kernels is {count}, expected {why}")
     if weights is None:
         return Goal(programs=count)
@@ -81,14 +81,14 @@ def checked_goal(workload: RangedWorkload, kernels: object, loss: object, weight
         table = np.empty(0)
     if table.shape != (len(workload.extents),) or not np.isfinite(table).all() or (table < 0).any() or not table.sum():
         raise SpaceError(
-            f"plan_range: weights are {shown(weights)}, expected {len(workload.extents)} numbers >= 0, one an extent, "
-            "or a mapping from extents to them, not all 0"
+            f"plan_range: weights are {shown(weights)}, expected {len(workload.extents)} numbers >= 0, one for each "
+            "extent, or a mapping from extents to numbers, not all 0"
         )
     return Goal(programs=count, weights=table / table.sum())
 
 
 class _Pool:
-    """All candidates of all families, with their times."""
+    """All candidate programs of all templates, with their times."""
 
     def __init__(self, families: Sequence[ProgramFamily]) -> None:
         self.families = families
@@ -97,7 +97,7 @@ class _Pool:
         self.times: Floats = np.empty((0, len(families[0].workload.numbers)))
 
     def add(self, number: int, programs: Sequence[Program]) -> int:
-        """Take programs of a family that are new; return how many."""
+        """Add the new ones among some programs of a family; return their number."""
         new = [program for program in dict.fromkeys(programs) if (number, program) not in self._known]
         if new:
             family = self.families[number]
@@ -110,7 +110,7 @@ class _Pool:
 
 
 class _Answer(NamedTuple):
-    """A choice with its service: at each extent the number of a program, its seconds, and the proven bound."""
+    """A choice, and for each extent the number of its program, the time in seconds, and the proven bound."""
 
     choice: Choice
     least: int
@@ -122,7 +122,7 @@ class _Answer(NamedTuple):
 
     @property
     def losses(self) -> Floats:
-        """Proven loss at every extent; inf where nothing is known."""
+        """Proven loss at each extent; inf if nothing is proven."""
         with np.errstate(divide="ignore"):
             return np.maximum(self.seconds / self.bounds - 1.0, 0.0)
 
@@ -130,17 +130,17 @@ class _Answer(NamedTuple):
 def families_of(
     workload: RangedWorkload, hardware: GpuSpec | CpuSpec, template: str | None
 ) -> tuple[list[ProgramFamily], list[str]]:
-    """Return the families to choose from, and the names of all templates that plans of the single shapes rank.
+    """Return the families of programs, and the names of all templates that plans for single extents rank.
 
     Parameters
     ----------
     template : str or None
-        The one whose programs are asked for; None: all that apply and have programs for this range.
+        Only the programs of this template; None: all templates that apply and have programs for this range.
 
     Raises
     ------
     SpaceError
-        None of them has any.
+        No template has programs for this range.
     """
     ends = (workload.largest, workload.at(workload.extents[0]))
     applying = dict.fromkeys(name for end in ends for name in asked_templates(end, hardware, None, STANDARD))
@@ -155,8 +155,8 @@ def families_of(
     if not families and refusals:
         raise refusals[0]
     if not families:
-        advice = "give one extent" if workload.largest.is_kernel else "leave --template out, or give one extent"
-        raise SpaceError(f"template {', '.join(names)} has no programs for a range of extents; {advice}")
+        advice = "plan one extent" if workload.largest.is_kernel else "leave --template out, or plan one extent"
+        raise SpaceError(f"template {', '.join(names)} has no kernels for a range of extents; {advice}")
     return families, list(applying)
 
 
@@ -168,22 +168,22 @@ def plan_families(
     Parameters
     ----------
     applying : sequence of str
-        The templates that plans of the single shapes rank. Those without a family are left out of the comparison.
+        Names of the templates that plans for single extents rank; those without a family are listed as left out.
 
     Raises
     ------
     SpaceError
-        At some extent no program is legal.
+        No program is legal at some extent.
     """
     pool = _Pool(families)
     for number, family in enumerate(families):
         share = 0.6 * number / len(families), 0.6 * (number + 1) / len(families)
-        # What the search for candidates does not leave is missing from the proof.
+        # Time that the search for candidates uses is missing for the proof.
         limit_s = None if watch.left_s is None else 0.5 * watch.left_s / (len(families) - number)
         pool.add(number, family.candidates(watch.part(*share, limit_s)))
     if not len(pool.times) or not np.isfinite(pool.times.min(axis=0)).all():
         workload = families[0].workload
-        raise SpaceError(f"range: no program of {workload.describe()} is legal at every extent; take a smaller range")
+        raise SpaceError(f"range: no kernel of {workload.describe()} is legal at every extent; choose a smaller range")
     answer, bounds = None, np.zeros(pool.times.shape[1])
     reference = pool.times.min(axis=0)
     for turn in range(ROUNDS):
@@ -205,7 +205,7 @@ def plan_families(
         bounds = np.maximum(bounds, lower)
         beaten = lower < limits * (1 - 1e-9)
         if is_proven:
-            # There the bound is the best time itself, and better known than from candidates.
+            # There the bound is the best time itself, which is more precise than the candidates' times.
             reference = np.where(beaten, np.minimum(reference, lower), reference)
         now = _Answer(choice, least, serving, seconds, bounds, reference, is_proven)
         if answer is None or _value(now, goal) < _value(answer._replace(bounds=bounds), goal):
@@ -220,7 +220,7 @@ def plan_families(
 
 
 def _chosen(losses: Floats, goal: Goal, watch: Watch) -> tuple[Choice, int]:
-    """Return the choice, and how many programs are needed at least (0: not known)."""
+    """Return the choice, and a lower bound of the number of programs (0: unknown)."""
     if goal.loss is not None:
         return fewest(losses, goal.loss, watch)
     assert goal.programs is not None
@@ -230,7 +230,7 @@ def _chosen(losses: Floats, goal: Goal, watch: Watch) -> tuple[Choice, int]:
 
 
 def _value(answer: _Answer, goal: Goal) -> tuple[float, ...]:
-    """Return what a better answer has less of."""
+    """Return a key that is smaller for a better answer."""
     losses = answer.losses
     worst = float(losses.max())
     if goal.loss is not None:
@@ -243,7 +243,7 @@ def _mean(losses: Floats, goal: Goal) -> float:
 
 
 def _limits(seconds: Floats, reference: Floats, goal: Goal) -> Floats:
-    """Return below which times a program would make the loss larger than it is believed to be."""
+    """Return, for each extent, the time below which a program would make the loss larger than assumed."""
     if goal.weights is not None:
         return np.where(goal.weights > 0, reference / (1.0 + MEAN_SLACK), reference / 2.0)
     worst = max(float((seconds / reference).max()) - 1.0, goal.loss or 0.0)
@@ -251,7 +251,7 @@ def _limits(seconds: Floats, reference: Floats, goal: Goal) -> Floats:
 
 
 def _served(times: Floats, losses: Floats, choice: Choice) -> NDArray[np.int64]:
-    """Return the number of the program that serves each extent, the fastest but for `SLACK`."""
+    """Return the number of the program that serves each extent: the fastest, or one slower by at most `SLACK`."""
     programs = np.array(choice.programs, dtype=np.int64)
     own, lost = times[programs], losses[programs]
     fastest = own.argmin(axis=0)
@@ -267,7 +267,7 @@ def _served(times: Floats, losses: Floats, choice: Choice) -> NDArray[np.int64]:
 
 
 def _longest(allowed: NDArray[np.bool_], fastest: int) -> int:
-    """Return of the programs that may serve the first of some extents the one that may serve most of those after it."""
+    """Return the allowed program that may serve the longest run of extents from the first on."""
     runs = np.where(allowed.all(axis=1), allowed.shape[1], (~allowed).argmax(axis=1))
     return fastest if runs[fastest] == runs.max() else int(runs.argmax())
 
