@@ -278,14 +278,14 @@ def plan_range(
     UnknownNameError, SpecError
         The hardware is unknown or its spec file is damaged, see `hardware`.
     """
-    from anatune.model.ranges.planning import checked_goal, families_of, plan_families
+    from anatune.model.ranges.planning import check_goal, find_families, plan_families
 
     checked_function("plan_range: progress", progress)
     time_limit_s = checked_seconds("plan_range: time_limit_s", time_limit_s)
     ranged_workload = check_range_arguments(workload, axis, extents)
-    goal = checked_goal(ranged_workload, kernels, loss, weights)
+    goal = check_goal(ranged_workload, kernels, loss, weights)
     device = _find_device(ranged_workload.largest, hw, threads)
-    families, applicable = families_of(ranged_workload, device, template)
+    families, applicable = find_families(ranged_workload, device, template)
     return plan_families(families, goal, Watch(time_limit_s, progress), applicable)
 
 
@@ -331,7 +331,7 @@ def predict(
     schedules = list(schedules)
     for schedule in schedules:
         checked_schedule("predict", schedule)
-    rows = joint.prediction_rows(workload, device, schedules, correction)
+    rows = joint.predict_rows(workload, device, schedules, correction)
     if rows:
         return pd.DataFrame(rows)
     chosen = make_model(workload, device)  # no schedules: an empty table with all columns
@@ -405,7 +405,7 @@ def prune(
         The given correction does not exist, does not fit, or needs a package that is not installed.
     """
     from anatune.model.pruning.candidates import CandidateSubset
-    from anatune.model.pruning.joined import subset_of  # numba: not where kernels are only measured
+    from anatune.model.pruning.joined import make_subset  # numba: not where kernels are only measured
 
     checked_function("prune: progress", progress)
     constraints = Constraints(accuracy=accuracy, time_limit_s=time_limit_s, distinct=distinct, call="prune")
@@ -417,10 +417,10 @@ def prune(
         models = [
             corrected(make_model(workload, device, name, constraints.admitted), corrections[name]) for name in names
         ]
-        return subset_of(
+        return make_subset(
             models, keep, constraints.admitted, constraints.time_limit_s, constraints.distinct, diverse, progress
         )
     if isinstance(candidates, Schedule) or not is_iterable(candidates):
         raise SpaceError(f"prune: candidates is {shown(candidates)}, expected a list of Schedule objects")
-    model_of = partial(joint.corrected_model, workload, device, correction)
+    model_of = partial(joint.make_corrected_model, workload, device, correction)
     return CandidateSubset(workload, device, keep, list(candidates), model_of, diverse=diverse)

@@ -41,15 +41,15 @@ def alternatives(model: Model, schedule: Schedule, slower_by: float) -> list[Alt
     list of Alternative
         At most one for each axis or option, the most expensive first; legal schedules only.
     """
-    steps = list(_steps(model, schedule))
+    changes = list(_list_changes(model, schedule))
     start = model.space.point_of(schedule)
-    if not steps:
+    if not changes:
         return []
-    points = np.array([point for _, _, point in steps], dtype=np.int64)
+    points = np.array([point for _, _, point in changes], dtype=np.int64)
     predictions = model.predictions(points)
     limit = model.predictions(np.atleast_2d(start))[0].time_s * (1.0 + slower_by)
     cheapest: dict[str, Alternative] = {}
-    for (axis, change, _), prediction in zip(steps, predictions, strict=True):
+    for (axis, change, _), prediction in zip(changes, predictions, strict=True):
         if not prediction.legal or prediction.time_s < limit:
             continue
         if axis not in cheapest or prediction.time_s < cheapest[axis].prediction.time_s:
@@ -57,7 +57,7 @@ def alternatives(model: Model, schedule: Schedule, slower_by: float) -> list[Alt
     return sorted(cheapest.values(), key=lambda choice: -choice.prediction.time_s)
 
 
-def _steps(model: Model, schedule: Schedule) -> Iterator[tuple[str, str, list[int]]]:
+def _list_changes(model: Model, schedule: Schedule) -> Iterator[tuple[str, str, list[int]]]:
     """Yield (changed choice, change in words, point) for every single change of a schedule."""
     space = model.space
     start = [int(value) for value in space.point_of(schedule)]
@@ -87,7 +87,7 @@ def _steps(model: Model, schedule: Schedule) -> Iterator[tuple[str, str, list[in
 
 def _choice_text(name: str, value: int) -> str | None:
     """Return a choice in words; None for choices that make no sense alone: orders of loops, gaps between rows."""
-    kind, _, tensor = name.partition(".")
+    option, _, tensor = name.partition(".")
     return {
         "unroll": f"unrolling up to {value}",
         "vector": f"fetching {tensor} by {value}",
@@ -95,4 +95,4 @@ def _choice_text(name: str, value: int) -> str | None:
         "stages": f"{value} stages",
         "group": f"blocks grouped by {value} rows",
         "parallel": "all cores" if value else "one core",
-    }.get(kind)
+    }.get(option)

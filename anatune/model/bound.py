@@ -78,15 +78,16 @@ def time_bound(
     arithmetic_s = workload.flop / hardware.peak_flop_per_s(workload.dtype)
     if flop:
         arithmetic_s = min(
-            fewest / template_named(name).peak_flop_per_s(workload.dtype, hardware) for name, fewest in flop.items()
+            num_operations / template_named(name).peak_flop_per_s(workload.dtype, hardware)
+            for name, num_operations in flop.items()
         )
     times = {"fma": arithmetic_s, **dict(_transfers(workload, hardware, l2, cold, constants))}
     longest = max(times, key=times.__getitem__)
-    doubts = tuple(_unverified(workload, hardware, longest))
+    doubts = tuple(_list_unverified(workload, hardware, longest))
     return TimeBound(max(times[longest], 1e-12), longest, doubts)  # never 0, even without operations or transfers
 
 
-def _unverified(workload: Workload, hardware: CpuSpec | GpuSpec, level: str) -> Iterable[str]:
+def _list_unverified(workload: Workload, hardware: CpuSpec | GpuSpec, level: str) -> Iterable[str]:
     """Yield the unverified numbers that the time of a level, or of "fma", depends on."""
     groups = ("dram",) if level == "dram" else ("compute",) if level == "fma" else ("compute", level)
     for group in groups:

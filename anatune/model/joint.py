@@ -54,12 +54,12 @@ def find_corrections(
     hardware: GpuSpec | CpuSpec, templates: Sequence[str], correction: str | Path = AUTO
 ) -> dict[str, SavedCorrection | None]:
     """Return the correction of each template; a named one is used only for the template on its card."""
-    found = {name: find_correction(hardware, name, correction) for name in templates}
+    corrections = {name: find_correction(hardware, name, correction) for name in templates}
     if len(templates) > 1 and str(correction) not in (AUTO, NONE):
-        fitting = [name for name, one in found.items() if one is not None and one.card.template == name]
+        fitting = [name for name, one in corrections.items() if one is not None and one.card.template == name]
         # If it fits none of them, the default's model raises an error that says why.
-        found = {name: one if name in (fitting or templates[:1]) else None for name, one in found.items()}
-    return found
+        corrections = {name: one if name in (fitting or templates[:1]) else None for name, one in corrections.items()}
+    return corrections
 
 
 def applied_model(plan: Plan, template: str, correction: AppliedCorrection | None) -> Model:
@@ -68,7 +68,7 @@ def applied_model(plan: Plan, template: str, correction: AppliedCorrection | Non
     return corrected(make_model(plan.workload, plan.hardware, template, plan.accuracy), saved)
 
 
-def prediction_rows(
+def predict_rows(
     workload: Workload, hardware: GpuSpec | CpuSpec, schedules: Sequence[Schedule], correction: str | Path
 ) -> list[dict[str, object]]:
     """Return the predictions of schedules of any templates, in their order; `anatune.predict` lists the columns.
@@ -98,7 +98,7 @@ def prediction_rows(
     return rows
 
 
-def corrected_model(
+def make_corrected_model(
     workload: Workload, hw: GpuSpec | CpuSpec, correction: str | Path, template: str | None, accuracy: str = RELAXED
 ) -> Model:
     """Return the model of a template, with its correction if there is one."""
@@ -106,7 +106,7 @@ def corrected_model(
     return corrected(chosen, find_correction(hw, chosen.space.template, correction))
 
 
-def merged(plans: Sequence[Plan], top_k: int) -> Plan:
+def merge_plans(plans: Sequence[Plan], top_k: int) -> Plan:
     """Return one plan with the first `top_k` schedules of several plans.
 
     Parameters
@@ -118,8 +118,8 @@ def merged(plans: Sequence[Plan], top_k: int) -> Plan:
     if len(plans) == 1:
         return plans[0].first(top_k)
     # Only the next schedules of the plans are compared, so that each plan keeps its own order.
-    listed = ([(plan, at) for at in range(len(plan.schedules))] for plan in plans)
-    order = heapq.merge(*listed, key=lambda entry: entry[0].predictions[entry[1]].time_s)
+    entries_of_plans = ([(plan, at) for at in range(len(plan.schedules))] for plan in plans)
+    order = heapq.merge(*entries_of_plans, key=lambda entry: entry[0].predictions[entry[1]].time_s)
     entries = list(itertools.islice(order, top_k))
     best = entries[0][0] if entries else plans[0]
     alike = [0 if plan.num_alike is None else plan.num_alike[at] for plan, at in entries]
@@ -134,10 +134,10 @@ def merged(plans: Sequence[Plan], top_k: int) -> Plan:
         plans[0],
         schedules=[plan.schedules[at] for plan, at in entries],
         predictions=[plan.predictions[at] for plan, at in entries],
-        guarantee=joined_guarantee(spaces),
+        guarantee=join_guarantees(spaces),
         space_size=sum(plan.space_size for plan in plans),
         num_legal=None if None in legal else sum(count for count in legal if count is not None),
-        rejected=summed_rejections(spaces),
+        rejected=sum_rejections(spaces),
         rules=tuple({rule.id: rule for plan in reversed(plans) for rule in plan.rules}.values()),
         template=best.template,
         num_alike=None if all(plan.num_alike is None for plan in plans) else alike,
@@ -148,24 +148,24 @@ def merged(plans: Sequence[Plan], top_k: int) -> Plan:
     )
 
 
-def joined_guarantee(spaces: Sequence[JoinedSpace]) -> Guarantee:
+def join_guarantees(spaces: Sequence[JoinedSpace]) -> Guarantee:
     """Return the guarantee of the merged order: the weakest kind, with the gap over all templates.
 
     No schedule of a template is faster than its best found one over (1 + its gap). The gap of the merged order compares
     the best schedule of all with the smallest of these times.
     """
     kind = max((space.guarantee.kind for space in spaces), key=_KINDS.index)
-    found = min((space.best_s for space in spaces if space.best_s is not None), default=math.inf)
+    best_s = min((space.best_s for space in spaces if space.best_s is not None), default=math.inf)
     gap = 0.0
     if kind == "best_found":
-        floors = [
+        bounds = [
             # A template without schedules proves nothing after a time limit; otherwise it has none.
             (0.0 if space.guarantee.kind == "best_found" else math.inf)
             if space.best_s is None
             else space.best_s / (1.0 + space.guarantee.gap)
             for space in spaces
         ]
-        gap = found / min(floors) - 1.0 if 0.0 < min(floors) < math.inf else math.inf
+        gap = best_s / min(bounds) - 1.0 if 0.0 < min(bounds) < math.inf else math.inf
     return Guarantee(
         kind,
         max(0.0, gap),
@@ -174,7 +174,7 @@ def joined_guarantee(spaces: Sequence[JoinedSpace]) -> Guarantee:
     )
 
 
-def summed_rejections(spaces: Sequence[JoinedSpace]) -> dict[str, int] | None:
+def sum_rejections(spaces: Sequence[JoinedSpace]) -> dict[str, int] | None:
     """Return the number of points that each rule rejected in all spaces; None if a space was not counted."""
     counts: dict[str, int] = {}
     for space in spaces:

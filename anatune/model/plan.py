@@ -86,12 +86,12 @@ class MeasuredSchedule(msgspec.Struct, frozen=True):
 
     def describe(self, now_utc: str | None = None) -> str:
         """Return the description as one sentence; with the present time, the record's age is included."""
-        when = f"at {self.created_utc[:19]} UTC" if now_utc is None else age(self.created_utc, now_utc)
+        time_text = f"at {self.created_utc[:19]} UTC" if now_utc is None else age(self.created_utc, now_utc)
         predicted = "" if self.predicted_s is None else f" (predicted {duration(self.predicted_s)})"
-        who = f" by {self.worker}" if self.worker else ""
+        worker_text = f" by {self.worker}" if self.worker else ""
         return (
-            f"measured: {duration(self.time_s)}{predicted} {when}{who}, session {self.session[:8]} of {self.records}: "
-            f"{self.schedule.describe()}"
+            f"measured: {duration(self.time_s)}{predicted} {time_text}{worker_text}, session {self.session[:8]} of "
+            f"{self.records}: {self.schedule.describe()}"
         )
 
 
@@ -260,11 +260,11 @@ class Plan:
         return self.schedules[0]
 
     def __repr__(self) -> str:
-        found = "nothing is legal"
+        summary = "nothing is legal"
         if self.schedules:
-            found = f"{len(self.schedules)} schedules, best {duration(self.predictions[0].time_s)}"
-        where = f"{self.workload.describe()} on {self.hardware.name}"
-        return f"Plan({where}: {found}, {self.guarantee.describe()})"
+            summary = f"{len(self.schedules)} schedules, best {duration(self.predictions[0].time_s)}"
+        subject = f"{self.workload.describe()} on {self.hardware.name}"
+        return f"Plan({subject}: {summary}, {self.guarantee.describe()})"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -293,16 +293,18 @@ class Plan:
 
     def to_dict(self) -> dict[str, object]:
         """Return the plan as plain dictionaries and lists, the content of `to_json`."""
-        more: dict[str, object] = {"compilation": self.compilation.to_dict()} if self.compilation is not None else {}
+        optional: dict[str, object] = (
+            {"compilation": self.compilation.to_dict()} if self.compilation is not None else {}
+        )
         if self.correction is not None:
-            more["correction"] = _correction_tree(self.correction)
+            optional["correction"] = _correction_tree(self.correction)
         if self.joined or self.accuracy != STANDARD:
-            more["accuracy"] = self.accuracy
+            optional["accuracy"] = self.accuracy
         if self.measured is not None:
-            more["measured"] = msgspec.to_builtins(self.measured) | {"schedule": self.measured.schedule.to_dict()}
+            optional["measured"] = msgspec.to_builtins(self.measured) | {"schedule": self.measured.schedule.to_dict()}
         if self.joined:
-            more["spaces"] = [space_tree(space) for space in self.joined]
-        return more | {
+            optional["spaces"] = [space_tree(space) for space in self.joined]
+        return optional | {
             "workload": msgspec.to_builtins(self.workload),
             "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
             "template": self.template,
@@ -316,7 +318,7 @@ class Plan:
             "guarantee": _guarantee_tree(self.guarantee),
             "num_alike_is_exact": None if self.num_alike is None else self.alike_is_exact,
             "schedules": [
-                schedule.to_dict() | {"prediction": msgspec.to_builtins(prediction)} | _error(schedule) | alike
+                schedule.to_dict() | {"prediction": msgspec.to_builtins(prediction)} | _error_fields(schedule) | alike
                 for schedule, prediction, alike in zip(self.schedules, self.predictions, self._alike(), strict=True)
             ],
         }
@@ -352,14 +354,14 @@ class Plan:
             [
                 {"schedule": schedule.describe(), "template": schedule.template}
                 | prediction_row(prediction)
-                | _error(schedule)
+                | _error_fields(schedule)
                 | alike
                 for schedule, prediction, alike in zip(self.schedules, self.predictions, self._alike(), strict=True)
             ]
         )
 
 
-def _error(schedule: Schedule) -> dict[str, float]:
+def _error_fields(schedule: Schedule) -> dict[str, float]:
     """Return the error bound of a schedule whose arithmetic is no plain sum, as fields."""
     return {} if is_plain_sum(schedule.template) else {"error_bound": error_of(schedule)}
 

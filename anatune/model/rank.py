@@ -125,36 +125,38 @@ def rank_templates(
     plans: dict[str, Plan] = {}
     models: dict[str, Model] = {}
     number, cut_s = len(names), math.inf
-    for at, name in enumerate(sorted(names, key=lambda name: not template_named(name).is_whole)):
-        saved, plain = corrections[name], make_model(workload, hardware, name, accuracy)
-        learned = None if saved is None else CorrectedModel(plain, saved.model)
-        model = models[name] = plain if learned is None else learned
-        left_s = None if watch.left_s is None else max(_LEAST_S, watch.left_s / (number - at))
-        part = watch.part(at / number, (at + 1) / number)
-        left_out = LeftOut(plain.floor_s, cut_s) if learned is None and plain.floor_s > cut_s else None
+    for index, name in enumerate(sorted(names, key=lambda name: not template_named(name).is_whole)):
+        saved_correction, analytical = corrections[name], make_model(workload, hardware, name, accuracy)
+        corrected = None if saved_correction is None else CorrectedModel(analytical, saved_correction.model)
+        model = models[name] = analytical if corrected is None else corrected
+        left_s = None if watch.left_s is None else max(_LEAST_S, watch.left_s / (number - index))
+        part = watch.part(index / number, (index + 1) / number)
+        left_out = LeftOut(analytical.floor_s, cut_s) if corrected is None and analytical.floor_s > cut_s else None
         if left_out is None:
             ranking = model.rank(count, left_s, distinct=constraints.distinct, progress=part.report)
         else:
-            ranking = _slower(model)
-        plan, points = replace(_plan(model, ranking, accuracy), left_out=left_out), ranking.points
-        if learned is not None and saved is not None and len(points):
-            support = float(learned.correction(points[:1]).support[0])
-            applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
-            plan = replace(plan, correction=applied)
+            ranking = _skip_search(model)
+        plan, points = replace(_make_plan(model, ranking, accuracy), left_out=left_out), ranking.points
+        if corrected is not None and saved_correction is not None and len(points):
+            support = float(corrected.correction(points[:1]).support[0])
+            applied_correction = AppliedCorrection(
+                saved_correction.card.name, max(count, SHORTLIST), support, str(saved_correction.folder)
+            )
+            plan = replace(plan, correction=applied_correction)
         plans[name] = plan
         if template_named(name).is_whole and len(points) >= count:
             cut_s = min(cut_s, max(prediction.time_s for prediction in plan.predictions))
-    return joint.merged([plans[name] for name in names], count), models
+    return joint.merge_plans([plans[name] for name in names], count), models
 
 
-def _slower(model: Model) -> Ranking:
+def _skip_search(model: Model) -> Ranking:
     """Return the ranking of a space that is not searched, because its times are above those of other templates."""
     guarantee = Guarantee("certified", 0.0, 0, model.space.size)
-    none = np.empty((0, len(model.space.columns)), dtype=np.int64)
-    return Ranking(none, guarantee, None, None, alike_is_exact=True)
+    no_points = np.empty((0, len(model.space.columns)), dtype=np.int64)
+    return Ranking(no_points, guarantee, None, None, alike_is_exact=True)
 
 
-def _plan(model: Model, ranking: Ranking, accuracy: str) -> Plan:
+def _make_plan(model: Model, ranking: Ranking, accuracy: str) -> Plan:
     """Return the plan of one template, without its correction."""
     points = ranking.points
     return Plan(

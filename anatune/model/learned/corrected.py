@@ -100,10 +100,10 @@ class CorrectedModel(Model):
 
     def evaluate(self, points: NDArray[np.int64]) -> Evaluation:
         """Evaluate points; the analytical columns are followed by "plain_s" and "support"."""
-        plain = self.model.evaluate(points)
-        found = self.correction(points)
-        columns = plain.columns | {"plain_s": plain.time_s, "support": found.support}
-        return Evaluation(plain.time_s * np.exp(found.log_ratio), plain.rule, columns)
+        analytical = self.model.evaluate(points)
+        correction = self.correction(points)
+        columns = analytical.columns | {"plain_s": analytical.time_s, "support": correction.support}
+        return Evaluation(analytical.time_s * np.exp(correction.log_ratio), analytical.rule, columns)
 
     def predictions(self, points: NDArray[np.int64]) -> list[Prediction]:
         """Predict points; times and rates are corrected, the rest is the analytical explanation."""
@@ -121,9 +121,9 @@ class CorrectedModel(Model):
         The guarantee is that of the analytical ranking; it covers the shortlist, not its new order.
         """
         del distinct  # the shortlist always has distinct times
-        found = self.model.rank(max(top_k, SHORTLIST), time_limit_s, distinct=True, progress=progress)
-        if not len(found.points):
-            return found
-        order = np.argsort(self.times(found.points)[0], kind="stable")[:top_k]
-        alike = None if found.num_alike is None else found.num_alike[order]
-        return dataclasses.replace(found, points=found.points[order], num_alike=alike)
+        ranking = self.model.rank(max(top_k, SHORTLIST), time_limit_s, distinct=True, progress=progress)
+        if not len(ranking.points):
+            return ranking
+        order = np.argsort(self.times(ranking.points)[0], kind="stable")[:top_k]
+        alike = None if ranking.num_alike is None else ranking.num_alike[order]
+        return dataclasses.replace(ranking, points=ranking.points[order], num_alike=alike)

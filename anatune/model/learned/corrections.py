@@ -124,7 +124,7 @@ class SavedCorrection(msgspec.Struct, frozen=True):
     folder: Path
 
 
-class _Versions(msgspec.Struct, frozen=True):
+class _CardVersions(msgspec.Struct, frozen=True):
     """The fields that cards of all versions have."""
 
     format: int
@@ -154,10 +154,10 @@ def save_correction(folder: Path, card: Card, model: ResidualModel) -> Card:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         check_correction_folder(folder)
-        with replace_folder(folder) as made:
+        with replace_folder(folder) as new_folder:
             for name, text in texts.items():
-                (made / name).write_bytes(text.encode())
-            (made / CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
+                (new_folder / name).write_bytes(text.encode())
+            (new_folder / CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
     except OSError as error:
         raise ModelVersionError(f"{folder}: {reason(error)}; the correction was not saved") from None
     return card
@@ -165,10 +165,10 @@ def save_correction(folder: Path, card: Card, model: ResidualModel) -> Card:
 
 def check_correction_folder(folder: Path) -> None:
     """Raise OSError if no correction can be written to a folder, or if it holds other files."""
-    check_folder(folder, _KIND.what, _own_files)
+    check_folder(folder, _KIND.what, _list_own_files)
 
 
-def _own_files(folder: Path, names: Collection[str]) -> set[str]:
+def _list_own_files(folder: Path, names: Collection[str]) -> set[str]:
     """Return the names in a folder that are files of a correction; none if it has no valid card."""
     if not _KIND.knows(folder / CARD):
         return set()
@@ -192,19 +192,19 @@ def read_card(folder: Path) -> Card:
             f"{path}: {reason(error)}, expected the card of a correction; `anatune records train` makes one"
         ) from None
     try:
-        found = from_json(text, _Versions)
+        versions = from_json(text, _CardVersions)
     except msgspec.DecodeError as error:
         raise ModelVersionError(f"{path}: {error}, expected the card of a correction; train it again") from None
-    if found.template not in TEMPLATES:
+    if versions.template not in TEMPLATES:
         raise ModelVersionError(
-            f"{path}: template {found.template!r}, expected one of {', '.join(TEMPLATES)}; train it again"
+            f"{path}: template {versions.template!r}, expected one of {', '.join(TEMPLATES)}; train it again"
         )
-    expected = FORMAT, template_named(found.template).feature_version
-    if (found.format, found.feature_version) != expected:
-        command = "hw calibrate" if found.kernels == CALIBRATED else "records train"
+    expected = FORMAT, template_named(versions.template).feature_version
+    if (versions.format, versions.feature_version) != expected:
+        command = "hw calibrate" if versions.kernels == CALIBRATED else "records train"
         raise ModelVersionError(
-            f"{path}: format {found.format}, features {found.feature_version}, expected format {expected[0]}, features "
-            f"{expected[1]}; train it again with this version of anatune (`anatune {command}`), or remove its folder"
+            f"{path}: format {versions.format}, features {versions.feature_version}, expected format {expected[0]}, "
+            f"features {expected[1]}; train it again with this version (`anatune {command}`), or remove its folder"
         )
     try:
         card = from_json(text, Card)
@@ -260,13 +260,13 @@ def load_correction(folder: str | Path) -> SavedCorrection:
     return SavedCorrection(card, model, folder)
 
 
-def _loaded(folder: Path) -> SavedCorrection:
+def _load_cached(folder: Path) -> SavedCorrection:
     """Return the result of `load_correction`, read again when the card changes."""
-    return _loaded_once(folder, (folder / CARD).stat().st_mtime_ns)
+    return _load_version(folder, (folder / CARD).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=8)
-def _loaded_once(folder: Path, _mtime_ns: int) -> SavedCorrection:
+def _load_version(folder: Path, _mtime_ns: int) -> SavedCorrection:
     return load_correction(folder)
 
 
@@ -299,7 +299,7 @@ def shipped_correction(hardware: GpuSpec | CpuSpec, kernels: str) -> SavedCorrec
     fitting = [(folder, card) for folder, card in shipped_cards().items() if card.applies(hardware, kernels)]
     fitting.sort(key=lambda found: hardware.name not in found[1].devices)
     try:
-        return _loaded(fitting[0][0]) if fitting else None
+        return _load_cached(fitting[0][0]) if fitting else None
     except MissingDependencyError:
         return None
 
@@ -320,9 +320,9 @@ def named_correction(name: str | Path) -> SavedCorrection:
     cards = shipped_cards()
     for folder, card in cards.items():
         if card.name == str(name):
-            return _loaded(folder)
-    known = ", ".join(card.name for card in cards.values()) or "none are shipped"
-    raise UnknownNameError(f"correction {str(name)!r}: expected a folder that contains {CARD}, or one of: {known}")
+            return _load_cached(folder)
+    names = ", ".join(card.name for card in cards.values()) or "none are shipped"
+    raise UnknownNameError(f"correction {str(name)!r}: expected a folder that contains {CARD}, or one of: {names}")
 
 
 def user_correction_folder() -> Path:
@@ -357,12 +357,12 @@ def find_correction(
     own_folders: list[Path] = []
     with contextlib.suppress(SpecError):  # without a home folder the user has no corrections
         folder = user_folder or user_correction_folder()
-        called = (template, f"{template}_{CALIBRATED}")
-        own_folders = [folder / f"{hardware.name}_{name}" for name in called]
-    for own in own_folders:
-        if (own / CARD).is_file():
+        folder_names = (template, f"{template}_{CALIBRATED}")
+        own_folders = [folder / f"{hardware.name}_{name}" for name in folder_names]
+    for own_folder in own_folders:
+        if (own_folder / CARD).is_file():
             try:
-                return _loaded(own)
+                return _load_cached(own_folder)
             except MissingDependencyError:
                 return None
     kernels = template_named(template).corrections

@@ -105,10 +105,10 @@ def cross_fit(
             f"leave-one-out reports need the package scikit-learn, which is not installed; {pip_line('learn')}"
         ) from None
     keys = [one.workload if by == "workload" else one.device for one in measured]
-    found: list[Floats | None] = [None] * len(measured)
+    corrected_s: list[Floats | None] = [None] * len(measured)
     folds = min(num_folds, len(set(keys)))
     if folds < 2:
-        return found
+        return corrected_s
     numbers = {key: at for at, key in enumerate(dict.fromkeys(keys))}
     groups = [numbers[key] for key in keys]
     for number, (train, test) in enumerate(GroupKFold(folds).split(np.zeros(len(measured)), groups=groups)):
@@ -118,10 +118,10 @@ def cross_fit(
             model = fit_residual([measured[at] for at in train], options)
         except ValueError:  # too few points are left
             continue
-        for at in test:
-            table = measured[at].table
-            found[at] = table.time_s * np.exp(model.predict(table.values).log_ratio)
-    return found
+        for index in test:
+            table = measured[index].table
+            corrected_s[index] = table.time_s * np.exp(model.predict(table.values).log_ratio)
+    return corrected_s
 
 
 def shrunk_residual(
@@ -142,12 +142,12 @@ def shrunk_residual(
     for points, time_s in zip(measured, cross_fit(measured, "workload", options, num_folds), strict=True):
         good = np.isfinite(points.time_s)
         if time_s is not None and good.any():
-            said = np.log(time_s / points.table.time_s)[good]
-            left = points.log_ratio[good] - _SHARES[:, None] * said
-            left -= np.median(left, axis=1, keepdims=True)
-            left = np.abs(left - np.clip(left, -clip, clip).mean(axis=1, keepdims=True))
-            inner = np.minimum(left, clip)
-            losses.append(np.mean(inner * (left - 0.5 * inner), axis=1))
+            correction = np.log(time_s / points.table.time_s)[good]
+            residuals = points.log_ratio[good] - _SHARES[:, None] * correction
+            residuals -= np.median(residuals, axis=1, keepdims=True)
+            residuals = np.abs(residuals - np.clip(residuals, -clip, clip).mean(axis=1, keepdims=True))
+            inner = np.minimum(residuals, clip)
+            losses.append(np.mean(inner * (residuals - 0.5 * inner), axis=1))
     if len(losses) < _FEWEST:
         return None
     best = int(np.argmin(np.mean(losses, axis=0)))

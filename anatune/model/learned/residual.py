@@ -152,10 +152,10 @@ class ResidualModel:
             No group has 10 measured rows.
         """
         import_lightgbm()  # raises before any work if it is missing
-        chosen = _draw(log_ratio, groups, self.options.group_rows)
-        if not len(chosen):
+        rows = _draw_rows(log_ratio, groups, self.options.group_rows)
+        if not len(rows):
             raise ValueError(f"no workload has {_MIN_GROUP} measured points, expected at least one")
-        x, y, group = features[chosen], log_ratio[chosen], np.unique(groups[chosen], return_inverse=True)[1]
+        x, y, group = features[rows], log_ratio[rows], np.unique(groups[rows], return_inverse=True)[1]
         self.names_ = tuple(names)
         self.low_, self.high_ = x.min(axis=0), x.max(axis=0)
         self.members_ = [
@@ -164,8 +164,8 @@ class ResidualModel:
         ]
         error = y - self._mean(x)
         self.offset_ = float(np.median([np.median(error[group == one]) for one in range(int(group.max()) + 1)]))
-        left = _centred(error, group)
-        self.noise_ = float(np.sqrt(np.mean(np.square(np.clip(left, -1.0, 1.0)))))
+        centred = _subtract_medians(error, group)
+        self.noise_ = float(np.sqrt(np.mean(np.square(np.clip(centred, -1.0, 1.0)))))
         self.failures_ = self._train_failures(features, np.isnan(log_ratio))
         self.delta_: Booster | None = None
         return self
@@ -181,23 +181,25 @@ class ResidualModel:
         self.delta_ = None
         if int(good.sum()) >= _MIN_GROUP:
             x, group = features[good], np.unique(groups[good], return_inverse=True)[1]
-            left = log_ratio[good] - self.offset_ - self.options.share * self._mean(x)
+            residuals = log_ratio[good] - self.offset_ - self.options.share * self._mean(x)
             settings = {"num_leaves": self.options.update_leaves, "seed": 0, "min_data_in_leaf": 5, "lambda_l2": 1.0}
-            self.delta_ = self._train(x, left, group, self.options.update_trees, settings)
+            self.delta_ = self._train(x, residuals, group, self.options.update_trees, settings)
         return self
 
     def predict(self, features: Floats) -> Correction:
         """Return the correction of points with these features, (num_points, num_features)."""
         features = np.atleast_2d(features)
-        each = np.array([_raw(member, features) for member in self.members_])
+        outputs = np.array([_predict_raw(member, features) for member in self.members_])
         support = self._support(features)
-        log_ratio = self.offset_ + self.options.share * each.mean(axis=0) * support
+        log_ratio = self.offset_ + self.options.share * outputs.mean(axis=0) * support
         if self.delta_ is not None:
-            log_ratio = log_ratio + _raw(self.delta_, features)
-        spread = each.std(axis=0) if len(each) > 1 else np.zeros(len(features))
+            log_ratio = log_ratio + _predict_raw(self.delta_, features)
+        spread = outputs.std(axis=0) if len(outputs) > 1 else np.zeros(len(features))
         std = np.sqrt(np.square(self.noise_) + np.square(spread) + np.square((1.0 - support) * 2.0 * self.noise_))
         failure = (
-            np.zeros(len(features)) if self.failures_ is None else 1.0 / (1.0 + np.exp(-_raw(self.failures_, features)))
+            np.zeros(len(features))
+            if self.failures_ is None
+            else 1.0 / (1.0 + np.exp(-_predict_raw(self.failures_, features)))
         )
         return Correction(log_ratio, std, support, failure)
 
@@ -207,7 +209,7 @@ class ResidualModel:
         return np.concatenate([np.asarray(part, dtype=np.int64).reshape(len(features), -1) for part in parts], axis=1)
 
     def _mean(self, features: Floats) -> Floats:
-        mean: Floats = np.mean([_raw(member, features) for member in self.members_], axis=0)
+        mean: Floats = np.mean([_predict_raw(member, features) for member in self.members_], axis=0)
         return mean
 
     def _support(self, features: Floats) -> Floats:
@@ -223,14 +225,14 @@ class ResidualModel:
         weight = 1.0 / np.sqrt(sizes[group])  # workloads with many rows count more, but less than in proportion
         weight /= weight.mean()
         total = np.bincount(group, weight)
-        y = _centred(y, group)
+        y = _subtract_medians(y, group)
 
         def gradient(raw: Floats, _: object) -> tuple[Floats, Floats]:
             error = raw - y
             error -= (np.bincount(group, weight * error) / total)[group]
             return np.clip(error, -options.clip, options.clip) * weight, weight
 
-        whole = {
+        parameters = {
             "objective": gradient, "learning_rate": options.learning_rate,
             "min_data_in_leaf": min(options.min_leaf_rows, 3 + len(x) // 20), "lambda_l2": options.ridge,
             "feature_fraction": options.feature_share, "bagging_fraction": options.row_share, "bagging_freq": 1,
@@ -239,7 +241,7 @@ class ResidualModel:
         }  # fmt: skip
         lgb = import_lightgbm()
         data = lgb.Dataset(x, y, params={"max_bin": options.num_bins, "verbose": -1, "feature_pre_filter": False})
-        booster: Booster = lgb.train(whole, data, num_trees)
+        booster: Booster = lgb.train(parameters, data, num_trees)
         return booster
 
     def _train_failures(self, features: Floats, failed: NDArray[np.bool_]) -> Booster | None:
@@ -257,26 +259,26 @@ class ResidualModel:
         return booster
 
 
-def _raw(booster: Booster, features: Floats) -> Floats:
+def _predict_raw(booster: Booster, features: Floats) -> Floats:
     result: Floats = np.asarray(booster.predict(features, raw_score=True, num_threads=1), dtype=np.float64)
     return result
 
 
-def _centred(values: Floats, group: Integers) -> Floats:
+def _subtract_medians(values: Floats, group: Integers) -> Floats:
     """Return `values` less the median of their group."""
-    middle = np.array([np.median(values[group == number]) for number in range(int(group.max()) + 1)])
-    centred: Floats = values - middle[group]
+    medians = np.array([np.median(values[group == number]) for number in range(int(group.max()) + 1)])
+    centred: Floats = values - medians[group]
     return centred
 
 
-def _draw(log_ratio: Floats, groups: Integers, most: int) -> Integers:
+def _draw_rows(log_ratio: Floats, groups: Integers, most: int) -> Integers:
     """Return the rows used in training: measured rows of large enough groups, of very large ones a fixed sample."""
     rng = np.random.default_rng(0)
     rows: list[Integers] = []
     for group in np.unique(groups):
-        own = np.flatnonzero((groups == group) & np.isfinite(log_ratio))
-        if len(own) > most:
-            own = np.sort(rng.choice(own, most, replace=False))
-        if len(own) >= _MIN_GROUP:
-            rows.append(own)
+        group_rows = np.flatnonzero((groups == group) & np.isfinite(log_ratio))
+        if len(group_rows) > most:
+            group_rows = np.sort(rng.choice(group_rows, most, replace=False))
+        if len(group_rows) >= _MIN_GROUP:
+            rows.append(group_rows)
     return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)

@@ -73,7 +73,7 @@ def beginning(time_s: Floats, count: int) -> Integers:
     return np.union1d(np.arange(min(most, len(time_s))), different)
 
 
-def first_of(count: int) -> int:
+def leading_count(count: int) -> int:
     """Return how many of `count` chosen points are simply the first of the order: the share count / (count + draws).
 
     The more points are chosen, the more the choice fits the draws instead of the process. Compared with no such rule, a
@@ -106,13 +106,13 @@ def choose(time_s: Floats, quantities: Floats, count: int) -> Integers:
     covariance[np.diag_indices(size)] += NOISE_STD**2
     normal = np.random.default_rng(0).standard_normal((size, _DRAWS))
     draws = np.log(time_s)[:, None] + np.linalg.cholesky(covariance) @ normal
-    first = first_of(count)
-    chosen, fastest = list(range(first)), draws[:first].min(axis=0)
-    left = np.arange(size) >= first
+    num_leading = leading_count(count)
+    chosen, fastest = list(range(num_leading)), draws[:num_leading].min(axis=0)
+    is_left = np.arange(size) >= num_leading
     while len(chosen) < count:
-        expected = np.minimum(draws, fastest).mean(axis=1)
-        row = int(np.argmin(np.where(left, expected, np.inf)))
+        expected_minimum = np.minimum(draws, fastest).mean(axis=1)
+        row = int(np.argmin(np.where(is_left, expected_minimum, np.inf)))
         chosen.append(row)
-        left[row] = False
+        is_left[row] = False
         np.minimum(fastest, draws[row], out=fastest)
     return np.array(chosen, dtype=np.int64)

@@ -33,7 +33,7 @@ _WIDEST = 2.0
 """Largest factor by which the limit on times grows at once."""
 
 
-class Order(Protocol):
+class PointOrder(Protocol):
     """An order of points."""
 
     ranking: Ranking
@@ -83,9 +83,9 @@ class PlainOrder:
         while len(self._points) < count and not self._complete:
             before = len(self._points)
             if count <= _RANKED or not self._extend():
-                wanted = max(count, _GROWTH * before)
-                self._points = self._model.rank(wanted, distinct=self.distinct, progress=self._progress).points
-                self._complete = len(self._points) < wanted
+                target = max(count, _GROWTH * before)
+                self._points = self._model.rank(target, distinct=self.distinct, progress=self._progress).points
+                self._complete = len(self._points) < target
         return self._points[:count]
 
     def _extend(self) -> bool:
@@ -96,10 +96,10 @@ class PlainOrder:
         before = len(self._points)
         last_s = float(self._model.times(self._points[-1:])[0][0])
         self._limit_s = max(self._limit_s, last_s) * self._share
-        found = self._model.points_within(self._limit_s, self._progress)
-        if found is None:
+        listing = self._model.points_within(self._limit_s, self._progress)
+        if listing is None:
             return False
-        self._points, times = found
+        self._points, times = listing
         self._complete = len(self._points) == self.ranking.num_legal
         if self.distinct:
             self._points = self._points[apart(times)]
@@ -128,12 +128,12 @@ class CorrectedOrder:
     def first(self, count: int) -> Points:
         """Return the first `count` points; see `Order`."""
         while len(self._points) < count:
-            done = len(self._points)
-            more = self._plain.first(max(self._pool, _GROWTH * done))[done:]
-            if not len(more):
+            num_ordered = len(self._points)
+            pool = self._plain.first(max(self._pool, _GROWTH * num_ordered))[num_ordered:]
+            if not len(pool):
                 break
-            order = np.argsort(self._model.times(more)[0], kind="stable")
-            self._points = np.concatenate([self._points, more[order]])
+            order = np.argsort(self._model.times(pool)[0], kind="stable")
+            self._points = np.concatenate([self._points, pool[order]])
         return self._points[:count]
 
 
@@ -155,7 +155,7 @@ class Likeness(NamedTuple):
     ratio: float
 
 
-class Chosen:
+class ChosenPoints:
     """Few points chosen from the beginning of an order, in that order.
 
     Parameters
@@ -182,11 +182,11 @@ class Chosen:
         faster = np.flatnonzero(self._time_s <= time_s)
         faster = faster if len(faster) else np.zeros(1, dtype=np.int64)
         common = common_error(quantities.reshape(1, -1), self._quantities[faster])[0]
-        at = int(np.argmax(common))
-        return Likeness(int(faster[at]) + 1, float(common[at]), time_s / float(self._time_s[faster[at]]))
+        nearest = int(np.argmax(common))
+        return Likeness(int(faster[nearest]) + 1, float(common[nearest]), time_s / float(self._time_s[faster[nearest]]))
 
 
-def _pooled(model: Model, parts: Sequence[Points], express: Callable[[Points], Points] | None) -> Points:
+def _merge_points(model: Model, parts: Sequence[Points], express: Callable[[Points], Points] | None) -> Points:
     """Return the points of several lists without repetition."""
     points = np.concatenate(parts)
     if express is not None and len(points):
@@ -228,20 +228,20 @@ class ChosenOrder:
     ) -> None:
         self._model, self.ranking = model, plain.ranking
         analytical = model.plain
-        drawn = np.unique(model.space.sample_points(_DRAWN, 0), axis=0)
-        fastest = np.argsort(analytical.times(drawn)[0], kind="stable")[: max(POOL, POOL_SHARE * count)]
-        parts = [plain.first(max(SHORTLIST, count) if distinct else SHORTLIST), drawn[fastest]]
-        pool = _pooled(model, parts, express)
+        samples = np.unique(model.space.sample_points(_DRAWN, 0), axis=0)
+        fastest = np.argsort(analytical.times(samples)[0], kind="stable")[: max(POOL, POOL_SHARE * count)]
+        parts = [plain.first(max(SHORTLIST, count) if distinct else SHORTLIST), samples[fastest]]
+        pool = _merge_points(model, parts, express)
         if len(pool) < POOL_SHARE * count and not distinct:  # a small space: also ties
             parts.append(PlainOrder(analytical).first(POOL_SHARE * count))
-            pool = _pooled(model, parts, express)
+            pool = _merge_points(model, parts, express)
         time_s = model.times(pool)[0]
-        ahead = np.argsort(time_s, kind="stable")
-        pool, time_s = pool[ahead], time_s[ahead]
+        order = np.argsort(time_s, kind="stable")
+        pool, time_s = pool[order], time_s[order]
         if distinct:
             first = apart(time_s)
             pool, time_s = pool[first], time_s[first]
-        self.chosen = Chosen(time_s, error_quantities(model, pool), count)
+        self.chosen = ChosenPoints(time_s, error_quantities(model, pool), count)
         self._pool = {point.tobytes() for point in pool}
         self._points: Points = pool[self.chosen.rows]
 

@@ -47,14 +47,16 @@ def portfolio(time_s: Floats, coordinates: Floats, count: int, spread: float, se
     if count >= size:
         return np.arange(size)
     rng = np.random.default_rng(seed)
-    kept = keep_probabilities(time_s, count, spread)
-    chosen = kept >= 1.0
-    layers = _layers(coordinates + rng.uniform(0.0, 1e-6, coordinates.shape))
+    probabilities = keep_probabilities(time_s, count, spread)
+    chosen = probabilities >= 1.0
+    layers = _order_by_similarity(coordinates + rng.uniform(0.0, 1e-6, coordinates.shape))
     layers = layers[~chosen[layers]]
-    drawn = count - int(chosen.sum())
-    ends = np.cumsum(kept[layers])
-    at = np.searchsorted(ends / ends[-1] * drawn, np.arange(drawn) + rng.uniform(0.0, 1.0, drawn), side="right")
-    chosen[layers[np.minimum(at, len(layers) - 1)]] = True
+    num_drawn = count - int(chosen.sum())
+    ends = np.cumsum(probabilities[layers])
+    positions = np.searchsorted(
+        ends / ends[-1] * num_drawn, np.arange(num_drawn) + rng.uniform(0.0, 1.0, num_drawn), side="right"
+    )
+    chosen[layers[np.minimum(positions, len(layers) - 1)]] = True
     missing = count - int(chosen.sum())  # two neighbouring layers may have drawn the same candidate
     chosen[rng.choice(np.flatnonzero(~chosen), missing, replace=False)] = True
     return np.flatnonzero(chosen)
@@ -65,8 +67,8 @@ def value_places(values: Sequence[object]) -> Floats:
     different = list(dict.fromkeys(values))
     with contextlib.suppress(TypeError):  # numbers and text cannot be sorted together
         different.sort()
-    place = {value: at / max(1, len(different) - 1) for at, value in enumerate(different)}
-    return np.array([place[value] for value in values], dtype=np.float64)
+    position = {value: at / max(1, len(different) - 1) for at, value in enumerate(different)}
+    return np.array([position[value] for value in values], dtype=np.float64)
 
 
 def keep_probabilities(time_s: Floats, count: int, spread: float) -> Floats:
@@ -75,28 +77,28 @@ def keep_probabilities(time_s: Floats, count: int, spread: float) -> Floats:
     Equal predictions have equal probabilities; the candidate predicted fastest has 1.
     """
     size = len(time_s)
-    known = np.flatnonzero(np.isfinite(time_s))
-    likely = np.ones(size)
-    if len(known):
-        order = known[np.argsort(time_s[known], kind="stable")]
-        place = np.empty(size)
-        place[order] = (np.arange(len(order)) + 0.5) / len(order)
-        equal = np.unique(time_s[known], return_inverse=True)[1].reshape(-1)
-        place[known] = (np.bincount(equal, place[known]) / np.bincount(equal))[equal]
-        likely[known] = spread + (1.0 - spread) * _likelihood(place[known], CORRELATIONS)
-    low, high = 0.0, size / float(likely.min())
+    finite = np.flatnonzero(np.isfinite(time_s))
+    likelihood = np.ones(size)
+    if len(finite):
+        order = finite[np.argsort(time_s[finite], kind="stable")]
+        quantile = np.empty(size)
+        quantile[order] = (np.arange(len(order)) + 0.5) / len(order)
+        equal = np.unique(time_s[finite], return_inverse=True)[1].reshape(-1)
+        quantile[finite] = (np.bincount(equal, quantile[finite]) / np.bincount(equal))[equal]
+        likelihood[finite] = spread + (1.0 - spread) * _likelihood(quantile[finite], CORRELATIONS)
+    low, high = 0.0, size / float(likelihood.min())
     for _ in range(_STEPS):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if np.minimum(1.0, middle * likely).sum() < count else (low, middle)
-    kept: Floats = np.minimum(1.0, high * likely)
-    if len(known):
+        low, high = (middle, high) if np.minimum(1.0, middle * likelihood).sum() < count else (low, middle)
+    kept: Floats = np.minimum(1.0, high * likelihood)
+    if len(finite):
         kept[order[0]] = 1.0
     return kept
 
 
-def _likelihood(place: Floats, correlations: Sequence[float]) -> Floats:
+def _likelihood(quantile: Floats, correlations: Sequence[float]) -> Floats:
     """Return the likelihood of the fastest candidate at places in (0, 1), over its mean, averaged over correlations."""
-    z, best = ndtri(place), ndtri(1.0 / (len(place) + 1.0))
+    z, best = ndtri(quantile), ndtri(1.0 / (len(quantile) + 1.0))
     logs = [
         -0.5 * ((z - r * best) ** 2 / (1.0 - r * r) - z**2 + np.log1p(-r * r)) for r in correlations
     ]  # fmt: skip
@@ -104,18 +106,18 @@ def _likelihood(place: Floats, correlations: Sequence[float]) -> Floats:
     return likely
 
 
-def _layers(coordinates: Floats) -> Integers:
+def _order_by_similarity(coordinates: Floats) -> Integers:
     """Return an order with similar neighbours: the candidates are repeatedly halved along the widest coordinate."""
-    found = np.empty(len(coordinates), dtype=np.int64)
+    order = np.empty(len(coordinates), dtype=np.int64)
     parts = [(np.arange(len(coordinates)), 0)]
     while parts:
         rows, start = parts.pop()
         if len(rows) <= 2 or coordinates.shape[1] == 0:
-            found[start : start + len(rows)] = rows
+            order[start : start + len(rows)] = rows
             continue
-        own = coordinates[rows]
-        widest = int(np.argmax(own.max(axis=0) - own.min(axis=0)))
+        part_coordinates = coordinates[rows]
+        widest = int(np.argmax(part_coordinates.max(axis=0) - part_coordinates.min(axis=0)))
         half = len(rows) // 2
-        halves = rows[np.argpartition(own[:, widest], half)]
+        halves = rows[np.argpartition(part_coordinates[:, widest], half)]
         parts += [(halves[:half], start), (halves[half:], start + half)]
-    return found
+    return order

@@ -20,7 +20,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.model.learned.corrected import SHORTLIST
 from anatune.model.pruning.diversity import MOST_DIVERSE
-from anatune.model.pruning.order import ChosenOrder, CorrectedOrder, Likeness, Order, PlainOrder
+from anatune.model.pruning.order import ChosenOrder, CorrectedOrder, Likeness, PlainOrder, PointOrder
 from anatune.templates import template_named
 from anatune.templates.base.model import Guarantee, Model, Progress, Ranking, Rule
 from anatune.templates.base.space import Space
@@ -130,7 +130,7 @@ class Subset(ABC):
         """Return the schedules at places `start` to `stop` (from 0) of the order, and their predictions."""
 
     @abstractmethod
-    def _cut(self) -> tuple[float, float]:
+    def _time_range(self) -> tuple[float, float]:
         """Return the predicted seconds of the best schedule and of the last one kept."""
 
     @abstractmethod
@@ -139,13 +139,13 @@ class Subset(ABC):
 
     def entries(self) -> Iterator[tuple[Schedule, Prediction]]:
         """Yield the kept schedules with their predictions, best first."""
-        done = 0
-        while done < self.num_kept:
-            schedules, predictions = self._batch(done, min(self.num_kept, max(_BATCH, 2 * done)))
+        num_read = 0
+        while num_read < self.num_kept:
+            schedules, predictions = self._batch(num_read, min(self.num_kept, max(_BATCH, 2 * num_read)))
             if not schedules:
                 return
             yield from zip(schedules, predictions, strict=True)
-            done += len(schedules)
+            num_read += len(schedules)
 
     def __iter__(self) -> Iterator[Schedule]:
         return (schedule for schedule, _ in self.entries())
@@ -163,26 +163,26 @@ class Subset(ABC):
             The argument is not a Schedule, or belongs to another workload or template.
         """
         checked_schedule("explain", schedule)
-        prediction, kept, place, remark = self._find(schedule)
-        best_s, cut_s = self._cut()
+        prediction, kept, position, remark = self._find(schedule)
+        best_s, cut_s = self._time_range()
         time_s = prediction.time_s
         facts = {"time_s": time_s, "best_s": best_s, "cut_s": cut_s, "factor": time_s / cut_s}
         if prediction.rule:
-            needed, limit, text = _broken(prediction, self._rules_of(schedule))
+            needed, limit, text = _describe_broken_rule(prediction, self._template_rules(schedule))
             return Verdict(
                 False, None, prediction.rule, needed, limit, **facts, bound_by=prediction.bound_by, text=text
             )
-        said = f"{_shown(time_s)}, {time_s / best_s:.3g} times the best, bound by {prediction.bound_by}"
+        description = f"{_format_time(time_s)}, {time_s / best_s:.3g} times the best, bound by {prediction.bound_by}"
         if kept:
-            where = f"place {place} of {self.num_kept}" if place else f"among the first {self.num_kept}"
-            text = f"kept: {where}, predicted {said}"
+            place_text = f"place {position} of {self.num_kept}" if position else f"among the first {self.num_kept}"
+            text = f"kept: {place_text}, predicted {description}"
         else:
-            slower = f"{time_s / cut_s:.3g} times the last one kept ({_shown(cut_s)})"
-            text = f"left out: predicted {said}; {remark or slower}"
-        return Verdict(kept, place, "", None, None, **facts, bound_by=prediction.bound_by, text=text)
+            slower = f"{time_s / cut_s:.3g} times the last one kept ({_format_time(cut_s)})"
+            text = f"left out: predicted {description}; {remark or slower}"
+        return Verdict(kept, position, "", None, None, **facts, bound_by=prediction.bound_by, text=text)
 
     @abstractmethod
-    def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
+    def _template_rules(self, schedule: Schedule) -> tuple[Rule, ...]:
         """Return the rules for schedules of this template."""
 
     @abstractmethod
@@ -274,13 +274,13 @@ class SpaceSubset(RankedSubset):
     def __repr__(self) -> str:
         return f"Subset(keep {self.keep:g} of {self.space!r})"
 
-    def keeping(self, count: int) -> SpaceSubset:
+    def with_count(self, count: int) -> SpaceSubset:
         """Return a subset of the same space that keeps `count` schedules; rankings are shared."""
-        other = copy.copy(self)
+        subset = copy.copy(self)
         for name in ("num_kept", "_order", "_places", "_limits"):
-            other.__dict__.pop(name, None)
-        other.keep = count
-        return other
+            subset.__dict__.pop(name, None)
+        subset.keep = count
+        return subset
 
     @property
     def spaces(self) -> tuple[Space, ...]:
@@ -302,7 +302,7 @@ class SpaceSubset(RankedSubset):
         return self._diverse and self._time_limit_s is None
 
     @cached_property
-    def _order(self) -> Order:
+    def _order(self) -> PointOrder:
         if self._may_choose and 0 < self.num_kept <= MOST_DIVERSE:
             plain = (
                 self._plain
@@ -328,17 +328,17 @@ class SpaceSubset(RankedSubset):
     @cached_property
     def num_legal(self) -> int:
         """Number of points that break no rule; an estimate if a time limit ended the count."""
-        counted = self._plain.ranking.num_legal
-        if counted is not None:
-            return int(counted)
-        drawn = self.space.sample_points(SAMPLE, 0, legal=False)
-        return round(int(self.space.size) * float((self.model.check(drawn) == 0).mean()))
+        exact_count = self._plain.ranking.num_legal
+        if exact_count is not None:
+            return int(exact_count)
+        samples = self.space.sample_points(SAMPLE, 0, legal=False)
+        return round(int(self.space.size) * float((self.model.check(samples) == 0).mean()))
 
     @cached_property
     def num_kept(self) -> int:
         """Largest number of schedules that are kept."""
-        wanted = kept_count(self.keep, self.num_legal)
-        return min(wanted, len(self._plain.ranking.points)) if self._time_limit_s is not None else wanted
+        num_requested = kept_count(self.keep, self.num_legal)
+        return min(num_requested, len(self._plain.ranking.points)) if self._time_limit_s is not None else num_requested
 
     def _batch(self, start: int, stop: int) -> tuple[list[Schedule], list[Prediction]]:
         points = self._order.first(stop)[start:]
@@ -354,7 +354,7 @@ class SpaceSubset(RankedSubset):
         kept = list(enumerate(self._order.first(self.num_kept), 1))
         return {self.model.program_key(point): place for place, point in reversed(kept)}
 
-    def _cut(self) -> tuple[float, float]:
+    def _time_range(self) -> tuple[float, float]:
         return self._limits
 
     @cached_property
@@ -368,7 +368,7 @@ class SpaceSubset(RankedSubset):
         times = self.model.plain.times(self.space.sample_points(SAMPLE, 0))[0]
         return best_s, float(np.quantile(times, self.num_kept / self.num_legal))
 
-    def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
+    def _template_rules(self, schedule: Schedule) -> tuple[Rule, ...]:
         return self.rules
 
     def _find(self, schedule: Schedule) -> tuple[Prediction, bool, int | None, str]:
@@ -377,18 +377,23 @@ class SpaceSubset(RankedSubset):
         prediction = model.predictions(point[None, :])[0]
         if prediction.rule:
             return prediction, False, None, ""
-        _, cut_s = self._cut()
+        _, cut_s = self._time_range()
         if self._places is None:
-            return prediction, prediction.time_s <= cut_s, None, f"slower than about {_shown(cut_s)} (from a sample)"
-        place = self._places.get(self.model.program_key(point))
-        if place is not None:
-            return prediction, True, place, ""
+            return (
+                prediction,
+                prediction.time_s <= cut_s,
+                None,
+                f"slower than about {_format_time(cut_s)} (from a sample)",
+            )
+        position = self._places.get(self.model.program_key(point))
+        if position is not None:
+            return prediction, True, position, ""
         if prediction.time_s > cut_s:
             return prediction, False, None, ""
         if not self.space.lists(point):
             return prediction, True, None, ""
         if isinstance(self._order, ChosenOrder):
-            return prediction, False, None, alike(self._order.likeness(point), self._order.considers(point))
+            return prediction, False, None, describe_likeness(self._order.likeness(point), self._order.considers(point))
         if self.model.is_corrected:
             return prediction, False, None, "too late in the analytical order for the correction to consider it"
         if self._distinct:
@@ -401,7 +406,7 @@ class SpaceSubset(RankedSubset):
         return tree | ({"corrected": True} if self.model.is_corrected else {})
 
 
-def _broken(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None, float | None, str]:
+def _describe_broken_rule(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None, float | None, str]:
     """Return what a prediction needs of its first broken rule, the limit, and both in words."""
     rule = next(rule for rule in rules if rule.id == prediction.rule)
     quantity, factor = _NEEDS.get(rule.id, (rule.id, 1.0))
@@ -410,14 +415,16 @@ def _broken(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None
     return needed, rule.limit, f"left out: {rule.broken_text(needed)}"
 
 
-def alike(likeness: Likeness, considered: bool) -> str:
+def describe_likeness(likeness: Likeness, considered: bool) -> str:
     """Return why a schedule is left out although it is predicted as fast as some that are kept."""
-    place, common, ratio = likeness
-    near = "nearly the same" if common > _NEARLY else f"the most similar one ({common:.0%} of the error in common)"
-    faster = f"is predicted {ratio:.3g} times as fast" if ratio > 1.0005 else "is predicted as fast"
-    rest = "other schedules promise more" if considered else "this one was not among the random candidates"
-    return f"kept place {place} is {near} and {faster}; {rest}"
+    position, common, ratio = likeness
+    similarity = (
+        "nearly the same" if common > _NEARLY else f"the most similar one ({common:.0%} of the error in common)"
+    )
+    speed = f"is predicted {ratio:.3g} times as fast" if ratio > 1.0005 else "is predicted as fast"
+    reason = "other schedules promise more" if considered else "this one was not among the random candidates"
+    return f"kept place {position} is {similarity} and {speed}; {reason}"
 
 
-def _shown(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return f"{seconds * 1e6:.4g} us" if seconds < 1e-3 else f"{seconds * 1e3:.4g} ms"

@@ -46,7 +46,7 @@ _SWEEPS = 50
 """Largest number of rounds of exchanges; each improves the choice."""
 
 
-class Choice(NamedTuple):
+class ProgramChoice(NamedTuple):
     """A choice of programs and its quality among the candidates.
 
     Attributes
@@ -71,7 +71,7 @@ class _Cover(NamedTuple):
     """Lower bound of the size of any cover."""
 
 
-def least_worst(losses: Floats, count: int, watch: Watch) -> Choice:
+def minimise_worst(losses: Floats, count: int, watch: Watch) -> ProgramChoice:
     """Return at most `count` programs with the least worst loss.
 
     Raises
@@ -79,14 +79,14 @@ def least_worst(losses: Floats, count: int, watch: Watch) -> Choice:
     ValueError
         No program is legal at some extent.
     """
-    _check(losses)
+    _check_served(losses)
     count, low = min(count, len(losses)), float(losses.min(axis=0).max())
-    extents = _spread(losses)
+    extents = _spread_extents(losses)
     chosen, value = _best_of_spread(losses, count, extents)
     for limit in _limits(low, value, watch):
         if limit <= low or limit >= value:
             continue
-        cover = _covered(losses, limit, extents, watch, count)
+        cover = _find_cover(losses, limit, extents, watch, count)
         if cover.least > count:
             low = limit  # the limit cannot be kept at these extents, hence not at all
             continue
@@ -96,8 +96,8 @@ def least_worst(losses: Floats, count: int, watch: Watch) -> Choice:
         if worst.max() < value:
             chosen, value = cover.programs, float(worst.max())
         if worst.max() > limit:
-            extents = _joined(extents, worst)
-    return Choice(tuple(sorted(map(int, chosen))), value, min(low, value))
+            extents = _add_worst(extents, worst)
+    return ProgramChoice(tuple(sorted(map(int, chosen))), value, min(low, value))
 
 
 def _limits(low: float, high: float, watch: Watch) -> Iterator[float]:
@@ -115,30 +115,30 @@ def _best_of_spread(losses: Floats, count: int, extents: Numbers) -> tuple[Numbe
     best, best_value = np.empty(0, dtype=np.int64), math.inf
     for _ in range(_ROUNDS):
         part = losses[:, extents]
-        start = _greedy(part, count, np.max) if not len(best) else best
-        chosen = _swapped(part, start, np.max)
+        start = _choose_greedily(part, count, np.max) if not len(best) else best
+        chosen = _improve_by_exchange(part, start, np.max)
         worst = losses[chosen].min(axis=0)
         if worst.max() < best_value:
             best, best_value = chosen, float(worst.max())
         if worst.max() <= part[chosen].min(axis=0).max() + TOLERANCE:
             break
-        extents = _joined(extents, worst)
+        extents = _add_worst(extents, worst)
     return best, best_value
 
 
-def fewest(losses: Floats, limit: float, watch: Watch) -> tuple[Choice, int]:
+def minimise_count(losses: Floats, limit: float, watch: Watch) -> tuple[ProgramChoice, int]:
     """Return the fewest programs whose worst loss is at most `limit`, and a lower bound of their number.
 
     If no program keeps the limit at some extents, the choice's value tells how much it loses.
     """
-    _check(losses)
+    _check_served(losses)
     reachable = np.maximum(limit, losses.min(axis=0))
     over = np.where(losses <= reachable, losses, np.inf)
-    extents, least = _spread(losses), 1
-    chosen = _greedy_cover(np.isfinite(over))
+    extents, least = _spread_extents(losses), 1
+    chosen = _cover_greedily(np.isfinite(over))
     ends = Watch(CHOICE_S if watch.left_s is None else min(CHOICE_S, watch.left_s))
     while not ends.is_over:
-        cover = _covered(over, math.inf, extents, watch, None)
+        cover = _find_cover(over, math.inf, extents, watch, None)
         least = max(least, math.ceil(cover.least))
         if cover.programs is None:
             break
@@ -146,12 +146,12 @@ def fewest(losses: Floats, limit: float, watch: Watch) -> tuple[Choice, int]:
         if np.isfinite(worst).all():
             chosen = cover.programs if len(cover.programs) <= len(chosen) else chosen
             break
-        extents = _joined(extents, worst)
+        extents = _add_worst(extents, worst)
     value = float(losses[chosen].min(axis=0).max())
-    return Choice(tuple(sorted(map(int, chosen))), value, 0.0), least
+    return ProgramChoice(tuple(sorted(map(int, chosen))), value, 0.0), least
 
 
-def least_mean(losses: Floats, count: int, weights: Floats) -> Choice:
+def minimise_mean(losses: Floats, count: int, weights: Floats) -> ProgramChoice:
     """Return at most `count` programs with a small weighted mean loss, which no exchange of one program improves.
 
     Parameters
@@ -159,32 +159,32 @@ def least_mean(losses: Floats, count: int, weights: Floats) -> Choice:
     weights : (num_extents,) float64
         Weights of the extents, >= 0, with the sum 1.
     """
-    _check(losses)
+    _check_served(losses)
     used = weights > 0
     part, share = losses[:, used], weights[used]
 
     def mean(values: Floats, axis: int | None = None) -> Floats:
         return np.asarray(values @ share)
 
-    chosen = _swapped(part, _greedy(part, min(count, len(losses)), mean), mean)
+    chosen = _improve_by_exchange(part, _choose_greedily(part, min(count, len(losses)), mean), mean)
     value = float(mean(part[chosen].min(axis=0)))
     bound = float(mean(part.min(axis=0)))
-    return Choice(tuple(sorted(map(int, chosen))), value, bound)
+    return ProgramChoice(tuple(sorted(map(int, chosen))), value, bound)
 
 
-def _check(losses: Floats) -> None:
+def _check_served(losses: Floats) -> None:
     if not len(losses) or not np.isfinite(losses.min(axis=0)).all():
         raise ValueError("no candidate serves some extent")
 
 
-def _spread(losses: Floats) -> Numbers:
+def _spread_extents(losses: Floats) -> Numbers:
     """Return numbers of extents of all sizes, equally many in each octave."""
     count = losses.shape[1]
     steps = np.geomspace(1, count, FIRST_EXTENTS).round().astype(np.int64) - 1
     return np.unique(steps)
 
 
-def _joined(extents: Numbers, worst: Floats) -> Numbers:
+def _add_worst(extents: Numbers, worst: Floats) -> Numbers:
     """Return the extents together with the worst ones of a solution, at most one from each neighbourhood."""
     # Neighbouring extents have similar losses.
     parts = np.array_split(np.arange(len(worst)), min(len(worst), NEIGHBOURHOODS))
@@ -195,14 +195,14 @@ def _joined(extents: Numbers, worst: Floats) -> Numbers:
 # ---- covers ------------------------------------------------------------------------------------------------
 
 
-def _covered(losses: Floats, limit: float, extents: Numbers, watch: Watch, count: int | None) -> _Cover:
+def _find_cover(losses: Floats, limit: float, extents: Numbers, watch: Watch, count: int | None) -> _Cover:
     """Return the fewest programs that serve some extents within a limit on the loss."""
     part = losses[:, extents]
     serves = np.isfinite(part) if math.isinf(limit) else part <= limit
     if not serves.any(axis=0).all():
         return _Cover(None, math.inf)
-    programs, table = _reduced(serves)
-    chosen = _greedy_cover(table)
+    programs, table = _reduce_cover(serves)
+    chosen = _cover_greedily(table)
     if count is not None and len(chosen) <= count:
         return _Cover(programs[chosen], 1.0)
     matrix = csr_matrix(table.T.astype(np.float64))
@@ -226,7 +226,7 @@ def _covered(losses: Floats, limit: float, extents: Numbers, watch: Watch, count
     return _Cover(programs[chosen], float(least))
 
 
-def _reduced(serves: NDArray[np.bool_]) -> tuple[Numbers, NDArray[np.bool_]]:
+def _reduce_cover(serves: NDArray[np.bool_]) -> tuple[Numbers, NDArray[np.bool_]]:
     """Return the programs and extents that matter, and which of these extents each program serves.
 
     An extent does not matter if all programs that serve another extent serve it; a program does not matter if another
@@ -235,28 +235,28 @@ def _reduced(serves: NDArray[np.bool_]) -> tuple[Numbers, NDArray[np.bool_]]:
     programs = np.arange(len(serves))
     while True:
         before = serves.shape
-        serves = serves[:, _minimal(serves.T)]
-        keep = _minimal(~serves)
+        serves = serves[:, _find_minimal(serves.T)]
+        keep = _find_minimal(~serves)
         programs, serves = programs[keep], serves[keep]
         if serves.shape == before:
             return programs, serves
 
 
-def _minimal(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _find_minimal(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return a mask of the rows that contain no other row; of equal rows the first is kept."""
     table = rows.astype(np.float32)
     sizes = table.sum(axis=1)
     keep = np.ones(len(rows), dtype=bool)
     for start in range(0, len(rows), 512):
         part = slice(start, start + 512)
-        held = table[part] @ table.T == sizes  # [a, b]: row a contains row b
+        contains = table[part] @ table.T == sizes  # [a, b]: row a contains row b
         before = np.arange(len(rows))[None, :] < np.arange(len(rows))[part, None]
-        other = (sizes[None, :] < sizes[part, None]) | (before & (sizes[None, :] == sizes[part, None]))
-        keep[part] = ~(held & other).any(axis=1)
+        is_candidate = (sizes[None, :] < sizes[part, None]) | (before & (sizes[None, :] == sizes[part, None]))
+        keep[part] = ~(contains & is_candidate).any(axis=1)
     return keep
 
 
-def _greedy_cover(serves: NDArray[np.bool_]) -> Numbers:
+def _cover_greedily(serves: NDArray[np.bool_]) -> Numbers:
     """Return a cover, found greedily: the program that serves most remaining extents is added, then surplus ones go."""
     open_, chosen = np.ones(serves.shape[1], dtype=bool), []
     while open_.any():
@@ -273,21 +273,21 @@ def _greedy_cover(serves: NDArray[np.bool_]) -> Numbers:
 # ---- swaps -------------------------------------------------------------------------------------------------
 
 
-def _greedy(losses: Floats, count: int, measure: object = np.max) -> Numbers:
+def _choose_greedily(losses: Floats, count: int, measure: object = np.max) -> Numbers:
     """Return programs that are chosen one after the other, each to make the measure smallest."""
     chosen: list[int] = []
-    now = np.full(losses.shape[1], np.inf)
+    least_losses = np.full(losses.shape[1], np.inf)
     for _ in range(count):
-        values = _measured(np.minimum(losses, now), measure)
+        values = _measure_rows(np.minimum(losses, least_losses), measure)
         best = int(values.argmin())
-        if chosen and not values[best] < float(_measured(now[None], measure)[0]):
+        if chosen and not values[best] < float(_measure_rows(least_losses[None], measure)[0]):
             break
         chosen.append(best)
-        now = np.minimum(now, losses[best])
+        least_losses = np.minimum(least_losses, losses[best])
     return np.array(chosen, dtype=np.int64)
 
 
-def _measured(rows: Floats, measure: object) -> Floats:
+def _measure_rows(rows: Floats, measure: object) -> Floats:
     """Return the measure of each row; inf if an extent is not served."""
     if measure is np.max:
         return np.asarray(rows.max(axis=1))
@@ -296,19 +296,19 @@ def _measured(rows: Floats, measure: object) -> Floats:
     return np.where(np.isfinite(values), values, np.inf)
 
 
-def _swapped(losses: Floats, chosen: Sequence[int] | Numbers, measure: object) -> Numbers:
+def _improve_by_exchange(losses: Floats, chosen: Sequence[int] | Numbers, measure: object) -> Numbers:
     """Return a choice that no exchange of one program improves."""
-    now = list(map(int, chosen))
-    value = float(_measured(losses[now].min(axis=0)[None], measure)[0])
+    current = list(map(int, chosen))
+    value = float(_measure_rows(losses[current].min(axis=0)[None], measure)[0])
     for _ in range(_SWEEPS):
         better = False
-        for place in range(len(now)):
-            rest = [one for at, one in enumerate(now) if at != place]
-            kept = losses[rest].min(axis=0) if rest else np.full(losses.shape[1], np.inf)
-            values = _measured(np.minimum(losses, kept), measure)
+        for index in range(len(current)):
+            others = [one for at, one in enumerate(current) if at != index]
+            least_losses = losses[others].min(axis=0) if others else np.full(losses.shape[1], np.inf)
+            values = _measure_rows(np.minimum(losses, least_losses), measure)
             best = int(values.argmin())
             if values[best] < value * (1 - 1e-9):
-                now[place], value, better = best, float(values[best]), True
+                current[index], value, better = best, float(values[best]), True
         if not better:
             break
-    return np.array(now, dtype=np.int64)
+    return np.array(current, dtype=np.int64)

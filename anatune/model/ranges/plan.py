@@ -139,8 +139,8 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         axis, (least, most) = self.workload.axis, (self.workload.extents[0], self.workload.extents[-1])
         if not isinstance(extent, int) or isinstance(extent, bool) or not least <= extent <= most:
             raise SpaceError(f"range: {axis} is {extent!r:.60}, expected an integer from {least} to {most}")
-        at = bisect.bisect_right(self._starts, extent) - 1
-        return self.intervals[at] if extent <= self.intervals[at].last else self.intervals[at + 1]
+        index = bisect.bisect_right(self._starts, extent) - 1
+        return self.intervals[index] if extent <= self.intervals[index].last else self.intervals[index + 1]
 
     def program_of(self, extent: int) -> int:
         """Return the number of the program that serves an extent; errors as in `interval_of`."""
@@ -152,12 +152,15 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         They are both ends and the middle of the first and the last interval of each program.
         """
         extents: set[int] = set()
-        listed = self.workload.extents
+        all_extents = self.workload.extents
         for number in range(len(self.programs)):
-            own = [interval for interval in self.intervals if interval.program == number]
-            for interval in (own[0], own[-1]):
-                first, last = bisect.bisect_left(listed, interval.first), bisect.bisect_right(listed, interval.last) - 1
-                extents |= {listed[first], listed[(first + last) // 2], listed[last]}
+            own_intervals = [interval for interval in self.intervals if interval.program == number]
+            for interval in (own_intervals[0], own_intervals[-1]):
+                first, last = (
+                    bisect.bisect_left(all_extents, interval.first),
+                    bisect.bisect_right(all_extents, interval.last) - 1,
+                )
+                extents |= {all_extents[first], all_extents[(first + last) // 2], all_extents[last]}
         return sorted(extents)
 
     def least(self, number: int) -> int:
@@ -196,12 +199,12 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
             The text is not the JSON of a range plan.
         """
         try:
-            found = from_json(text, cls)
+            plan = from_json(text, cls)
         except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
             raise SpaceError(f"range JSON: {error!s:.300}; expected the text of RangePlan.to_json()") from None
-        for one in found.programs:
-            one.schedule.check()
-        numbers = {interval.program for interval in found.intervals}
-        if not found.programs or numbers != set(range(len(found.programs))):
+        for program in plan.programs:
+            program.schedule.check()
+        numbers = {interval.program for interval in plan.intervals}
+        if not plan.programs or numbers != set(range(len(plan.programs))):
             raise SpaceError("range JSON: intervals name missing programs; expected the text of RangePlan.to_json()")
-        return found
+        return plan

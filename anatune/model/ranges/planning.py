@@ -20,7 +20,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.errors import SpaceError
 from anatune.model.joint import asked_templates
-from anatune.model.ranges.choice import TOLERANCE, Choice, fewest, least_mean, least_worst
+from anatune.model.ranges.choice import TOLERANCE, ProgramChoice, minimise_count, minimise_mean, minimise_worst
 from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram
 from anatune.templates import template_named
 from anatune.templates.base.family import Floats, Program, ProgramFamily
@@ -51,7 +51,7 @@ class Goal(NamedTuple):
         return "count" if self.loss is not None else "worst" if self.weights is None else "mean"
 
 
-def checked_goal(workload: RangedWorkload, kernels: object, loss: object, weights: object) -> Goal:
+def check_goal(workload: RangedWorkload, kernels: object, loss: object, weights: object) -> Goal:
     """Return the goal that the arguments of `anatune.plan_range` describe.
 
     Raises
@@ -70,13 +70,13 @@ def checked_goal(workload: RangedWorkload, kernels: object, loss: object, weight
         return Goal(loss=float(loss))
     count, most = checked_integer("plan_range: kernels", kernels, 1), min(MOST_PROGRAMS, len(workload.extents))
     if count > most:
-        why = f"at most {MOST_PROGRAMS}" if most == MOST_PROGRAMS else f"at most the number of extents, {most}"
-        raise SpaceError(f"plan_range: kernels is {count}, expected {why}")
+        expected = f"at most {MOST_PROGRAMS}" if most == MOST_PROGRAMS else f"at most the number of extents, {most}"
+        raise SpaceError(f"plan_range: kernels is {count}, expected {expected}")
     if weights is None:
         return Goal(programs=count)
-    given = [weights.get(extent, 0.0) for extent in workload.extents] if isinstance(weights, Mapping) else weights
+    values = [weights.get(extent, 0.0) for extent in workload.extents] if isinstance(weights, Mapping) else weights
     try:
-        table = np.array(given, dtype=np.float64)
+        table = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         table = np.empty(0)
     if table.shape != (len(workload.extents),) or not np.isfinite(table).all() or (table < 0).any() or not table.sum():
@@ -87,7 +87,7 @@ def checked_goal(workload: RangedWorkload, kernels: object, loss: object, weight
     return Goal(programs=count, weights=table / table.sum())
 
 
-class _Pool:
+class _CandidatePool:
     """All candidate programs of all templates, with their times."""
 
     def __init__(self, families: Sequence[ProgramFamily]) -> None:
@@ -109,10 +109,10 @@ class _Pool:
         return len(new)
 
 
-class _Answer(NamedTuple):
+class _ProvenChoice(NamedTuple):
     """A choice, and for each extent the number of its program, the time in seconds, and the proven bound."""
 
-    choice: Choice
+    choice: ProgramChoice
     least: int
     serving: NDArray[np.int64]
     seconds: Floats
@@ -127,7 +127,7 @@ class _Answer(NamedTuple):
             return np.maximum(self.seconds / self.bounds - 1.0, 0.0)
 
 
-def families_of(
+def find_families(
     workload: RangedWorkload, hardware: GpuSpec | CpuSpec, template: str | None
 ) -> tuple[list[ProgramFamily], list[str]]:
     """Return the families of programs, and the names of all templates that plans for single extents rank.
@@ -143,8 +143,8 @@ def families_of(
         No template has programs for this range.
     """
     ends = (workload.largest, workload.at(workload.extents[0]))
-    applying = dict.fromkeys(name for end in ends for name in asked_templates(end, hardware, None, STANDARD))
-    names = applying if template is None else asked_templates(workload.largest, hardware, template, None)
+    applicable = dict.fromkeys(name for end in ends for name in asked_templates(end, hardware, None, STANDARD))
+    names = applicable if template is None else asked_templates(workload.largest, hardware, template, None)
     families, refusals = [], []
     for name in names:
         if template_named(name).has_ranges:
@@ -157,11 +157,11 @@ def families_of(
     if not families:
         advice = "plan one extent" if workload.largest.is_kernel else "leave --template out, or plan one extent"
         raise SpaceError(f"template {', '.join(names)} has no kernels for a range of extents; {advice}")
-    return families, list(applying)
+    return families, list(applicable)
 
 
 def plan_families(
-    families: Sequence[ProgramFamily], goal: Goal, watch: Watch, applying: Sequence[str] = ()
+    families: Sequence[ProgramFamily], goal: Goal, watch: Watch, applicable: Sequence[str] = ()
 ) -> RangePlan:
     """Return the best choice of programs that was found, with its proof.
 
@@ -175,7 +175,7 @@ def plan_families(
     SpaceError
         No program is legal at some extent.
     """
-    pool = _Pool(families)
+    pool = _CandidatePool(families)
     for number, family in enumerate(families):
         share = 0.6 * number / len(families), 0.6 * (number + 1) / len(families)
         # Time that the search for candidates uses is missing for the proof.
@@ -186,50 +186,50 @@ def plan_families(
         raise SpaceError(f"range: no kernel of {workload.describe()} is legal at every extent; choose a smaller range")
     answer, bounds = None, np.zeros(pool.times.shape[1])
     reference = pool.times.min(axis=0)
-    for turn in range(ROUNDS):
+    for round_number in range(ROUNDS):
         reference = np.minimum(reference, pool.times.min(axis=0))
-        part = watch.part(0.6 + 0.4 * turn / ROUNDS, 0.6 + 0.4 * (turn + 1) / ROUNDS)
+        part = watch.part(0.6 + 0.4 * round_number / ROUNDS, 0.6 + 0.4 * (round_number + 1) / ROUNDS)
         losses = pool.times / reference - 1.0
-        choice, least = _chosen(losses, goal, part)
-        serving = _served(pool.times, losses, choice)
+        choice, least = _choose(losses, goal, part)
+        serving = _assign_programs(pool.times, losses, choice)
         seconds = pool.times[serving, np.arange(len(serving))]
-        limits = _limits(seconds, reference, goal)
+        limits = _time_limits(seconds, reference, goal)
         is_proven = True
         lower = np.full(len(bounds), np.inf)
-        new = 0
+        num_new = 0
         for number, family in enumerate(families):
-            found = family.bounds(limits, part)
-            lower = np.minimum(lower, found.seconds)
-            is_proven &= found.is_complete
-            new += pool.add(number, found.faster)
+            proof = family.bounds(limits, part)
+            lower = np.minimum(lower, proof.seconds)
+            is_proven &= proof.is_complete
+            num_new += pool.add(number, proof.faster)
         bounds = np.maximum(bounds, lower)
         beaten = lower < limits * (1 - 1e-9)
         if is_proven:
             # There the bound is the best time itself, which is more precise than the candidates' times.
             reference = np.where(beaten, np.minimum(reference, lower), reference)
-        now = _Answer(choice, least, serving, seconds, bounds, reference, is_proven)
-        if answer is None or _value(now, goal) < _value(answer._replace(bounds=bounds), goal):
-            answer = now
+        candidate = _ProvenChoice(choice, least, serving, seconds, bounds, reference, is_proven)
+        if answer is None or _answer_key(candidate, goal) < _answer_key(answer._replace(bounds=bounds), goal):
+            answer = candidate
         answer = answer._replace(bounds=bounds)
-        if not beaten.any() or watch.is_over or (not new and turn > 0):
+        if not beaten.any() or watch.is_over or (not num_new and round_number > 0):
             break
     assert answer is not None
     watch.report(1.0)
-    left_out = tuple(name for name in applying if name not in {family.template for family in families})
-    return _plan(pool, answer, goal, left_out, is_complete=answer.is_proven and not watch.is_over)
+    left_out = tuple(name for name in applicable if name not in {family.template for family in families})
+    return _make_plan(pool, answer, goal, left_out, is_complete=answer.is_proven and not watch.is_over)
 
 
-def _chosen(losses: Floats, goal: Goal, watch: Watch) -> tuple[Choice, int]:
+def _choose(losses: Floats, goal: Goal, watch: Watch) -> tuple[ProgramChoice, int]:
     """Return the choice, and a lower bound of the number of programs (0: unknown)."""
     if goal.loss is not None:
-        return fewest(losses, goal.loss, watch)
+        return minimise_count(losses, goal.loss, watch)
     assert goal.programs is not None
     if goal.weights is not None:
-        return least_mean(losses, goal.programs, goal.weights), 0
-    return least_worst(losses, goal.programs, watch), 0
+        return minimise_mean(losses, goal.programs, goal.weights), 0
+    return minimise_worst(losses, goal.programs, watch), 0
 
 
-def _value(answer: _Answer, goal: Goal) -> tuple[float, ...]:
+def _answer_key(answer: _ProvenChoice, goal: Goal) -> tuple[float, ...]:
     """Return a key that is smaller for a better answer."""
     losses = answer.losses
     worst = float(losses.max())
@@ -242,7 +242,7 @@ def _mean(losses: Floats, goal: Goal) -> float:
     return float(losses.mean() if goal.weights is None else losses[goal.weights > 0] @ goal.weights[goal.weights > 0])
 
 
-def _limits(seconds: Floats, reference: Floats, goal: Goal) -> Floats:
+def _time_limits(seconds: Floats, reference: Floats, goal: Goal) -> Floats:
     """Return, for each extent, the time below which a program would make the loss larger than assumed."""
     if goal.weights is not None:
         return np.where(goal.weights > 0, reference / (1.0 + MEAN_SLACK), reference / 2.0)
@@ -250,32 +250,34 @@ def _limits(seconds: Floats, reference: Floats, goal: Goal) -> Floats:
     return np.minimum(reference, seconds / (1.0 + worst + TOLERANCE))
 
 
-def _served(times: Floats, losses: Floats, choice: Choice) -> NDArray[np.int64]:
+def _assign_programs(times: Floats, losses: Floats, choice: ProgramChoice) -> NDArray[np.int64]:
     """Return the number of the program that serves each extent: the fastest, or one slower by at most `SLACK`."""
     programs = np.array(choice.programs, dtype=np.int64)
-    own, lost = times[programs], losses[programs]
-    fastest = own.argmin(axis=0)
-    worst = float(lost.min(axis=0).max())
-    allowed = (own <= (1.0 + SLACK) * own.min(axis=0)) & (lost <= max(worst, 0.0) + 1e-12)
+    seconds, program_losses = times[programs], losses[programs]
+    fastest = seconds.argmin(axis=0)
+    worst = float(program_losses.min(axis=0).max())
+    allowed = (seconds <= (1.0 + SLACK) * seconds.min(axis=0)) & (program_losses <= max(worst, 0.0) + 1e-12)
     serving = np.empty(len(fastest), dtype=np.int64)
-    now = -1
+    current = -1
     for extent in range(len(fastest)):
-        if now < 0 or not allowed[now, extent]:
-            now = int(_longest(allowed[:, extent:], fastest[extent]))
-        serving[extent] = now
+        if current < 0 or not allowed[current, extent]:
+            current = int(_find_longest(allowed[:, extent:], fastest[extent]))
+        serving[extent] = current
     return programs[serving]
 
 
-def _longest(allowed: NDArray[np.bool_], fastest: int) -> int:
+def _find_longest(allowed: NDArray[np.bool_], fastest: int) -> int:
     """Return the allowed program that may serve the longest run of extents from the first on."""
     runs = np.where(allowed.all(axis=1), allowed.shape[1], (~allowed).argmax(axis=1))
     return fastest if runs[fastest] == runs.max() else int(runs.argmax())
 
 
-def _plan(pool: _Pool, answer: _Answer, goal: Goal, left_out: tuple[str, ...], *, is_complete: bool) -> RangePlan:
+def _make_plan(
+    pool: _CandidatePool, answer: _ProvenChoice, goal: Goal, left_out: tuple[str, ...], *, is_complete: bool
+) -> RangePlan:
     workload = pool.families[0].workload
     numbers, losses = workload.numbers, answer.losses
-    known = answer.seconds / answer.reference - 1.0
+    known_losses = answer.seconds / answer.reference - 1.0
     starts = np.flatnonzero(np.diff(answer.serving, prepend=-1))
     ends = np.append(starts[1:], len(numbers)) - 1
     order = list(dict.fromkeys(answer.serving[starts].tolist()))
@@ -285,18 +287,18 @@ def _plan(pool: _Pool, answer: _Answer, goal: Goal, left_out: tuple[str, ...], *
             last=int(numbers[b]),
             program=order.index(int(answer.serving[a])),
             loss=float(losses[a : b + 1].max()),
-            known_loss=float(known[a : b + 1].max()),
+            known_loss=float(known_losses[a : b + 1].max()),
             first_s=float(answer.seconds[a]),
             last_s=float(answer.seconds[b]),
         )
         for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
     )
     programs = []
-    for one in order:
-        own = np.flatnonzero(answer.serving == one)
-        family, program = pool.programs[one]
-        last = int(numbers[own[-1]])
-        programs.append(RangeProgram(family.schedule(program, last), int(numbers[own[0]]), last, len(own)))
+    for number in order:
+        positions = np.flatnonzero(answer.serving == number)
+        family, program = pool.programs[number]
+        last = int(numbers[positions[-1]])
+        programs.append(RangeProgram(family.schedule(program, last), int(numbers[positions[0]]), last, len(positions)))
     return RangePlan(
         workload=workload,
         hardware=pool.families[0].hardware,
@@ -306,8 +308,8 @@ def _plan(pool: _Pool, answer: _Answer, goal: Goal, left_out: tuple[str, ...], *
         loss=float(losses.max()),
         worst_extent=int(numbers[losses.argmax()]),
         mean_loss=_mean(losses, goal),
-        known_loss=float(known.max()),
-        known_mean_loss=_mean(known, goal),
+        known_loss=float(known_losses.max()),
+        known_mean_loss=_mean(known_losses, goal),
         least_loss=answer.choice.bound if goal.loss is None else goal.loss,
         least_programs=answer.least,
         num_candidates=len(pool.programs),
