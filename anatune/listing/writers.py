@@ -1,6 +1,6 @@
-"""The formats of ``anatune prune --for``: those of anatune's own, and those that other packages register.
+"""The formats of ``anatune prune --for``: anatune's own, and those that other packages register.
 
-To add one, write a function from a `PruneRequest` to lines, and name it in pyproject.toml under the entry points of
+To add a format, write a function from a `PruneRequest` to lines, and name it in pyproject.toml under the entry points
 "anatune.formats".
 """
 
@@ -20,7 +20,7 @@ _NUMBERS = ("time_s", "gflop_per_s", "bound_by", "occupancy", "waves")
 
 
 def json_lines(request: PruneRequest) -> Iterator[str]:
-    """Yield one JSON object in lines: what was asked and counted, then ``schedules``, one a line, best first."""
+    """Yield a JSON object in lines: the request and counts, then ``schedules``, one on each line, best first."""
     subset = request.subset()
     head = subset.to_dict() | {"num_listed": min(subset.num_kept, request.most)}
     entries = itertools.islice(subset.entries(), request.most)
@@ -29,9 +29,9 @@ def json_lines(request: PruneRequest) -> Iterator[str]:
 
 
 def csv_lines(request: PruneRequest) -> Iterator[str]:
-    """Yield a table: place, the prediction, then the columns of the space (``i.block``, ..., ``unroll``).
+    """Yield a table: place, prediction, and the columns of the space (``i.block``, ..., ``unroll``).
 
-    Of several templates: "template", and the columns of all of them, empty where a schedule has none.
+    With several templates there is a column "template" and the columns of all, empty where a schedule has none.
     """
     subset = request.subset()
     spaces = {space.template: space for space in subset.spaces}
@@ -54,9 +54,9 @@ def _row(values: list[object]) -> str:
 
 _OWN: dict[str, Writer] = {"json": json_lines, "csv": csv_lines}
 OTHER_LINES = {"json": 2, "csv": 1, "triton": 3, "kernel-tuner": 2}
-"""Name of a format -> lines that hold no schedule."""
+"""Name of a format -> number of lines that hold no schedule."""
 IGNORED = {"triton": ("template", "accuracy", "time_limit", "distinct", "no_diverse", "correction", "plain", "html")}
-"""Name of a format -> options of the command that do not apply to it: it ranks all of Triton's own tiles."""
+"""Name of a format -> options of the command that it ignores, because it ranks all of Triton's own tiles."""
 
 
 def known_formats() -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def writer(name: str) -> Writer:
     Raises
     ------
     UnknownNameError
-        There is no such format; the message lists them.
+        The format is unknown; the message lists all.
     """
     if name in _OWN:
         return _OWN[name]

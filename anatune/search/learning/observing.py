@@ -1,9 +1,9 @@
-"""Strategies that correct a model's times by what is measured, point after point.
+"""Strategies that correct the model's times by measurements, point after point.
 
-Each question is the candidate of the smallest corrected time minus a multiple of its uncertainty (a lower confidence
-bound), where points that are being measured count as known. Nothing is known at first, so that the first questions
-explore; later every second one asks for the best estimate, without a bonus for what is unknown: exploration never takes
-over. Candidates are a pool of promising points and the neighbourhoods of the best measured ones.
+The next proposal is the candidate with the smallest corrected time minus a multiple of its uncertainty (a lower
+confidence bound); points that are being measured count as known. At first nothing is known and the proposals explore;
+later every second one is the best estimate without a bonus for uncertainty, so that exploration never dominates.
+Candidates are a pool of promising points and the neighbourhoods of the best measured ones.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from anatune.templates.base.model import Model
 FeaturesT = TypeVar("FeaturesT", bound=NamedTuple)
 
 _WIDTH = 64
-"""Best candidates that are looked at first for one that is new."""
+"""Number of best candidates among which a new one is searched first."""
 
 
 class Candidates(Generic[FeaturesT]):
-    """Points with everything about them that does not change, or changes little from one question to the next.
+    """Points with all that changes little from one proposal to the next.
 
     Attributes
     ----------
     points : (num_points, num_columns) int64
+        The points.
     log_times : (num_points,) float64
-        Predicted.
-    batch
-        Their features, and what observations say of them.
+        Logarithms of their predicted times.
+    batch : Batch
+        Their features, and the posterior given the observations.
     closed : (num_points,) bool
-        Whether the program is known to be an observation: never asked for again.
+        Whether the point's program is known to be an observation, so that it is never proposed again.
     penalty : (num_points,) float64
-        How much they share with the points that failed, `failed` of which are in it.
+        How similar they are to failed points; `failed` lists the points that it includes.
     estimate : (num_points,) float64, optional
-        Corrected log times, by the solution `estimated_with`.
+        Corrected log times, computed with the solution `estimated_with`.
     """
 
     def __init__(self, points: Integers, log_times: Floats, batch: Batch[FeaturesT]) -> None:
@@ -65,19 +66,19 @@ class Candidates(Generic[FeaturesT]):
 
 
 class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
-    """Asks one point after the other; every point that was asked or told is an observation of a `Kriging`.
+    """A strategy that proposes one point after the other; all proposed and told points are observations of a `Kriging`.
 
-    What it asks depends only on the seed, on the set of told trials, and on what it asked that was not told.
+    Proposals depend only on the seed, the set of told trials, and the proposals that were not told.
     """
 
     num_first = 6
-    """First questions, all of which explore."""
+    """Number of first proposals, all of which explore."""
     exploration = 1.5
-    """Standard deviations that a point may gain while it explores."""
+    """Number of standard deviations that a point's bound is lowered by while exploring."""
     num_centres = 3
-    """Best measured points whose neighbourhoods are in the pool."""
+    """Number of best measured points whose neighbourhoods are candidates."""
     failure_penalty = 0.5
-    """Added to the log time of points like those that failed, at most."""
+    """Largest number that is added to the log time of points similar to failed ones."""
 
     def _prepare(self) -> None:
         self._kriging = self._begin()
@@ -88,7 +89,7 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         self._values: dict[bytes, list[Trial]] = {}
         self._is_relative = True
         self._measured: dict[bytes, float] = {}
-        """Point -> log of what was measured, seconds or relative."""
+        """Point -> log of the measured time, seconds or relative to the reference kernel."""
         self._residuals: dict[int, float] = {}
         """Number of an observation -> log(measured / predicted)."""
         self._ranking: list[tuple[float, bytes]] = []
@@ -96,15 +97,15 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         self._failed: list[bytes] = []
         """Points that failed, sorted."""
         self._solved: tuple[float, Floats] | None = None
-        """What the residuals say, until others are told: what is asked meanwhile is believed, and changes nothing."""
+        """Solution for the present residuals; proposals without trials do not change it."""
         self._chosen: tuple[Candidates[FeaturesT], int] | None = None
-        """Where the point that is asked now comes from."""
+        """Pool and number of the point that is being proposed."""
         self._pool: Candidates[FeaturesT] | None = None
         self._around: dict[bytes, Candidates[FeaturesT]] = {}
 
     @abstractmethod
     def _begin(self) -> Kriging[FeaturesT]:
-        """Return what learns."""
+        """Return the empty model of residuals."""
 
     @abstractmethod
     def _features(self, points: Integers) -> tuple[Floats, FeaturesT]:
@@ -116,14 +117,14 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
 
     @abstractmethod
     def _near(self, point: Integers) -> Integers:
-        """Return the legal points around a point."""
+        """Return the legal points near a point."""
 
     def _closeness(self, one: FeaturesT, many: FeaturesT) -> Floats:
-        """Return how much points share with one that failed, at most 1."""
+        """Return the similarity of points with a failed one, at most 1."""
         return self._kriging.similarity.covariance(one, many) / self._kriging.similarity.variance
 
     def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
-        """Return the next `n` schedules; fewer only when the candidates are used up."""
+        """Return the next `n` schedules; fewer only if no candidates are left."""
         found: list[Schedule] = []
         while len(found) < n:
             point = self._next()
@@ -134,7 +135,7 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         return found
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Take in trials; those that are not legal points of this space are left out."""
+        """Learn from trials; schedules that are not legal points of this space are ignored."""
         for trial in trials:
             point = legal_point(self.model, trial.schedule)
             if point is not None:
@@ -161,7 +162,7 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         self._programs.add(program)
 
     def _learn(self, key: bytes, trial: Trial) -> None:
-        """Take in a trial of a point that is an observation."""
+        """Learn from a trial of an observed point."""
         self._values.setdefault(key, []).append(trial)
         self._solved = None
         if self._is_relative and trial.measurement.time_s is not None and trial.measurement.relative is None:
@@ -172,7 +173,7 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
             self._settle(key)
 
     def _settle(self, key: bytes) -> None:
-        """Bring what is known of a point in line with its trials."""
+        """Update the measured time, residual and failure of a point from its trials."""
         number, trials = self._numbers[key], self._values[key]
         if key in self._measured:
             self._ranking.remove((self._measured.pop(key), key))
@@ -191,7 +192,7 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
                 self._failed.remove(key)
 
     def _predict_anew(self) -> None:
-        """Take predicted times anew after the model has changed; measured times stay as they are."""
+        """Predict all times again after the model has changed; measured times stay."""
         points = np.array([np.frombuffer(key, dtype=np.int64) for key in self._numbers])
         self._log_times = dict(zip(self._numbers, self._log_times_of(points).tolist(), strict=True))
         for key, log_time in self._measured.items():
@@ -204,10 +205,10 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
     def _log_times_of(self, points: Integers) -> Floats:
         return np.asarray(np.log(self.model.times(points)[0]), dtype=np.float64)
 
-    # ---- the next question -----------------------------------------------------------------------------------
+    # ---- the next proposal -----------------------------------------------------------------------------------
 
     def _next(self) -> Integers | None:
-        """Return the candidate of the smallest bound whose program is new; None if there is none."""
+        """Return the candidate with the smallest bound whose program is new, or None."""
         if self._solved is None:
             self._solved = self._kriging.solve(self._residuals)
         mean, weights = self._solved
@@ -227,11 +228,11 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
                 bound -= self.exploration * np.sqrt(pool.batch.variance)
             bound += self.failure_penalty * self._penalty(pool)
             bound[pool.closed] = np.inf
-            bounds.append(np.round(bound, 9))  # equal points stay equal, whatever was observed first
+            bounds.append(np.round(bound, 9))  # equal points stay equal in any order of observations
         return self._first_new(pools, np.concatenate(bounds))
 
     def _penalty(self, pool: Candidates[FeaturesT]) -> Floats:
-        """Return how much candidates share with the points that failed."""
+        """Return the similarity of candidates with the failed points."""
         if not set(pool.failed) <= set(self._failed):
             pool.failed, pool.penalty = [], np.zeros(len(pool.points))
         for key in self._failed if len(pool.failed) < len(self._failed) else ():
@@ -241,7 +242,7 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         return pool.penalty
 
     def _first_new(self, pools: Sequence[Candidates[FeaturesT]], bounds: Floats) -> Integers | None:
-        """Return the point of the smallest bound, of equal ones the first, whose program is no observation yet."""
+        """Return the point with the smallest bound (the first of equal ones) whose program is no observation yet."""
         first = [0, *itertools.accumulate(len(pool.points) for pool in pools)]
         width = 0
         while width < len(bounds):
@@ -262,7 +263,7 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
     # ---- candidates ------------------------------------------------------------------------------------------
 
     def _centres(self) -> list[bytes]:
-        """Return the best measured points, best first; none of a list, all of which is in the pool."""
+        """Return the best measured points, best first; [] for a list, whose points are all in the pool."""
         return [] if self.space.listed is not None else [key for _, key in self._ranking[: self.num_centres]]
 
     def _neighbourhood(self, key: bytes) -> Candidates[FeaturesT]:

@@ -1,4 +1,4 @@
-"""A Gaussian process that learns one value at a time and keeps the posterior of a pool of candidates up to date.
+"""A Gaussian process that learns one value at a time and updates the posterior of a pool of candidates.
 
 Notation
 --------
@@ -19,26 +19,26 @@ from anatune.search.points import Floats
 _JITTER = 1e-6
 """Variance of the noise over that of the values. Source: the library of [BO24]: 1e-6."""
 _LENGTHS = (0.1, 0.3, 1.0)
-"""Lengths of the covariance (share of a coordinate's range) that the likelihood chooses from."""
+"""Lengths of the covariance, as shares of a coordinate's range; the likelihood chooses one."""
 
 
 class Process:
-    """Normalised values with a Matern 5/2 covariance. An observation costs n P operations, not n^2 P.
+    """A Gaussian process for normalised values with a Matern 5/2 covariance; an observation costs O(n P).
 
     Source: [RW] Alg. 2.1; covariance, jitter and normalisation are those of the library that [BO24] uses.
 
     Parameters
     ----------
     places : (n, G) float64
-        Of the first observations, in [0, 1]; all different.
+        Coordinates of the first observations, in [0, 1]; all different.
     values : (n,) float64
-        What was observed there.
+        Observed values.
     pool : (P, G) float64
         Candidates.
     length : float
         Length of the covariance.
     most : int
-        Number of observations that there will be at most.
+        Largest number of observations.
     """
 
     def __init__(self, places: Floats, values: Floats, pool: Floats, length: float, most: int) -> None:
@@ -55,7 +55,7 @@ class Process:
         self._left: Floats = 1.0 - np.square(self._rows[:size]).sum(axis=0)
 
     def tell(self, place: Floats, value: float) -> None:
-        """Take in an observation at a new place, (G,)."""
+        """Add an observation at a new place, (G,)."""
         size = self._size
         row = self._solve(_matern(self._places[:size], place[None, :], self._length))[:, 0]
         pivot = math.sqrt(max(1.0 + _JITTER - float(row @ row), 1e-12))
@@ -99,7 +99,7 @@ class Process:
 
 
 def fit_process(places: Floats, values: Floats, pool: Floats, most: int) -> Process:
-    """Return the process whose length is the likeliest of three; for the parameters see `Process`."""
+    """Return the process with the most likely of three lengths; parameters as in `Process`."""
     lengths = {length: Process(places, values, pool[:0], length, len(places)).log_likelihood for length in _LENGTHS}
     return Process(places, values, pool, max(lengths, key=lengths.__getitem__), most)
 

@@ -11,11 +11,11 @@ from anatune.search.points import Booleans, Floats, Integers
 
 
 class Scaled(NamedTuple):
-    """Scaled features: distances of 1 reduce what points have in common to exp(-1/2)."""
+    """Scaled features: a distance of 1 reduces the correlation of points to exp(-1/2)."""
 
     values: Floats
     squares: Floats
-    """Half of the squared length of each row."""
+    """Half of the squared norm of each row."""
 
 
 class SquaredExponential(NamedTuple):
@@ -32,7 +32,7 @@ class SquaredExponential(NamedTuple):
 
 
 class Leaved(NamedTuple):
-    """Scaled features, and the leaves of a correction's trees that points fall into."""
+    """Scaled features, and the leaves of a correction's trees that the points fall into."""
 
     values: Floats
     squares: Floats
@@ -40,16 +40,16 @@ class Leaved(NamedTuple):
 
 
 class LeafCovariance(NamedTuple):
-    """Covariance of residuals: the squared exponential one, and the share of trees that have points in one leaf.
+    """Covariance of residuals: a squared exponential, plus the share of trees in which two points fall into one leaf.
 
-    Source: proximity of points [Breiman01]. Where the trees were grown on other workloads, their leaves say what
-    residuals go with on this device; kriging over them is to fit their values anew (ridge) after every trial.
+    Source: proximity of points [Breiman01]. If the trees were grown on other workloads, their leaves tell which points
+    have similar residuals on this device; kriging over them refits the leaf values (ridge) after every trial.
     """
 
     variance: float
     noise_std: float
     leaf_share: float
-    """Of the variance that goes with the leaves; without trees the other part is all of it."""
+    """Share of the variance that depends on the leaves; without trees the other part has all of it."""
 
     def covariance(self, one: Leaved, many: Leaved) -> Floats:
         """Return the covariance of one point with each of many."""
@@ -62,7 +62,7 @@ class LeafCovariance(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Makes the features that vary comparable: less the mean, over the standard deviation of the first candidates."""
+    """A normalisation of the varying features: less their mean, over the standard deviation of the first candidates."""
 
     varies: Booleans
     mean: Floats
@@ -75,15 +75,16 @@ class Scale(NamedTuple):
 
 
 def scale_of(values: Floats, weight: Floats, length: float) -> Scale:
-    """Return the scale at which two typical points are 1 / `length` apart.
+    """Return the scale at which two typical points have the distance 1 / `length`.
 
     Parameters
     ----------
     values : (num_points, num_features) float64
+        Features of the points.
     weight : (num_features,) float64
-        How much more than others a feature counts.
+        Weight of each feature.
     length : float
-        As a share of the typical distance of two points.
+        Length of the covariance, as a share of the typical distance of two points.
     """
     std = values.std(axis=0)
     varies = std > 1e-9

@@ -1,4 +1,4 @@
-"""NoSE: evolution with a weighted k-nearest-neighbour surrogate that picks which children are measured.
+"""NoSE: evolution whose children are chosen for measurement by a weighted k-nearest-neighbour surrogate.
 
 Source: [NoSE] Sec. III-B; settings of Sec. V-D.
 """
@@ -13,32 +13,32 @@ from anatune.search.points import Floats, Integers
 from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
 
 _TRIES = 20
-"""Times that children are made again where too few of them are legal and new."""
+"""Number of attempts to make children if too few of them are legal and new."""
 
 
 class EvolutionStrategy(StepwiseStrategy):
-    """Evolution whose children are predicted by their nearest measured points (Canberra distance).
+    """Evolution whose children are predicted from their nearest measured points (Canberra distance).
 
-    As published: a random first population, speeds are predicted. From the model's ranking: the first population is the
-    ranking's points and the best predicted of random ones, and what is predicted is the speed over the model's.
+    As published: the first population is random, and speeds are predicted. From the model's ranking: the first
+    population has the ranking's points and the best predicted random ones, and the predicted value is the speed over
+    the model's.
 
-    Deviates: illegal points are neither in the first population nor born, since strategies may ask for none (in [NoSE]
-    Sec. V-C three quarters of AutoTVM's configurations are illegal: they are measured, and teach the surrogate where
-    not to look); known children are not born; a mutated gene may draw the value that it had; genes are whole tilings as
-    in AutoTVM, distances are taken between factors instead of AutoTVM's indices. What fails when it is built or run
-    counts as speed 0, as published.
+    Deviations: illegal points do not occur, because strategies may not propose them (in [NoSE] Sec. V-C three quarters
+    of AutoTVM's configurations are illegal: they are measured and teach the surrogate where not to look); known
+    children do not occur; a mutated gene may keep its value; genes are whole tilings as in AutoTVM, and distances are
+    computed from factors instead of AutoTVM's indices. A failed build or run counts as speed 0, as published.
     """
 
     population = 100
-    """Points that live, N. Source: [NoSE] Sec. V-D: 100."""
+    """Size N of the population. Source: [NoSE] Sec. V-D: 100."""
     offspring = 1.5
-    """Children of a generation over N. Source: [NoSE] Sec. V-D: 1.5."""
+    """Number of children of a generation over N. Source: [NoSE] Sec. V-D: 1.5."""
     elite = 0.3
-    """Children that are measured over N. Source: [NoSE] Sec. V-D: 0.3."""
+    """Number of measured children over N. Source: [NoSE] Sec. V-D: 0.3."""
     neighbours = 9
-    """Measured points that predict a child, k. Source: [NoSE] Sec. V-D: 9."""
+    """Number k of measured points that predict a child. Source: [NoSE] Sec. V-D: 9."""
     mutation = 0.3
-    """Chance of each gene to change. Source: [NoSE] Sec. V-D: 0.3."""
+    """Probability of each gene to change. Source: [NoSE] Sec. V-D: 0.3."""
 
     def walk(self) -> Walk:
         """Yield the first population, then the elite of each generation."""
@@ -56,7 +56,7 @@ class EvolutionStrategy(StepwiseStrategy):
             if generation > 1:
                 best = np.argsort(-speeds, kind="stable")[:size]
                 points, speeds = points[best], speeds[best]
-            if not len(points):  # nothing has come back: nobody to inherit from
+            if not len(points):  # no trial has returned, so there are no parents
                 elite = self.draw_new(max(1, round(self.elite * size)), 3, generation)
                 continue
             children = self._children(points, speeds, generation)
@@ -69,7 +69,7 @@ class EvolutionStrategy(StepwiseStrategy):
             elite = children[np.argsort(-predicted, kind="stable")[: max(1, round(self.elite * size))]]
 
     def _children(self, points: Integers, speeds: Floats, generation: int) -> Integers:
-        """Return new legal points: crossed and mutated parents, random points where evolution has no new ones."""
+        """Return new legal points: crossed and mutated parents, or random points if evolution finds no new ones."""
         wanted = max(1, round(self.offspring * self.population))
         genes = self.knobs.genes(points)
         found = np.empty((0, points.shape[1]), dtype=np.int64)
@@ -96,14 +96,14 @@ class EvolutionStrategy(StepwiseStrategy):
 
 
 def _speeds(answers: list[Answer]) -> Floats:
-    """Return 1 / seconds, 0 for failures. Source: [NoSE] Sec. III-B (0 GFLOPS for what cannot be compiled)."""
+    """Return 1 / seconds, and 0 for failures. Source: [NoSE] Sec. III-B (0 GFLOPS for what cannot be compiled)."""
     return np.array([1.0 / one.cost if one.cost else 0.0 for one in answers])
 
 
 def weighted_neighbours(points: Floats, known: Floats, values: Floats, count: int) -> Floats:
     """Return for each point the mean value of its nearest known points, weighted by 1 / distance.
 
-    Source: [NoSE] Eq. (1)-(4); a known point at distance 0 is the answer.
+    Source: [NoSE] Eq. (1)-(4); a known point at distance 0 determines the answer.
     """
     distance = cdist(points, known, "canberra")
     count = min(count, len(known))

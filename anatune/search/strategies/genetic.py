@@ -14,38 +14,38 @@ from anatune.search.stepwise import StepwiseStrategy, Walk
 
 
 class GeneticStrategy(StepwiseStrategy):
-    """Rounds of evolution on the predictions of trees that learn from all trials so far.
+    """Rounds of evolution on the predictions of trees that learn from all trials.
 
-    As published: a random first round; the trees see the program only. From the model's ranking: the first round is the
-    ranking's points and the best predicted of random ones; the trees learn log(measured / predicted).
+    As published: a random first round; the trees see only the program. From the model's ranking: the first round has
+    the ranking's points and the best predicted random ones; the trees learn log(measured / predicted).
 
-    Deviates: LightGBM on the factors and choices instead of XGBoost on 164 features of the generated code; a mutation
-    steps one knob, or draws one gene anew; parents that are not mutated are crossed at one place. On GPUs it keeps to
-    the limits of the code of [ICS24] (`search.knobs`), so that the two searches are compared on one space.
+    Deviations: LightGBM on factors and choices instead of XGBoost on 164 features of the generated code; a mutation
+    moves one knob by a step, or draws one gene again; parents without mutation are crossed at one position. On GPUs it
+    keeps the limits of the code of [ICS24] (`search.knobs`), so that both searches are compared on one space.
     """
 
     has_limits = True
 
     round_trials = 64
-    """Trials between two searches. Source: [Ansor] code: num_measures_per_round = 64."""
+    """Number of trials between two searches. Source: [Ansor] code: num_measures_per_round = 64."""
     population = 2048
-    """Points of a generation. Source: [Ansor] code: evolutionary_search_population = 2048."""
+    """Number of points of a generation. Source: [Ansor] code: evolutionary_search_population = 2048."""
     generations = 4
-    """Of one search. Source: [Ansor] code: evolutionary_search_num_iters = 4."""
+    """Number of generations of one search. Source: [Ansor] code: evolutionary_search_num_iters = 4."""
     mutation = 0.85
-    """Chance of a child to be changed. Source: [Ansor] code: evolutionary_search_mutation_prob = 0.85."""
+    """Probability of a child to be mutated. Source: [Ansor] code: evolutionary_search_mutation_prob = 0.85."""
     measured_share = 0.2
-    """Most of a first generation that are measured points. Source: [Ansor] code: sample_init_use_measured_ratio =
+    """Largest share of measured points in a first generation. Source: [Ansor] code: sample_init_use_measured_ratio =
     0.2."""
     random_share = 0.05
-    """Random points among those that are measured. Source: [Ansor] code: eps_greedy = 0.05."""
+    """Share of random points among the measured ones. Source: [Ansor] code: eps_greedy = 0.05."""
     published_features: TreeFeatures = "program"
     """Features of the trees as published, see `Surrogate`."""
     ranked_features: TreeFeatures = "all"
-    """Features of the trees where the search starts from the model's ranking."""
+    """Features of the trees if the search starts from the model's ranking."""
 
     def walk(self) -> Walk:
-        """Yield rounds."""
+        """Yield the points of each round."""
         on_model = not self.as_published
         features = self.ranked_features if on_model else self.published_features
         surrogate = Surrogate(self.knobs, features, on_model=on_model)
@@ -102,7 +102,7 @@ class GeneticStrategy(StepwiseStrategy):
         return distinct(np.concatenate(children))
 
     def _first_new(self, points: Integers, count: int) -> Integers:
-        """Return the first `count` points that were not asked for."""
+        """Return the first `count` points that were not proposed."""
         found: list[Integers] = []
         for point in points:
             if len(found) == count:
@@ -113,9 +113,9 @@ class GeneticStrategy(StepwiseStrategy):
 
 
 class AnalyticalGeneticStrategy(GeneticStrategy):
-    """Genetic search whose trees see the analytical features only: Ansor-AF.
+    """Genetic search whose trees see only the analytical features: Ansor-AF.
 
-    Source: [ICS24] Sec. 4. Deviates: as `GeneticStrategy`; the features as `templates.gpu.model` says.
+    Source: [ICS24] Sec. 4. Deviations as in `GeneticStrategy`; `templates.gpu.model` describes the features.
     """
 
     published_features: TreeFeatures = "analytical"

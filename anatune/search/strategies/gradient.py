@@ -1,4 +1,4 @@
-"""Dynamic gradient descent: predicted neighbours in windows, measured until one is better (Ansor-DS, Ansor-AF-DS).
+"""Dynamic gradient descent: predicted neighbours are measured in windows until one is better (Ansor-DS, Ansor-AF-DS).
 
 Source: [ICS24] Sec. 5 and Fig. 9, and the code of its artifact.
 """
@@ -22,52 +22,53 @@ class GradientStrategy(StepwiseStrategy):
     """Dynamic gradient descent.
 
     As published: 64 random programs, trees on the seven analytical features, descents from random points, within the
-    limits of `search.knobs`. A step looks at the neighbours of one hop, of two where none of these is better, then of
+    limits of `search.knobs`. A step examines the neighbours at one hop, then, if none of them is better, at two and
     three; after it the trees learn what it measured. From the model's ranking: no random programs; descents from the
-    ranking's points and the best measured ones, as the artifact descends; trees on log(measured / predicted).
+    ranking's points and the best measured ones, as in the artifact; trees on log(measured / predicted).
 
-    Deviates: LightGBM on the logarithm of times instead of XGBoost on speeds; no knob is fixed (the artifact fixes
-    unrolling, virtual threads and fetch widths); a failed program has no speed instead of the speed 0, and the trees do
-    not see it. The first window begins with the best predicted neighbour, as Sec. 5.2 and Fig. 10 say (counted from 0,
-    Fig. 9b leaves it out), and the last one may be smaller than the others. No descent goes to where one has been.
+    Deviations: LightGBM on the logarithm of times instead of XGBoost on speeds; no knob is fixed (the artifact fixes
+    unrolling, virtual threads and fetch widths); a failed program has no speed instead of speed 0, and the trees do not
+    see it. The first window begins with the best predicted neighbour, as Sec. 5.2 and Fig. 10 say (Fig. 9b, counted
+    from 0, leaves it out), and the last window may be smaller. No descent visits a point twice.
     """
 
     has_limits = True
     published_rules: Literal["figure", "code"] = "figure"
-    """What "as published" means where Fig. 9 and the code differ. The code starts from the best random programs, looks
-    at one and two hops together, compares predictions with the base's instead of the best neighbour's and the first of
-    a window instead of its last, and examines 9 neighbours before `measure_threshold` counts."""
+    """Source of the rules as published where Fig. 9 and the code differ. The code starts from the best random programs,
+    examines one and two hops together, compares predictions with the base's instead of the best neighbour's, and with
+    the first of a window instead of its last, and examines 9 neighbours before `measure_threshold` applies."""
     window = 3
-    """Neighbours that are measured before the search decides whether to move. Source: [ICS24] Sec. 5.2: 3."""
+    """Number of neighbours that are measured before the search decides whether to move. Source: [ICS24] Sec. 5.2: 3."""
     score_threshold = 0.6
-    """A base is left where predictions of a window are below this share of the best one (of speeds). Source: [ICS24]
-    Fig. 9b: 0.6."""
-    measure_threshold = 0.6
-    """A base is left where a window's best is below this share of the best speed measured. Source: [ICS24] Fig. 9b:
+    """A base is left if the predicted speeds of a window are below this share of the best one. Source: [ICS24] Fig. 9b:
     0.6."""
+    measure_threshold = 0.6
+    """A base is left if the best speed of a window is below this share of the best measured one. Source: [ICS24] Fig.
+    9b: 0.6."""
     num_examined = 9
-    """Neighbours of a base before `measure_threshold` counts, by the rules of the code. Source: the code of [ICS24]:
-    9."""
+    """Number of neighbours of a base before `measure_threshold` applies, by the rules of the code. Source: the code of
+    [ICS24]: 9."""
     most_hops = 3
-    """Knobs that a neighbour may differ in. Source: [ICS24] Fig. 8: 3."""
+    """Largest number of knobs in which a neighbour differs. Source: [ICS24] Fig. 8: 3."""
     num_random = 64
-    """Random programs that are measured first, as published. Source: [ICS24] Fig. 9a: 64."""
+    """Number of random programs that are measured first, as published. Source: [ICS24] Fig. 9a: 64."""
     num_bases = 5
-    """Best ones of them that the code's descents start from, before random restarts. Source: the code of [ICS24]: 5."""
+    """Number of best ones that the code's descents start from, before random restarts. Source: the code of [ICS24]:
+    5."""
     most_windows = 8
-    """Windows of a base without a better neighbour after which it is left; only where the search starts from the
-    model's ranking, whose points have hundreds of neighbours that are predicted almost as fast."""
+    """Number of windows of a base without a better neighbour after which it is left; only if the search starts from the
+    model's ranking, whose points have hundreds of neighbours with almost equal predictions."""
     published_features: TreeFeatures = "analytical"
-    """What the trees see as published (Ansor-AF-DS), see `Surrogate`; "program" is nearer to Ansor-DS."""
+    """Features of the trees as published (Ansor-AF-DS), see `Surrogate`; "program" is closer to Ansor-DS."""
 
     def walk(self) -> Walk:
-        """Yield windows."""
+        """Yield the windows."""
         self._costs: dict[bytes, float | None] = {}
         self._visited: set[bytes] = set()
         self._left: list[tuple[Integers, list[Integers]]] = []
-        """Bases that were left before all was known of their windows, and these."""
+        """Bases that were left before all answers of their windows were known, with these windows."""
         self._unlearned: list[tuple[Integers, list[Answer]]] = []
-        """What the trees learn at the end of a step."""
+        """Points and answers that the trees learn at the end of a step."""
         on_model = not self.as_published
         self._by_figure = self.as_published and self.published_rules == "figure"
         self._surrogate = Surrogate(self.knobs, "all" if on_model else self.published_features, on_model=on_model)
@@ -81,14 +82,14 @@ class GradientStrategy(StepwiseStrategy):
             yield from self._measure(np.empty((0, len(self.space.columns)), dtype=np.int64))
 
     def _bases(self) -> Iterator[Integers]:
-        """Yield where descents start: the best points at hand, then random ones while there are new ones."""
+        """Yield the starting points of descents: the best known points, then random ones while there are new ones."""
         if not self._by_figure:
             yield from self._best(self.num_bases) if self.as_published else self.ranked[:1]
         number = 0
         while True:
             yield from self._left_behind()
             number += 1
-            if not self.as_published:  # the best measured point that no descent has been at, the next of the ranking
+            if not self.as_published:  # the best measured point that no descent visited, then the next of the ranking
                 yield from self._best(1, unvisited=True)
                 if number < len(self.ranked):
                     yield self.ranked[number]
@@ -99,7 +100,7 @@ class GradientStrategy(StepwiseStrategy):
             yield drawn[int(np.argmin(self._surrogate.predict(drawn)))]
 
     def _left_behind(self) -> Iterator[Integers]:
-        """Yield what turned out to be better than a base that was left before it was known."""
+        """Yield points that proved better than a base after it had been left."""
         left, self._left = self._left, []
         for base, windows in left:
             moved = self._better(windows, base)
@@ -115,7 +116,7 @@ class GradientStrategy(StepwiseStrategy):
         return [np.frombuffer(key, dtype=np.int64) for key in keys[:count]]
 
     def _measure(self, points: Integers) -> Walk:
-        """Ask for points that were not asked for, and learn what comes back."""
+        """Propose the points that were not proposed before, and record the answers."""
         new = points[[point.tobytes() not in self._costs and not self.is_missing(point) for point in points]]
         if len(new) or not len(points):
             for some, answers in self.known(new, (yield new)):
@@ -125,13 +126,13 @@ class GradientStrategy(StepwiseStrategy):
                 self._learn()
 
     def _learn(self) -> None:
-        """Let the trees see what was measured since."""
+        """Let the trees learn the answers that are new."""
         for points, answers in self._unlearned:
             self._surrogate.add(points, answers)
         self._unlearned.clear()
 
     def _near(self, base: Integers) -> Iterator[Integers]:
-        """Yield the neighbours of one hop, of two, of three; by the rules of the code one and two together."""
+        """Yield the neighbours at one, two and three hops; by the rules of the code, one and two together."""
         pools = [[hops] for hops in range(1, self.most_hops + 1)]
         if not self._by_figure:
             pools[:2] = [[hops for pool in pools[:2] for hops in pool]]
@@ -178,7 +179,7 @@ class GradientStrategy(StepwiseStrategy):
             if examined + len(chosen) >= num_examined and self._is_slow(windows[-1]):
                 break
         while any(self.is_missing(point) for point in itertools.chain([base], *windows)):
-            if self.is_ahead:  # devices would stand still: another base
+            if self.is_ahead:  # devices would be idle: go on with another base
                 self._left.append((base, windows))
                 break
             yield from self._measure(points[:0])
@@ -188,7 +189,7 @@ class GradientStrategy(StepwiseStrategy):
         return None
 
     def _better(self, windows: Sequence[Integers], base: Integers) -> Integers | None:
-        """Return the best of the windows whose best is better than `base` and was no base yet."""
+        """Return the best point of the windows whose best is better than `base` and was not a base yet."""
         if base.tobytes() not in self._costs:
             return None
         cost = self._costs[base.tobytes()]
@@ -200,7 +201,7 @@ class GradientStrategy(StepwiseStrategy):
         return min(found, key=lambda one: one[0])[1] if found else None
 
     def _is_slow(self, window: Integers) -> bool:
-        """Say whether all of a window has come back, far from the best."""
+        """Return whether all of a window is known and far slower than the best."""
         if any(point.tobytes() not in self._costs for point in window):
             return False
         known = min((one for one in self._costs.values() if one is not None), default=None)

@@ -1,4 +1,4 @@
-"""Uniform random search: the baseline that every other strategy must beat."""
+"""Uniform random search: the baseline for all other strategies."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from anatune.search.strategy import SequenceStrategy
 
 _CHUNK = 256
 _LISTED = 100_000
-"""Spaces up to this size are shuffled; points of larger ones are drawn."""
+"""Largest space that is shuffled; points of larger ones are drawn."""
 _BARREN = 20
-"""Draws of a chunk without a new program after which the space counts as used up."""
+"""Number of chunks without a new program after which the space counts as exhausted."""
 
 
 class RandomStrategy(SequenceStrategy):
     """Legal points drawn uniformly, each program once; deterministic for a seed."""
 
     def sequence(self) -> Iterator[Integers]:
-        """Yield the points: a shuffle of a small space, draws from a large one."""
+        """Yield the points of a shuffled small space, or random points of a large one."""
         space = self.space
         if space.size <= _LISTED:
             order = np.random.default_rng(self.seed).permutation(space.size)
