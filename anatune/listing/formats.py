@@ -95,8 +95,8 @@ class PruneRequest:
         express : callable
             Function from points to those that the format can express.
         """
-        ahead = PlainOrder(plain, distinct=True, progress=self.progress)
-        points = ChosenOrder(used, ahead, count, distinct=self.distinct, express=express).first(count)
+        order = PlainOrder(plain, distinct=True, progress=self.progress)
+        points = ChosenOrder(used, order, count, distinct=self.distinct, express=express).first(count)
         return points if len(points) == count else None  # then read the order itself, which has more
 
     def subset(self) -> RankedSubset:

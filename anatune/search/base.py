@@ -94,42 +94,42 @@ def check_strategy(name: str) -> str:
     SpaceError
         A setting is given twice or has a value that is not allowed.
     """
-    return _parse(name)[0]
+    return _parse_strategy(name)[0]
 
 
-def _parse(name: str) -> tuple[str, Any]:
+def _parse_strategy(name: str) -> tuple[str, Any]:
     """Return a strategy's name with sorted settings, and its class (with settings: a subclass that has them)."""
     plain, colon, words = name.partition(":") if isinstance(name, str) else (name, "", "")
     checked_choice("strategy", plain, tuple(STRATEGIES), UnknownNameError)
     if not colon:
         return plain, STRATEGIES[plain]
-    kind = resolve(STRATEGIES[plain])
-    options: Mapping[str, tuple[Any, ...]] = getattr(kind, "options", {})
+    strategy_class = resolve(STRATEGIES[plain])
+    options: Mapping[str, tuple[Any, ...]] = getattr(strategy_class, "options", {})
     if not options:
         raise UnknownNameError(f"strategy {name!r}: {plain} has no settings; write {plain!r}")
     settings: dict[str, object] = {}
     for word in words.split(","):
         setting, _, text = (part.strip() for part in word.partition("="))
         checked_choice(f"setting of the strategy {plain}", setting, tuple(options), UnknownNameError)
-        where = f"strategy {plain}: {setting}"
+        label = f"strategy {plain}: {setting}"
         if setting in settings:
-            raise SpaceError(f"{where} is given twice, expected one value; leave out one")
+            raise SpaceError(f"{label} is given twice, expected one value; leave out one")
         if isinstance(options[setting][0], str):
-            settings[setting] = checked_choice(where, text, options[setting], SpaceError)
+            settings[setting] = checked_choice(label, text, options[setting], SpaceError)
         else:
-            settings[setting] = _number(where, text, type(getattr(kind, setting)), *options[setting])
+            settings[setting] = _parse_number(label, text, type(getattr(strategy_class, setting)), *options[setting])
     sorted_words = ",".join(f"{setting}={settings[setting]}" for setting in sorted(settings))
-    return f"{plain}:{sorted_words}", type(kind.__name__, (kind,), settings)
+    return f"{plain}:{sorted_words}", type(strategy_class.__name__, (strategy_class,), settings)
 
 
-def _number(where: str, text: str, kind: type[int] | type[float], least: float, most: float) -> float:
+def _parse_number(label: str, text: str, number_type: type[int] | type[float], least: float, most: float) -> float:
     """Return the number in a text if it is in the range."""
     try:
-        number = kind(text)
+        number = number_type(text)
     except ValueError:
         number = math.nan
     if not least <= number <= most:
-        raise SpaceError(f"{where} is {text!r}, expected {_KINDS[kind]} from {least:g} to {most:g}")
+        raise SpaceError(f"{label} is {text!r}, expected {_KINDS[number_type]} from {least:g} to {most:g}")
     return number
 
 
@@ -170,8 +170,8 @@ def make_strategy(
     SpaceError
         A setting has a value that is not allowed.
     """
-    made = _parse(name)[1]
-    strategy: Strategy = (resolve(made) if isinstance(made, str) else made)(
+    class_or_name = _parse_strategy(name)[1]
+    strategy: Strategy = (resolve(class_or_name) if isinstance(class_or_name, str) else class_or_name)(
         model, seed=seed, start=check_start(start), ranked=ranked
     )
     return strategy

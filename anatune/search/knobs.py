@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.search.points import Booleans, Floats, Integers, distinct
+from anatune.search.points import Booleans, Floats, Integers, drop_repeats
 from anatune.templates.base.model import Model
 from anatune.templates.base.space import Part
 from anatune.templates.cpu.space import ORDER_LEVELS
@@ -34,19 +34,21 @@ _MOST_NEIGHBOURS = 4096
 
 
 @lru_cache(maxsize=64)
-def _steps(num_knobs: int, hops: int) -> Integers:
+def _list_steps(num_knobs: int, hops: int) -> Integers:
     """Return all vectors of steps with `hops` entries of +1 or -1, (count, num_knobs)."""
-    places = np.array(list(itertools.combinations(range(num_knobs), hops)), dtype=np.int64)
+    combinations = np.array(list(itertools.combinations(range(num_knobs), hops)), dtype=np.int64)
     signs = np.array(list(itertools.product((1, -1), repeat=hops)), dtype=np.int64)
-    steps = np.zeros((len(places), len(signs), num_knobs), dtype=np.int64)
-    for at in range(hops):
-        steps[np.arange(len(places))[:, None], np.arange(len(signs))[None, :], places[:, at][:, None]] = signs[:, at]
+    steps = np.zeros((len(combinations), len(signs), num_knobs), dtype=np.int64)
+    for hop in range(hops):
+        steps[np.arange(len(combinations))[:, None], np.arange(len(signs))[None, :], combinations[:, hop][:, None]] = (
+            signs[:, hop]
+        )
     flat = steps.reshape(-1, num_knobs)
     flat.setflags(write=False)
     return flat
 
 
-class _Group(NamedTuple):
+class _ColumnGroup(NamedTuple):
     """Columns of a point that one coordinate of the space decides together, such as the tiling of an axis."""
 
     columns: list[int]
@@ -104,7 +106,7 @@ class Knobs:
         self._orders = [c for c, name in enumerate(self.space.columns) if name in orders]
 
     @staticmethod
-    def _group(part: Part, places: list[int]) -> _Group:
+    def _group(part: Part, places: list[int]) -> _ColumnGroup:
         """Return the columns that a part of the space decides, without constant ones."""
         varies = np.flatnonzero((part.table != part.table[0]).any(axis=0)).tolist()
         table = np.ascontiguousarray(part.table[:, varies])
@@ -112,11 +114,11 @@ class Knobs:
         product = part.table[:, factors].prod(axis=1)
         is_tiling = len(factors) > 1 and bool((product == product[0]).all())
         values = [np.unique(column) for column in table.T]
-        keys = _keys(table, values)
+        keys = _row_keys(table, values)
         order = np.argsort(keys, kind="stable").astype(np.int64)
         inner = [places[at] for at in factors[1:]]
         derived = places[factors[0]] if is_tiling else -1
-        return _Group([places[at] for at in varies], derived, inner, int(product[0]), values, keys[order], order)
+        return _ColumnGroup([places[at] for at in varies], derived, inner, int(product[0]), values, keys[order], order)
 
     def indices(self, points: Integers) -> Integers:
         """Return the index of each knob's value, (num_points, K)."""
@@ -132,17 +134,17 @@ class Knobs:
         good: Booleans = np.asarray(((indices >= 0) & (indices < self.radices)).all(axis=1))
         inside = np.clip(indices, 0, self.radices - 1)
         points = np.repeat(self._base[None, :], len(indices), axis=0)
-        for knob, (at, values) in enumerate(zip(self._places, self._values, strict=True)):
-            points[:, at] = values[inside[:, knob]]
+        for knob, (column, values) in enumerate(zip(self._places, self._values, strict=True)):
+            points[:, column] = values[inside[:, knob]]
         for group in self._groups:
             if group.derived >= 0:
                 product = points[:, group.factors].astype(np.float64).prod(axis=1)  # cannot overflow; exact below 2**53
                 points[:, group.derived] = np.maximum(1, group.extent // np.minimum(product, 2.0**53).astype(np.int64))
             if len(group.columns) > 1:
                 good &= self._rows(group, points) >= 0
-        at_good = np.flatnonzero(good)
-        if len(at_good):
-            good[at_good] = self.model.check(points[at_good]) == 0
+        good_rows = np.flatnonzero(good)
+        if len(good_rows):
+            good[good_rows] = self.model.check(points[good_rows]) == 0
         return points, good
 
     def genes(self, points: Integers) -> Integers:
@@ -167,20 +169,20 @@ class Knobs:
         """
         if not 0 < hops <= len(self.names):
             return np.empty((0, len(point)), dtype=np.int64)
-        steps = _steps(len(self.names), hops)
+        steps = _list_steps(len(self.names), hops)
         if len(steps) > _MOST_NEIGHBOURS:
             chosen = np.random.default_rng(list(seed)).choice(len(steps), _MOST_NEIGHBOURS, replace=False)
             steps = steps[np.sort(chosen)]
         points, legal = self.at(self.indices(point[None, :]) + steps)
         return points[legal]
 
-    def beyond(self, last: Integers, now: Integers) -> Integers | None:
+    def repeat_change(self, last: Integers, now: Integers) -> Integers | None:
         """Return the point that repeats the change from `last` to `now`, or None if there is none."""
         both = self.indices(np.stack([last, now]))
         goal = np.clip(2 * both[1] - both[0], 0, self.radices - 1)
         points, legal = self.at(goal[None, :])
-        found: Integers = points[0]
-        return found if legal[0] and not np.array_equal(found, now) else None
+        repeated: Integers = points[0]
+        return repeated if legal[0] and not np.array_equal(repeated, now) else None
 
     def values(self, points: Integers) -> Floats:
         """Return the values from which distances are computed, (num_points, columns), >= 0."""
@@ -189,24 +191,24 @@ class Knobs:
         return out
 
     @staticmethod
-    def _rows(group: _Group, points: Integers) -> Integers:
+    def _rows(group: _ColumnGroup, points: Integers) -> Integers:
         """Return the row of each point's choice in the table of a group; -1 if the table does not contain it."""
         if not group.columns:
             return np.zeros(len(points), dtype=np.int64)
-        wanted = _keys(points[:, group.columns], group.values)
-        at = np.minimum(np.searchsorted(group.keys, wanted), len(group.keys) - 1)
-        found: Integers = np.where(group.keys[at] == wanted, group.order[at], -1)
-        return found
+        keys = _row_keys(points[:, group.columns], group.values)
+        position = np.minimum(np.searchsorted(group.keys, keys), len(group.keys) - 1)
+        rows: Integers = np.where(group.keys[position] == keys, group.order[position], -1)
+        return rows
 
 
-def _keys(rows: Integers, values: list[Integers]) -> Integers:
+def _row_keys(rows: Integers, values: list[Integers]) -> Integers:
     """Return a number for each row, different for different rows; -1 if a value is not in the list."""
     keys = np.zeros(len(rows), dtype=np.int64)
     is_known = np.ones(len(rows), dtype=np.bool_)
-    for column, known in zip(rows.T, values, strict=True):
-        at = np.minimum(np.searchsorted(known, column), len(known) - 1)
-        is_known &= known[at] == column
-        keys = keys * len(known) + at
+    for column, sorted_values in zip(rows.T, values, strict=True):
+        position = np.minimum(np.searchsorted(sorted_values, column), len(sorted_values) - 1)
+        is_known &= sorted_values[position] == column
+        keys = keys * len(sorted_values) + position
     return np.where(is_known, keys, -1)
 
 
@@ -259,12 +261,12 @@ class _LimitedKnobs(Knobs):
         return np.concatenate(drawn)
 
     def _keep_limits(self, points: Integers, legal: Booleans) -> tuple[Integers, Booleans]:
-        places = np.flatnonzero(legal)
-        legal[places] = is_within_limits(self.model, points[places])
+        rows = np.flatnonzero(legal)
+        legal[rows] = is_within_limits(self.model, points[rows])
         return points, legal
 
 
-def knobs_within_limits(model: Model) -> Knobs:
+def make_limited_knobs(model: Model) -> Knobs:
     """Return the knobs of a space without the points beyond the limits.
 
     The knobs have no limits for CPUs, for templates that generate no code for CUDA cores, for lists of recorded points,
@@ -282,13 +284,13 @@ _DRAWN = 20
 """Number of random points for each kept one if the model chooses the first population."""
 
 
-def first_population(knobs: Knobs, size: int, draw: Callable[..., Integers], ranked: Integers | None) -> Integers:
+def make_first_population(knobs: Knobs, size: int, draw: Callable[..., Integers], ranked: Integers | None) -> Integers:
     """Return up to `size` different points: random ones; with `ranked`, these and the best predicted of many."""
     if ranked is None:
-        return distinct(draw(size, 0))
-    drawn = draw(_DRAWN * size, 0)
-    drawn = drawn[np.argsort(knobs.model.times(drawn)[0], kind="stable")]
-    return distinct(np.concatenate([ranked, drawn]))[:size]
+        return drop_repeats(draw(size, 0))
+    candidates = draw(_DRAWN * size, 0)
+    candidates = candidates[np.argsort(knobs.model.times(candidates)[0], kind="stable")]
+    return drop_repeats(np.concatenate([ranked, candidates]))[:size]
 
 
 def roulette(fitness: Floats, count: int, rng: np.random.Generator) -> Integers:
@@ -298,10 +300,10 @@ def roulette(fitness: Floats, count: int, rng: np.random.Generator) -> Integers:
     return np.asarray(rng.choice(len(fitness), count, p=chances), dtype=np.int64)
 
 
-def single_point_crossover(one: Integers, other: Integers, rng: np.random.Generator) -> Integers:
+def single_point_crossover(first: Integers, second: Integers, rng: np.random.Generator) -> Integers:
     """Return children with the first genes of one parent and the last of the other, (num_children, G)."""
-    place = rng.integers(1, max(one.shape[1], 2), len(one))
-    return np.where(np.arange(one.shape[1])[None, :] < place[:, None], one, other)
+    cut = rng.integers(1, max(first.shape[1], 2), len(first))
+    return np.where(np.arange(first.shape[1])[None, :] < cut[:, None], first, second)
 
 
 def mutate(genes: Integers, radices: Integers, chance: float, rng: np.random.Generator) -> Integers:

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from anatune.search.points import Floats, Integers, occurrence
+from anatune.search.points import Floats, Integers, count_predecessors
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.cpu.space import CpuSpace
 
@@ -59,15 +59,15 @@ class Moves:
         result: Integers = 2 * -(-units // np.maximum(inner[:, 1], 1)) + (inner[:, 1] > 0)
         return result
 
-    def near(self, coordinates: Integers, axis: int) -> Integers:
+    def nearby_tilings(self, coordinates: Integers, axis: int) -> Integers:
         """Return the tilings of one axis that differ in two factors, or only in the pair."""
         space = self.space
         name = space.axes[axis]
         table = space.table(name)[:, : len(space.levels[name])]
-        at = int(coordinates[axis])
-        different = (table != table[at]).sum(axis=1)
-        chosen: Integers = np.flatnonzero((different <= 2) & (np.arange(len(table)) != at))
-        return chosen
+        current = int(coordinates[axis])
+        different = (table != table[current]).sum(axis=1)
+        nearby: Integers = np.flatnonzero((different <= 2) & (np.arange(len(table)) != current))
+        return nearby
 
     def neighbours(self, coordinates: Integers, combined: int, rng: np.random.Generator) -> Integers:
         """Return the coordinates one step from a point, and `combined` random ones two steps away.
@@ -79,27 +79,27 @@ class Moves:
         (num_points, len(radices)) int64
             Coordinates, legal or not; a point may occur twice.
         """
-        steps: list[tuple[int, Integers]] = [(a, self.near(coordinates, a)) for a in range(self._num_axes)]
-        for place in range(self._num_axes, len(self.space.radices)):
-            others = np.arange(self.space.radices[place])
-            steps.append((place, others[others != coordinates[place]]))
+        steps: list[tuple[int, Integers]] = [(a, self.nearby_tilings(coordinates, a)) for a in range(self._num_axes)]
+        for column in range(self._num_axes, len(self.space.radices)):
+            others = np.arange(self.space.radices[column])
+            steps.append((column, others[others != coordinates[column]]))
         steps = [step for step in steps if len(step[1])]
-        found = []
-        for place, values in steps:
+        neighbours = []
+        for column, values in steps:
             rows = np.repeat(coordinates[None, :], len(values), axis=0)
-            rows[:, place] = values
-            found.append(rows)
+            rows[:, column] = values
+            neighbours.append(rows)
         if len(steps) > 1:
             rows = np.repeat(coordinates[None, :], combined, axis=0)
             pairs = np.array(list(itertools.combinations(range(len(steps)), 2)))
             choice = pairs[rng.integers(0, len(pairs), combined)]
-            for place, values in enumerate(values for _, values in steps):
-                where = (choice == place).any(axis=1)
-                rows[where, steps[place][0]] = values[rng.integers(0, len(values), int(where.sum()))]
-            found.append(rows)
-        return np.concatenate(found) if found else np.empty((0, len(coordinates)), dtype=np.int64)
+            for column, values in enumerate(values for _, values in steps):
+                where = (choice == column).any(axis=1)
+                rows[where, steps[column][0]] = values[rng.integers(0, len(values), int(where.sum()))]
+            neighbours.append(rows)
+        return np.concatenate(neighbours) if neighbours else np.empty((0, len(coordinates)), dtype=np.int64)
 
-    def changed(self, coordinates: Integers, rng: np.random.Generator) -> Integers:
+    def mutate_rows(self, coordinates: Integers, rng: np.random.Generator) -> Integers:
         """Return a changed copy of each row: one or two axes (mostly with the same microkernel), sometimes a choice."""
         result = coordinates.copy()
         size = len(result)
@@ -119,9 +119,9 @@ class Moves:
                     of_class = kept[classes == c]
                     members = self._same_kernel[a][c]
                     result[of_class, a] = members[(draw[of_class] * len(members)).astype(np.int64)]
-        for place in range(self._num_axes, len(self.space.radices)):
+        for column in range(self._num_axes, len(self.space.radices)):
             where = rng.random(size) < 0.08
-            result[where, place] = rng.integers(0, self.space.radices[place], int(where.sum()))
+            result[where, column] = rng.integers(0, self.space.radices[column], int(where.sum()))
         return result
 
     def kernel_ids(self, coordinates: Integers) -> Integers:
@@ -138,12 +138,12 @@ class Moves:
         for axis, class_of in enumerate(classes):
             ids = ids * (int(class_of.max()) + 1) + class_of[coordinates[:, axis]]
         packs = len(self.space.packable)
-        for place in range(len(self.space.radices) - 1 - packs, len(self.space.radices) - 1):
-            ids = ids * 2 + coordinates[:, place]
+        for column in range(len(self.space.radices) - 1 - packs, len(self.space.radices) - 1):
+            ids = ids * 2 + coordinates[:, column]
         return ids
 
 
-def first_pool(model: CpuModel, moves: Moves, start: Integers, seed: int) -> Integers:
+def make_first_pool(model: CpuModel, moves: Moves, start: Integers, seed: int) -> Integers:
     """Return legal points of many microkernels, for each the best that a short evolution on predicted times finds.
 
     Parameters
@@ -169,18 +169,18 @@ def first_pool(model: CpuModel, moves: Moves, start: Integers, seed: int) -> Int
         pool = np.column_stack(np.unravel_index(numbers, space.radices)).astype(np.int64)
     else:
         pool = space.encode(np.concatenate([start, space.sample_points(_SAMPLES, seed)]))
-    pool, times = _legal(model, pool)
+    pool, times = _keep_legal(model, pool)
     pool, times = _best_of_each(moves, pool, times)
     if space.size > 2 * _SAMPLES and len(pool):
         for _ in range(_ROUNDS):
             parents = pool[np.arange(_CHILDREN) % len(pool)]
-            children, child_times = _legal(model, moves.changed(parents, rng))
+            children, child_times = _keep_legal(model, moves.mutate_rows(parents, rng))
             pool, times = np.concatenate([pool, children]), np.concatenate([times, child_times])
             pool, times = _best_of_each(moves, pool, times)
     return np.concatenate([start, space.decode(pool)])
 
 
-def _legal(model: CpuModel, coordinates: Integers) -> tuple[Integers, Floats]:
+def _keep_legal(model: CpuModel, coordinates: Integers) -> tuple[Integers, Floats]:
     times, rules = model.times(model.space.decode(coordinates))
     return coordinates[rules == 0], times[rules == 0]
 
@@ -194,12 +194,12 @@ def _best_of_each(moves: Moves, pool: Integers, times: Floats) -> tuple[Integers
     near = times <= _WORST * times.min()
     order = np.argsort(times[near], kind="stable")
     pool, times = pool[near][order], times[near][order]
-    kept = occurrence(moves.kernel_ids(pool)) < _PER_KERNEL
+    kept = count_predecessors(moves.kernel_ids(pool)) < _PER_KERNEL
     pool, times = pool[kept], times[kept]
     tiles = moves.tile_ids(pool)
     _, places, numbers = np.unique(tiles, return_index=True, return_inverse=True)
     best = np.argsort(np.argsort(places))[numbers.reshape(-1)]  # rank of each tile, because the pool is sorted by time
-    turn = occurrence(tiles)
+    turn = count_predecessors(tiles)
     kept = (turn < _PER_TILE) & (best < _MOST_TILES)
     order = np.lexsort((best[kept], turn[kept]))
     return pool[kept][order], times[kept][order]

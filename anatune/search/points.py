@@ -18,7 +18,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Booleans: TypeAlias = NDArray[np.bool_]
 
 
-def legal_point(model: Model, schedule: Schedule) -> Integers | None:
+def find_legal_point(model: Model, schedule: Schedule) -> Integers | None:
     """Return the point of `schedule`, or None if it is not in the model's space or not legal."""
     try:
         point = model.space.point_of(schedule)
@@ -28,7 +28,7 @@ def legal_point(model: Model, schedule: Schedule) -> Integers | None:
     return point if int(model.check(point)[0]) == 0 else None
 
 
-class Seen:
+class SeenPrograms:
     """The programs that were proposed or told."""
 
     def __init__(self, model: Model) -> None:
@@ -46,12 +46,12 @@ class Seen:
     def tell(self, trials: Sequence[Trial]) -> None:
         """Add the programs of trials."""
         for trial in trials:
-            point = legal_point(self._model, trial.schedule)
+            point = find_legal_point(self._model, trial.schedule)
             if point is not None:
                 self.add(point)
 
 
-def distinct(points: Integers) -> Integers:
+def drop_repeats(points: Integers) -> Integers:
     """Return the points without repetition, in the order of their first appearance."""
     first: dict[bytes, int] = {}  # numpy.unique sorts rows, which takes ten times as long
     for number, row in enumerate(points):
@@ -59,7 +59,7 @@ def distinct(points: Integers) -> Integers:
     return points[list(first.values())]
 
 
-def occurrence(ids: Integers) -> Integers:
+def count_predecessors(ids: Integers) -> Integers:
     """Return for each entry how many equal entries precede it."""
     order = np.argsort(ids, kind="stable")
     grouped = ids[order]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search.base import Strategy
-from anatune.search.points import Integers, legal_point
+from anatune.search.points import Integers, find_legal_point
 from anatune.templates.base.model import Model
 
 _GAIN = 0.1
@@ -57,30 +57,32 @@ class SharedStrategy:
 
     def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
         """Return the next `n` schedules; fewer if all members need trials first or have finished."""
-        found: list[Schedule] = []
+        schedules: list[Schedule] = []
         silent: set[int] = set()
-        while len(found) < n and len(silent) < len(self._members):
+        while len(schedules) < n and len(silent) < len(self._members):
             bounds = self._bounds()
-            at = min((place for place in range(len(bounds)) if place not in silent), key=lambda place: bounds[place])
-            asked = self._members[at].strategy.ask(1, ahead=ahead)
-            if not asked:
-                silent.add(at)
+            number = min(
+                (place for place in range(len(bounds)) if place not in silent), key=lambda place: bounds[place]
+            )
+            proposed = self._members[number].strategy.ask(1, ahead=ahead)
+            if not proposed:
+                silent.add(number)
                 continue
-            self._asked[at].add(asked[0].key)
-            found += asked
-        return found
+            self._asked[number].add(proposed[0].key)
+            schedules += proposed
+        return schedules
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Learn from trials; those of other templates are ignored."""
-        for at, member in enumerate(self._members):
-            own = [trial for trial in trials if trial.schedule.template == member.model.space.template]
-            if not own:
+        for number, member in enumerate(self._members):
+            own_trials = [trial for trial in trials if trial.schedule.template == member.model.space.template]
+            if not own_trials:
                 continue
-            member.strategy.tell(own)
-            for trial in own:
-                self._asked[at].discard(trial.schedule.key)
-                if legal_point(member.model, trial.schedule) is not None:
-                    self._told[at].add((trial.number, trial.measurement))
+            member.strategy.tell(own_trials)
+            for trial in own_trials:
+                self._asked[number].discard(trial.schedule.key)
+                if find_legal_point(member.model, trial.schedule) is not None:
+                    self._told[number].add((trial.number, trial.measurement))
 
     def _bounds(self) -> list[float]:
         """Return a bound of the next trial of each member, in log time."""
@@ -89,15 +91,15 @@ class SharedStrategy:
         ratios = [min(own) - best for own, best in zip(costs, self._best_log, strict=True) if own]
         scale = statistics.median(ratios) if ratios else 0.0
         bounds = []
-        for at, own in enumerate(costs):
-            count = len(self._told[at]) + len(self._asked[at])
-            if own:
-                bound = min(own) - _GAIN / math.sqrt(count)
+        for number, member_costs in enumerate(costs):
+            count = len(self._told[number]) + len(self._asked[number])
+            if member_costs:
+                bound = min(member_costs) - _GAIN / math.sqrt(count)
             else:
-                bound = self._best_log[at] + scale - _DOUBT / math.sqrt(1 + count)
-            ended = sum(one.outcome is not Outcome.LOST_DEVICE for _, one in self._told[at])
+                bound = self._best_log[number] + scale - _DOUBT / math.sqrt(1 + count)
+            ended = sum(one.outcome is not Outcome.LOST_DEVICE for _, one in self._told[number])
             # Laplace's rule of succession: the expected number of trials for one that runs.
-            bounds.append(round(bound + math.log((ended + 1) / (len(own) + 1)), 9))
+            bounds.append(round(bound + math.log((ended + 1) / (len(member_costs) + 1)), 9))
         return bounds
 
     def _costs(self) -> list[list[float]]:

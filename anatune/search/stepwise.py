@@ -23,8 +23,8 @@ import numpy as np
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.search.knobs import knobs_of, knobs_within_limits
-from anatune.search.points import Integers, legal_point
+from anatune.search.knobs import knobs_of, make_limited_knobs
+from anatune.search.points import Integers, find_legal_point
 from anatune.search.strategy import SpaceStrategy
 
 _DRAWS = 40
@@ -33,7 +33,7 @@ _BARREN = 256
 """Number of consecutive batches without a new point after which the walk counts as finished."""
 
 
-class Answer(NamedTuple):
+class TrialAnswer(NamedTuple):
     """The result for a point: seconds, or times relative to the reference kernel; no samples after a failure."""
 
     cost: float | None
@@ -41,10 +41,10 @@ class Answer(NamedTuple):
     is_missing: bool = False
 
 
-MISSING = Answer(None, is_missing=True)
+MISSING = TrialAnswer(None, is_missing=True)
 """Answer of a point without a trial."""
 
-Walk = Generator[Integers, list[Answer], None]
+Walk = Generator[Integers, list[TrialAnswer], None]
 
 
 class StepwiseStrategy(SpaceStrategy):
@@ -60,7 +60,7 @@ class StepwiseStrategy(SpaceStrategy):
     """Whether the published form keeps the limits of published searches on GPUs, see `search.knobs`."""
 
     def _prepare(self) -> None:
-        self.knobs = knobs_within_limits(self.model) if self.as_published and self.has_limits else knobs_of(self.model)
+        self.knobs = make_limited_knobs(self.model) if self.as_published and self.has_limits else knobs_of(self.model)
         self._keys: dict[bytes, Hashable] = {}
         self._asked: set[Hashable] = set()
         self._trials: dict[Hashable, list[Trial]] = {}
@@ -82,34 +82,34 @@ class StepwiseStrategy(SpaceStrategy):
         """Return whether the walk continued without the answer to a point, which has not arrived yet."""
         return self.program(point) in self._pending
 
-    def answer_to(self, point: Integers) -> Answer:
+    def find_answer(self, point: Integers) -> TrialAnswer:
         """Return the answer to a point, or `MISSING`."""
         return self._met.get(self.program(point), MISSING)
 
-    def late(self) -> tuple[Integers, list[Answer]]:
+    def take_late(self) -> tuple[Integers, list[TrialAnswer]]:
         """Return the points whose answers arrived after the walk had continued without them, and these answers."""
         points = self._late.copy()
         self._late.clear()
-        return self._points_of(points), [self.answer_to(point) for point in points]
+        return self._stack_points(points), [self.find_answer(point) for point in points]
 
-    def strangers(self) -> tuple[Integers, list[Answer]]:
+    def take_strangers(self) -> tuple[Integers, list[TrialAnswer]]:
         """Return the points that were measured although the walk did not propose them, and their answers.
 
         They exist only if the walk continued without answers; otherwise it depends only on its own points.
         """
         points = self._strangers.copy()
         self._strangers.clear()
-        return self._points_of(points), [self.answer_to(point) for point in points]
+        return self._stack_points(points), [self.find_answer(point) for point in points]
 
-    def known(self, points: Integers, answers: list[Answer]) -> Iterator[tuple[Integers, list[Answer]]]:
+    def receive_new(self, points: Integers, answers: list[TrialAnswer]) -> Iterator[tuple[Integers, list[TrialAnswer]]]:
         """Yield (points, answers) of everything that is new to the walk: from a batch, late answers, strangers."""
-        there = [at for at, answer in enumerate(answers) if not answer.is_missing]
-        yield points[there], [answers[at] for at in there]
-        for some, others in (self.late(), self.strangers()):
-            if others:
-                yield some, others
+        answered = [at for at, answer in enumerate(answers) if not answer.is_missing]
+        yield points[answered], [answers[at] for at in answered]
+        for new_points, new_answers in (self.take_late(), self.take_strangers()):
+            if new_answers:
+                yield new_points, new_answers
 
-    def _points_of(self, points: Sequence[Integers]) -> Integers:
+    def _stack_points(self, points: Sequence[Integers]) -> Integers:
         return np.array(points, dtype=np.int64).reshape(-1, len(self.space.columns))
 
     def draw(self, count: int, *stream: int) -> Integers:
@@ -131,20 +131,20 @@ class StepwiseStrategy(SpaceStrategy):
         """Return whether the walk has not met the program of a point."""
         return self.program(point) not in self._met
 
-    def new_among(self, points: Integers) -> Integers:
+    def filter_new(self, points: Integers) -> Integers:
         """Return the points whose programs the walk has not met, each program once, in order."""
         first: dict[Hashable, int] = {}
-        for at, point in enumerate(points):
+        for number, point in enumerate(points):
             if self.is_new(point):
-                first.setdefault(self.program(point), at)
+                first.setdefault(self.program(point), number)
         return points[list(first.values())]
 
     def draw_new(self, count: int, *stream: int) -> Integers:
         """Return up to `count` random points that the walk has not met; none if the space seems exhausted."""
         for attempt in range(_DRAWS):
-            found = self.new_among(self.draw(max(count, 16), *stream, attempt))
-            if len(found):
-                return found[:count]
+            new_points = self.filter_new(self.draw(max(count, 16), *stream, attempt))
+            if len(new_points):
+                return new_points[:count]
         return np.empty((0, len(self.space.columns)), dtype=np.int64)
 
     # ---- ask and tell ----------------------------------------------------------------------------------------
@@ -154,35 +154,35 @@ class StepwiseStrategy(SpaceStrategy):
 
         With `ahead` it continues without the missing answers if it has something to propose.
         """
-        found: list[Schedule] = []
+        schedules: list[Schedule] = []
         futile = 0
         self.is_ahead = ahead
-        while len(found) < n and self._advance():
+        while len(schedules) < n and self._advance():
             for point, key in zip(self._batch, self._batch_keys, strict=True):
                 if key not in self._asked and key not in self._trials:
                     self._asked.add(key)
-                    found.append(self.space.schedule_of(point))
+                    schedules.append(self.space.schedule_of(point))
                     futile = 0
-                    if len(found) == n:
+                    if len(schedules) == n:
                         break
             else:
                 futile += 1
                 if not ahead or futile > _BARREN or not self._go_ahead():
                     break
-        return found
+        return schedules
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Learn from trials; schedules that are not legal points of this space are ignored."""
         touched: set[Hashable] = set()
         for trial in trials:
-            point = legal_point(self.model, trial.schedule)
+            point = find_legal_point(self.model, trial.schedule)
             if point is None:
                 continue
             key = self.program(point)
-            known = self._trials.setdefault(key, [])
-            if trial in known:
+            program_trials = self._trials.setdefault(key, [])
+            if trial in program_trials:
                 continue
-            known.append(trial)
+            program_trials.append(trial)
             touched.add(key)
             self._points[key] = point
             if key not in self._met:
@@ -197,7 +197,7 @@ class StepwiseStrategy(SpaceStrategy):
     # ---- the walk --------------------------------------------------------------------------------------------
 
     def _restart(self) -> None:
-        self._met: dict[Hashable, Answer] = {}
+        self._met: dict[Hashable, TrialAnswer] = {}
         """Program -> the answer that the walk received, or `MISSING`."""
         self._pending: dict[Hashable, Integers] = {}
         """Programs whose answers the walk continued without."""
@@ -243,7 +243,7 @@ class StepwiseStrategy(SpaceStrategy):
                 self._walk = self.walk()
                 batch = next(self._walk)
             else:
-                batch = self._walk.send(self._received())
+                batch = self._walk.send(self._collect_answers())
         except StopIteration:
             self._is_finished = True
             self._batch_keys = []
@@ -252,7 +252,7 @@ class StepwiseStrategy(SpaceStrategy):
             self._batch_keys = [self.program(point) for point in self._batch]
             self._is_finished = self._barren > _BARREN
 
-    def _received(self) -> list[Answer]:
+    def _collect_answers(self) -> list[TrialAnswer]:
         """Return the answers to the batch; record which are missing, and which have arrived."""
         answers = [self._answer(key) if key in self._trials else MISSING for key in self._batch_keys]
         is_barren = all(key in self._met for key in self._batch_keys)
@@ -267,14 +267,14 @@ class StepwiseStrategy(SpaceStrategy):
                 self._pending[key] = point
         return answers
 
-    def _answer(self, key: Hashable) -> Answer:
+    def _answer(self, key: Hashable) -> TrialAnswer:
         """Return the answer for a program: the median of its successful trials."""
         good = [trial.measurement for trial in self._trials[key] if trial.measurement.time_s is not None]
         if not good:
-            return Answer(None)
+            return TrialAnswer(None)
         if self._is_relative:
             samples = [t / r for one in good for t, r in zip(one.times_s, one.reference_times_s, strict=True)]
         else:
             samples = [t for one in good for t in one.times_s]
         costs = [(one.relative if self._is_relative else one.time_s) or 0.0 for one in good]
-        return Answer(statistics.median(costs), tuple(sorted(samples)))
+        return TrialAnswer(statistics.median(costs), tuple(sorted(samples)))

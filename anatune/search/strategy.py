@@ -12,7 +12,7 @@ import numpy as np
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.search.points import Integers, Seen
+from anatune.search.points import Integers, SeenPrograms
 from anatune.templates.base.model import Model
 
 _NUM_RANKED = 16
@@ -60,7 +60,7 @@ class SequenceStrategy(SpaceStrategy):
     """Base class of strategies that propose a fixed sequence of points, each program once, without those told."""
 
     def _prepare(self) -> None:
-        self._seen = Seen(self.model)
+        self._seen = SeenPrograms(self.model)
         self._points = self.sequence()
 
     @abstractmethod
@@ -69,14 +69,14 @@ class SequenceStrategy(SpaceStrategy):
 
     def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
         """Return the next `n` schedules; fewer only if the space is exhausted."""
-        asked: list[Schedule] = []
-        while len(asked) < n:
+        schedules: list[Schedule] = []
+        while len(schedules) < n:
             point = next(self._points, None)
             if point is None:
                 break
             if self._seen.add(point):
-                asked.append(self.space.schedule_of(point))
-        return asked
+                schedules.append(self.space.schedule_of(point))
+        return schedules
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Record which programs were measured, so that they are not proposed."""

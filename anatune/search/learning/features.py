@@ -59,13 +59,13 @@ class Similarity(NamedTuple):
         """Prior variance of one residual, without noise."""
         return self.kernel_std**2 + self.tiles_std**2 + self.shares_std**2
 
-    def covariance(self, one: Features, many: Features) -> Floats:
+    def covariance(self, point: Features, many: Features) -> Floats:
         """Return the covariance of one point (a batch of one row) with each of many, (Q,)."""
-        packs = self.pack_factor ** (many.packs != one.packs).sum(axis=1)
-        loops = self.loop_factor ** (many.loops != one.loops).sum(axis=1)
-        kernel = np.exp(-0.5 * np.square((many.kernel - one.kernel) / self.kernel_length).sum(axis=1))
-        tiles = np.exp(-0.5 * np.square((many.tiles - one.tiles) / self.tiles_length).sum(axis=1))
-        shares = np.exp(-0.5 * np.square((many.shares - one.shares) / self.shares_length).sum(axis=1))
+        packs = self.pack_factor ** (many.packs != point.packs).sum(axis=1)
+        loops = self.loop_factor ** (many.loops != point.loops).sum(axis=1)
+        kernel = np.exp(-0.5 * np.square((many.kernel - point.kernel) / self.kernel_length).sum(axis=1))
+        tiles = np.exp(-0.5 * np.square((many.tiles - point.tiles) / self.tiles_length).sum(axis=1))
+        shares = np.exp(-0.5 * np.square((many.shares - point.shares) / self.shares_length).sum(axis=1))
         result: Floats = (
             self.kernel_std**2 * kernel * packs
             + self.tiles_std**2 * tiles * loops * packs
@@ -74,7 +74,7 @@ class Similarity(NamedTuple):
         return result
 
 
-def features_of(model: CpuModel, points: Integers) -> tuple[Floats, Features]:
+def compute_features(model: CpuModel, points: Integers) -> tuple[Floats, Features]:
     """Return the predicted seconds and the features of points, (P, num_columns) int64."""
     space = model.space
     column = {name: at for at, name in enumerate(space.columns)}

@@ -18,20 +18,20 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from anatune.decoding import converted
-from anatune.search.learning.scaled import Scale, Scaled, SquaredExponential, scale_of
+from anatune.search.learning.scaled import FeatureScale, ScaledFeatures, SquaredExponential, fit_scale
 from anatune.search.points import Floats
 
 _F = TypeVar("_F", bound=NamedTuple)
 """Type of the features of a batch: arrays with one row for each point."""
-_Given = TypeVar("_Given", bound=NamedTuple, contravariant=True)
+_FeaturesT = TypeVar("_Given", bound=NamedTuple, contravariant=True)
 
 
-def row_of(batch: _F, at: int) -> _F:
+def take_row(batch: _F, number: int) -> _F:
     """Return one point of a batch as a batch."""
-    return batch._make(part[at : at + 1] for part in batch)
+    return batch._make(part[number : number + 1] for part in batch)
 
 
-class Covariance(Protocol[_Given]):
+class Covariance(Protocol[_FeaturesT]):
     """Prior covariance of the residuals of points."""
 
     @property
@@ -42,7 +42,7 @@ class Covariance(Protocol[_Given]):
     def noise_std(self) -> float:
         """Standard deviation of the difference between measurements of one point."""
 
-    def covariance(self, one: _Given, many: _Given) -> Floats:
+    def covariance(self, point: _FeaturesT, many: _FeaturesT) -> Floats:
         """Return the covariance of one point (a batch of one row) with each of many."""
 
 
@@ -125,10 +125,10 @@ class Kriging(Generic[_F]):
         """Add an observation (a batch of one row), whose value may follow later; return its number."""
         number = len(self.observed)
         if number == len(self._factor):
-            self._factor = _doubled(self._factor)
+            self._factor = _double(self._factor)
             self._covariance = np.pad(self._covariance, ((0, number), (0, number)))
-        known = (features,) if self._together is None else (self._together, features)
-        self._together = features._make(map(np.concatenate, zip(*known, strict=True)))
+        batches = (features,) if self._together is None else (self._together, features)
+        self._together = features._make(map(np.concatenate, zip(*batches, strict=True)))
         row = self.similarity.covariance(features, self._together)
         row[-1] += self.similarity.noise_std**2
         self._covariance[number, : number + 1] = self._covariance[: number + 1, number] = row
@@ -147,19 +147,19 @@ class Kriging(Generic[_F]):
         size = len(self.observed)
         if not values:
             return 0.0, np.zeros(size)
-        known = np.array(self._in_order(values), dtype=np.int64)
-        residuals = np.array([values[number] for number in known.tolist()])
-        middle = float(np.median(residuals))
-        residuals = np.clip(residuals - middle, -self._clip, self._clip)
-        right = np.column_stack([residuals, np.ones(len(known))])
-        both = _solve_lower(self._known_factor, _solve_lower(self._known_factor, right), transposed=True)
-        mean = float(both[:, 0].sum() / both[:, 1].sum())  # generalised least squares
-        weights = both[:, 0] - mean * both[:, 1]
+        numbers = np.array(self._in_order(values), dtype=np.int64)
+        residuals = np.array([values[number] for number in numbers.tolist()])
+        median = float(np.median(residuals))
+        residuals = np.clip(residuals - median, -self._clip, self._clip)
+        right = np.column_stack([residuals, np.ones(len(numbers))])
+        solutions = _solve_lower(self._known_factor, _solve_lower(self._known_factor, right), transposed=True)
+        mean = float(solutions[:, 0].sum() / solutions[:, 1].sum())  # generalised least squares
+        weights = solutions[:, 0] - mean * solutions[:, 1]
         spread = np.zeros(size)
-        spread[known] = weights
+        spread[numbers] = weights
         full = self._covariance[:size, :size] @ spread
-        full[known] = residuals - mean
-        return middle + mean, _solve_lower(self.factor, full)
+        full[numbers] = residuals - mean
+        return median + mean, _solve_lower(self.factor, full)
 
     def _in_order(self, values: Mapping[int, float]) -> list[int]:
         """Return the observations with values in the order in which the values arrived, and update their factor."""
@@ -168,14 +168,14 @@ class Kriging(Generic[_F]):
         if len(self._known) < len(values):
             for number in sorted(set(values).difference(self._known)):
                 if len(self._known) == len(self._known_factor):
-                    self._known_factor = _doubled(self._known_factor)
+                    self._known_factor = _double(self._known_factor)
                 row = self._covariance[number, [*self._known, number]]
                 _append_row(self._known_factor, len(self._known), row)
                 self._known.append(number)
         return self._known
 
 
-def _doubled(factor: Floats) -> Floats:
+def _double(factor: Floats) -> Floats:
     """Return a factor of twice the size, with rows of the identity where there are no observations yet."""
     size = len(factor)
     result = np.eye(2 * size)
@@ -224,7 +224,7 @@ class Residuals:
     def __init__(self) -> None:
         self._rows: list[list[float]] = []
         self._values: list[float] = []
-        self._fitted: tuple[Scale, Kriging[Scaled]] | None = None
+        self._fitted: tuple[FeatureScale, Kriging[ScaledFeatures]] | None = None
 
     def __len__(self) -> int:
         return len(self._values)
@@ -249,8 +249,8 @@ class Residuals:
             return np.full(len(features), float(np.median(self._values)) if self._values else 0.0)
         if self._fitted is None:
             rows = np.array(self._rows)
-            scale = scale_of(rows, np.ones(rows.shape[1]), _LENGTH)
-            correction: Kriging[Scaled] = Kriging(SquaredExponential(_STD**2, _NOISE_STD), clip=_CLIP)
+            scale = fit_scale(rows, np.ones(rows.shape[1]), _LENGTH)
+            correction: Kriging[ScaledFeatures] = Kriging(SquaredExponential(_STD**2, _NOISE_STD), clip=_CLIP)
             for row in rows:
                 correction.observe(scale.apply(row[None, :]))
             self._fitted = scale, correction
@@ -274,14 +274,14 @@ class Residuals:
         msgspec.ValidationError
             The data has another form.
         """
-        known = converted(data, _Saved)
-        if len({len(row) for row in known.features}) > 1 or len(known.features) != len(known.residuals):
+        saved = converted(data, _SavedResiduals)
+        if len({len(row) for row in saved.features}) > 1 or len(saved.features) != len(saved.residuals):
             raise msgspec.ValidationError("features and residuals differ in number")
-        found = cls()
-        found._rows, found._values = known.features, known.residuals
-        return found
+        residuals = cls()
+        residuals._rows, residuals._values = saved.features, saved.residuals
+        return residuals
 
 
-class _Saved(msgspec.Struct, forbid_unknown_fields=True):
+class _SavedResiduals(msgspec.Struct, forbid_unknown_fields=True):
     features: list[list[float]]
     residuals: list[float]

@@ -19,8 +19,8 @@ import numpy as np
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome, Trial
-from anatune.search.learning.kriging import Batch, Kriging, row_of
-from anatune.search.points import Floats, Integers, legal_point
+from anatune.search.learning.kriging import Batch, Kriging, take_row
+from anatune.search.points import Floats, Integers, find_legal_point
 from anatune.search.strategy import SpaceStrategy
 from anatune.templates.base.model import Model
 
@@ -30,7 +30,7 @@ _WIDTH = 64
 """Number of best candidates among which a new one is searched first."""
 
 
-class Candidates(Generic[FeaturesT]):
+class CandidatePool(Generic[FeaturesT]):
     """Points with all that changes little from one proposal to the next.
 
     Attributes
@@ -58,11 +58,11 @@ class Candidates(Generic[FeaturesT]):
         self.estimated_with: Floats | None = None
         self._programs: dict[int, Hashable] = {}
 
-    def program(self, model: Model, at: int) -> Hashable:
+    def program(self, model: Model, number: int) -> Hashable:
         """Return the key of a point's program."""
-        if at not in self._programs:
-            self._programs[at] = model.program_key(self.points[at])
-        return self._programs[at]
+        if number not in self._programs:
+            self._programs[number] = model.program_key(self.points[number])
+        return self._programs[number]
 
 
 class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
@@ -98,10 +98,10 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         """Points that failed, sorted."""
         self._solved: tuple[float, Floats] | None = None
         """Solution for the present residuals; proposals without trials do not change it."""
-        self._chosen: tuple[Candidates[FeaturesT], int] | None = None
+        self._chosen: tuple[CandidatePool[FeaturesT], int] | None = None
         """Pool and number of the point that is being proposed."""
-        self._pool: Candidates[FeaturesT] | None = None
-        self._around: dict[bytes, Candidates[FeaturesT]] = {}
+        self._pool: CandidatePool[FeaturesT] | None = None
+        self._around: dict[bytes, CandidatePool[FeaturesT]] = {}
 
     @abstractmethod
     def _begin(self) -> Kriging[FeaturesT]:
@@ -119,25 +119,25 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
     def _near(self, point: Integers) -> Integers:
         """Return the legal points near a point."""
 
-    def _closeness(self, one: FeaturesT, many: FeaturesT) -> Floats:
+    def _closeness(self, failed: FeaturesT, many: FeaturesT) -> Floats:
         """Return the similarity of points with a failed one, at most 1."""
-        return self._kriging.similarity.covariance(one, many) / self._kriging.similarity.variance
+        return self._kriging.similarity.covariance(failed, many) / self._kriging.similarity.variance
 
     def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
         """Return the next `n` schedules; fewer only if no candidates are left."""
-        found: list[Schedule] = []
-        while len(found) < n:
+        schedules: list[Schedule] = []
+        while len(schedules) < n:
             point = self._next()
             if point is None:
                 break
             self._note(point)
-            found.append(self.space.schedule_of(point))
-        return found
+            schedules.append(self.space.schedule_of(point))
+        return schedules
 
     def tell(self, trials: Sequence[Trial]) -> None:
         """Learn from trials; schedules that are not legal points of this space are ignored."""
         for trial in trials:
-            point = legal_point(self.model, trial.schedule)
+            point = find_legal_point(self.model, trial.schedule)
             if point is not None:
                 self._note(point)
                 self._learn(point.tobytes(), trial)
@@ -148,11 +148,11 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         if key in self._numbers:
             return
         if chosen is not None and chosen[0].points[chosen[1]].tobytes() == key:
-            pool, at = chosen
+            pool, number = chosen
             log_time, features, program = (
-                pool.log_times[at],
-                row_of(pool.batch.features, at),
-                pool.program(self.model, at),
+                pool.log_times[number],
+                take_row(pool.batch.features, number),
+                pool.program(self.model, number),
             )
         else:
             (log_time,), features = self._features(point[None, :])
@@ -168,11 +168,11 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         if self._is_relative and trial.measurement.time_s is not None and trial.measurement.relative is None:
             self._is_relative = False
             for other in self._values:
-                self._settle(other)
+                self._update_point(other)
         else:
-            self._settle(key)
+            self._update_point(key)
 
-    def _settle(self, key: bytes) -> None:
+    def _update_point(self, key: bytes) -> None:
         """Update the measured time, residual and failure of a point from its trials."""
         number, trials = self._numbers[key], self._values[key]
         if key in self._measured:
@@ -194,15 +194,15 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
     def _predict_anew(self) -> None:
         """Predict all times again after the model has changed; measured times stay."""
         points = np.array([np.frombuffer(key, dtype=np.int64) for key in self._numbers])
-        self._log_times = dict(zip(self._numbers, self._log_times_of(points).tolist(), strict=True))
+        self._log_times = dict(zip(self._numbers, self._predict_log_times(points).tolist(), strict=True))
         for key, log_time in self._measured.items():
             self._residuals[self._numbers[key]] = log_time - self._log_times[key]
         for pool in (self._pool, *self._around.values()):
             if pool is not None:
-                pool.log_times, pool.estimate = self._log_times_of(pool.points), None
+                pool.log_times, pool.estimate = self._predict_log_times(pool.points), None
         self._solved = None
 
-    def _log_times_of(self, points: Integers) -> Floats:
+    def _predict_log_times(self, points: Integers) -> Floats:
         return np.asarray(np.log(self.model.times(points)[0]), dtype=np.float64)
 
     # ---- the next proposal -----------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
             bounds.append(np.round(bound, 9))  # equal points stay equal in any order of observations
         return self._first_new(pools, np.concatenate(bounds))
 
-    def _penalty(self, pool: Candidates[FeaturesT]) -> Floats:
+    def _penalty(self, pool: CandidatePool[FeaturesT]) -> Floats:
         """Return the similarity of candidates with the failed points."""
         if not set(pool.failed) <= set(self._failed):
             pool.failed, pool.penalty = [], np.zeros(len(pool.points))
@@ -241,9 +241,9 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
                 pool.penalty += self._closeness(self._kriging.observed[self._numbers[key]], pool.batch.features)
         return pool.penalty
 
-    def _first_new(self, pools: Sequence[Candidates[FeaturesT]], bounds: Floats) -> Integers | None:
+    def _first_new(self, pools: Sequence[CandidatePool[FeaturesT]], bounds: Floats) -> Integers | None:
         """Return the point with the smallest bound (the first of equal ones) whose program is no observation yet."""
-        first = [0, *itertools.accumulate(len(pool.points) for pool in pools)]
+        starts = [0, *itertools.accumulate(len(pool.points) for pool in pools)]
         width = 0
         while width < len(bounds):
             width = min(max(4 * width, _WIDTH), len(bounds))
@@ -251,13 +251,13 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
             for row in rows[np.argsort(bounds[rows], kind="stable")].tolist():
                 if bounds[row] == np.inf:
                     return None
-                of = bisect.bisect_right(first, row) - 1
-                pool, at = pools[of], row - first[of]
-                point: Integers = pool.points[at]
-                if point.tobytes() not in self._numbers and pool.program(self.model, at) not in self._programs:
-                    self._chosen = pool, at
+                pool_number = bisect.bisect_right(starts, row) - 1
+                pool, number = pools[pool_number], row - starts[pool_number]
+                point: Integers = pool.points[number]
+                if point.tobytes() not in self._numbers and pool.program(self.model, number) not in self._programs:
+                    self._chosen = pool, number
                     return point
-                pool.closed[at] = True
+                pool.closed[number] = True
         return None
 
     # ---- candidates ------------------------------------------------------------------------------------------
@@ -266,11 +266,11 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         """Return the best measured points, best first; [] for a list, whose points are all in the pool."""
         return [] if self.space.listed is not None else [key for _, key in self._ranking[: self.num_centres]]
 
-    def _neighbourhood(self, key: bytes) -> Candidates[FeaturesT]:
+    def _neighbourhood(self, key: bytes) -> CandidatePool[FeaturesT]:
         if key not in self._around:
             self._around[key] = self._candidates(self._near(np.frombuffer(key, dtype=np.int64)))
         return self._around[key]
 
-    def _candidates(self, points: Integers) -> Candidates[FeaturesT]:
+    def _candidates(self, points: Integers) -> CandidatePool[FeaturesT]:
         log_times, features = self._features(points)
-        return Candidates(points, log_times, Batch(features, self._kriging.similarity))
+        return CandidatePool(points, log_times, Batch(features, self._kriging.similarity))

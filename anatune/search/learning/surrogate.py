@@ -14,7 +14,7 @@ import numpy as np
 from anatune.model.learned.residual import import_lightgbm
 from anatune.search.knobs import Knobs
 from anatune.search.points import Floats, Integers
-from anatune.search.stepwise import Answer
+from anatune.search.stepwise import TrialAnswer
 from anatune.templates.gpu.model import FEATURES
 
 TreeFeatures = Literal["analytical", "program", "all"]
@@ -55,7 +55,7 @@ class Surrogate:
         self._num_fitted = 0
         self._middle = 0.0
 
-    def add(self, points: Integers, answers: list[Answer]) -> None:
+    def add(self, points: Integers, answers: list[TrialAnswer]) -> None:
         """Add trials; failed ones are ignored, because they have no time."""
         good = [at for at, answer in enumerate(answers) if answer.cost is not None and answer.cost > 0]
         if good:
@@ -104,13 +104,13 @@ class Surrogate:
     def _features(self, points: Integers) -> Floats:
         parts = []
         if self._kind != "program":
-            found = self._knobs.model.evaluate(points)
-            is_published = self._kind == "analytical" and FEATURES[0] in found.columns
-            parts += [found.columns[name] for name in (FEATURES if is_published else sorted(found.columns))]
+            evaluation = self._knobs.model.evaluate(points)
+            is_published = self._kind == "analytical" and FEATURES[0] in evaluation.columns
+            parts += [evaluation.columns[name] for name in (FEATURES if is_published else sorted(evaluation.columns))]
             if is_published:
-                parts.append(found.columns["WLP"] * found.columns["ILP"])
+                parts.append(evaluation.columns["WLP"] * evaluation.columns["ILP"])
             if self._kind == "all":
-                parts.append(np.log(np.minimum(found.time_s, 1e6)))
+                parts.append(np.log(np.minimum(evaluation.time_s, 1e6)))
         if self._kind != "analytical":
             parts += list(np.log2(self._knobs.values(points) + 1.0).T)
         rows: Floats = np.clip(np.column_stack(parts), -1e15, 1e15)

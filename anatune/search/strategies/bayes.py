@@ -12,11 +12,11 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import ndtr
 
-from anatune.search.knobs import first_population
-from anatune.search.learning.process import Process, fit_process
+from anatune.search.knobs import make_first_population
+from anatune.search.learning.process import GaussianProcess, fit_process
 from anatune.search.learning.surrogate import Surrogate
-from anatune.search.points import Floats, Integers, distinct
-from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
+from anatune.search.points import Floats, Integers, drop_repeats
+from anatune.search.stepwise import StepwiseStrategy, TrialAnswer, Walk
 
 _POOL = 2048
 """Number of random candidates for the acquisition function; they are drawn again whenever the memory was emptied."""
@@ -99,21 +99,21 @@ class BayesStrategy(StepwiseStrategy):
         self._memory: dict[bytes, float] = {}
         """Genes -> score, oldest first."""
         self._scale = np.maximum(self.knobs.gene_radices - 1, 1)
-        self._bounds = Bounds(len(self._scale))
+        self._bounds = GeneBounds(len(self._scale))
         count = self.ranked_trials if on_model else self.round_trials
         size = count if on_model else self.num_random
         num_random = 0 if on_model else round(self.random_share * count)
-        points = first_population(self.knobs, size, self.draw, self.ranked if on_model else None)
+        points = make_first_population(self.knobs, size, self.draw, self.ranked if on_model else None)
         for number in range(1, 1 << 30):
             if not len(points) and not self.num_missing:
                 return
-            for some, answers in self.known(points, (yield points)):
+            for some, answers in self.receive_new(points, (yield points)):
                 self._learn(some, answers)
             chosen = self._round(number, count - num_random)
             drawn = self.draw_new(count - len(chosen), 2, number) if num_random or not len(chosen) else chosen[:0]
-            points = distinct(np.concatenate([chosen, drawn]))
+            points = drop_repeats(np.concatenate([chosen, drawn]))
 
-    def _learn(self, points: Integers, answers: list[Answer]) -> None:
+    def _learn(self, points: Integers, answers: list[TrialAnswer]) -> None:
         self._scores.add(points, answers)
         self._measured += [(a.cost, p.tobytes()) for a, p in zip(answers, points, strict=True) if a.cost is not None]
         self._measured.sort()
@@ -136,29 +136,29 @@ class BayesStrategy(StepwiseStrategy):
         for row, score in zip(genes, self._score(inputs).tolist(), strict=True):
             self._remember(row, score, genes[:0])
         rng = self.random(number)
-        process: Process | None = None
+        process: GaussianProcess | None = None
         points, owners = list(inputs), list(range(len(inputs)))
         for owner in range(len(inputs)):
-            left = {True: self.suggestions, False: self.suggestions}  # legal, illegal: [BO24] Sec. 3.3.1
-            while all(left.values()):
+            suggestions_left = {True: self.suggestions, False: self.suggestions}  # legal, illegal: [BO24] Sec. 3.3.1
+            while all(suggestions_left.values()):
                 process = process or self._process(genes, rng)
                 row = self._suggestion(process, rng)
                 if row is None:
                     break
-                born, legal = self.knobs.from_genes(row[None, :])
+                child, legal = self.knobs.from_genes(row[None, :])
                 score = 0.0  # score of invalid programs: [BO24] Sec. 3.3.1
                 if legal[0]:
-                    score = float(self._score(born)[0])
-                    points.append(born[0])
+                    score = float(self._score(child)[0])
+                    points.append(child[0])
                     owners.append(owner)
-                left[bool(legal[0])] -= 1
+                suggestions_left[bool(legal[0])] -= 1
                 if self._remember(row, score, genes):
                     process = None
                 else:
                     process.tell(row / self._scale, score)
         return self._select(np.array(points).reshape(-1, inputs.shape[1]), owners, count)
 
-    def _process(self, inputs: Integers, rng: np.random.Generator) -> Process:
+    def _process(self, inputs: Integers, rng: np.random.Generator) -> GaussianProcess:
         """Return a process that has learned the memory, with new candidates outside the memory."""
         places = rng.random((_POOL, len(self._scale)))
         if not self.as_published:
@@ -166,23 +166,23 @@ class BayesStrategy(StepwiseStrategy):
             near = inputs[owners] / self._scale + rng.normal(0.0, 0.15, (len(owners), len(self._scale)))
             keep = rng.random(near.shape) < 0.5
             places[: len(owners)] = np.where(keep, inputs[owners] / self._scale, near)
-        pool = self._new_among(self._round_places(places))
-        known = np.array([np.frombuffer(key, dtype=np.int64) for key in self._memory]) / self._scale
+        pool = self._filter_new(self._round_places(places))
+        remembered = np.array([np.frombuffer(key, dtype=np.int64) for key in self._memory]) / self._scale
         scores = np.array(list(self._memory.values()))
-        return fit_process(known, scores, pool / self._scale, max(self.memory, len(known)) + 1)
+        return fit_process(remembered, scores, pool / self._scale, max(self.memory, len(remembered)) + 1)
 
-    def _suggestion(self, process: Process, rng: np.random.Generator) -> Integers | None:
+    def _suggestion(self, process: GaussianProcess, rng: np.random.Generator) -> Integers | None:
         """Return the genes that are most worth scoring next, or None if no candidate is left."""
         best, most = None, -np.inf
         worth = self._worth(*process.posterior())
-        for at in np.argsort(-worth, kind="stable")[: self.memory + 1].tolist():
-            row = self._round_places(process.pool[at])
+        for candidate in np.argsort(-worth, kind="stable")[: self.memory + 1].tolist():
+            row = self._round_places(process.pool[candidate])
             if row.tobytes() not in self._memory:
-                best, most = row, float(worth[at])
+                best, most = row, float(worth[candidate])
                 break
         for width in _WIDTHS if self.as_published and best is not None else ():
             near = best / self._scale + rng.normal(0.0, width, (_NEAR, len(self._scale)))
-            rows = self._new_among(self._round_places(near))
+            rows = self._filter_new(self._round_places(near))
             if len(rows):
                 worth = self._worth(*process.predict(rows / self._scale))
                 if worth.max() > most:
@@ -194,9 +194,9 @@ class BayesStrategy(StepwiseStrategy):
         rounded = np.rint(self._bounds.clip(places) * self._scale).astype(np.int64)
         return np.minimum(rounded, self.knobs.gene_radices - 1)
 
-    def _new_among(self, rows: Integers) -> Integers:
+    def _filter_new(self, rows: Integers) -> Integers:
         """Return the genes that are not in the memory, without repetition. Source: [BO24] Sec. 3.7."""
-        rows = distinct(rows)
+        rows = drop_repeats(rows)
         return rows[[row.tobytes() not in self._memory for row in rows]]
 
     def _worth(self, mean: Floats, std: Floats) -> Floats:
@@ -235,17 +235,17 @@ class BayesStrategy(StepwiseStrategy):
         """Return up to `count` points to measure: the best scored of all, or of each input. Source: [BO24] Sec. 3.6."""
         order = np.argsort(self._scores.predict(points), kind="stable")
         chosen: list[Integers] = []
-        taken: set[Hashable] = set()
-        for at in order.tolist():
-            point = points[at]
-            keys = {self.program(point), *([("input", owners[at])] if self.selection == "naive" else [])}
-            if len(chosen) < count and not keys & taken and self.is_new(point):
-                taken |= keys
+        used: set[Hashable] = set()
+        for number in order.tolist():
+            point = points[number]
+            keys = {self.program(point), *([("input", owners[number])] if self.selection == "naive" else [])}
+            if len(chosen) < count and not keys & used and self.is_new(point):
+                used |= keys
                 chosen.append(point)
-        return distinct(np.array(chosen, dtype=np.int64).reshape(-1, points.shape[1]))
+        return drop_repeats(np.array(chosen, dtype=np.int64).reshape(-1, points.shape[1]))
 
 
-class Bounds:
+class GeneBounds:
     """Ranges of the genes, as shares of the whole, that shrink around the best point.
 
     Source: [SDR] (Stander, Craig 2002), with the constants of the library that [BO24] uses: 0.7 against oscillation,

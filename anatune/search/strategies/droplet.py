@@ -12,9 +12,9 @@ import numpy as np
 from scipy.special import stdtr
 
 from anatune.search.points import Integers
-from anatune.search.stepwise import MISSING, Answer, StepwiseStrategy, Walk
+from anatune.search.stepwise import MISSING, StepwiseStrategy, TrialAnswer, Walk
 
-Moving = Generator[Integers, list[Answer], Integers | None]
+Moving = Generator[Integers, list[TrialAnswer], Integers | None]
 
 
 class DropletStrategy(StepwiseStrategy):
@@ -53,15 +53,15 @@ class DropletStrategy(StepwiseStrategy):
             # of a point that may be slow.
             is_blind = self.is_ahead and not self.as_published and all(map(self.is_missing, waiting))
             if not is_blind or len(waiting) >= len(self.ranked):
-                yield from self._from(waiting)
-        yield from self._from(waiting)
+                yield from self._descend_from(waiting)
+        yield from self._descend_from(waiting)
 
-    def _from(self, starts: list[Integers]) -> Walk:
+    def _descend_from(self, starts: list[Integers]) -> Walk:
         """Descend from all starting points, each time from the best known one."""
         while starts:
-            costs = [self.answer_to(point).cost for point in starts]
-            at = min(range(len(starts)), key=lambda at: (costs[at] is None, costs[at] or 0.0))
-            yield from self._descend(starts.pop(at))
+            costs = [self.find_answer(point).cost for point in starts]
+            best = min(range(len(starts)), key=lambda at: (costs[at] is None, costs[at] or 0.0))
+            yield from self._descend(starts.pop(best))
 
     def _starts(self) -> Iterator[Integers]:
         if self.as_published:
@@ -86,12 +86,12 @@ class DropletStrategy(StepwiseStrategy):
         """Move to significantly faster neighbours until there is none."""
         last: Integers | None = None
         while True:
-            found = yield from self._better(now, last)
-            if found is None:
+            better = yield from self._find_better(now, last)
+            if better is None:
                 return
-            last, now = now, found
+            last, now = now, better
 
-    def _better(self, now: Integers, last: Integers | None) -> Moving:
+    def _find_better(self, now: Integers, last: Integers | None) -> Moving:
         """Measure the neighbourhood batch by batch; return the best point of the first batch with a faster one."""
         batch = self.published_batch if self.as_published else self.ordered_batch
         queue = self._unknown(self.knobs.neighbours(now, 1))
@@ -106,8 +106,8 @@ class DropletStrategy(StepwiseStrategy):
             failed = 0 if good else failed + (MISSING not in answers)
             if failed > self.most_failed:
                 return None
-            if found := self._faster(rivals, points, answers, now):
-                return found[0]
+            if best := self._faster(rivals, points, answers, now):
+                return best[0]
         return (yield from self._wait(rivals, now, last))
 
     def _wait(self, rivals: list[tuple[float, Integers]], now: Integers, last: Integers | None) -> Moving:
@@ -120,63 +120,63 @@ class DropletStrategy(StepwiseStrategy):
             elif self.is_ahead and not self.as_published:
                 return None  # start the next descent; late answers may still win
             answers = yield batch
-            if found := self._faster(rivals, batch, answers, now):
-                return found[0]
+            if best := self._faster(rivals, batch, answers, now):
+                return best[0]
         return None
 
     def _faster(
-        self, rivals: list[tuple[float, Integers]], points: Integers, answers: Sequence[Answer], now: Integers
+        self, rivals: list[tuple[float, Integers]], points: Integers, answers: Sequence[TrialAnswer], now: Integers
     ) -> list[Integers]:
         """Return the best of the received points, as a list of one, if it is faster than `now`; otherwise [].
 
         `rivals` are received points that could not be compared, because the time of `now` is missing.
         """
-        late, late_answers = self.late()
-        came = zip([*points, *late], [*answers, *late_answers], strict=True)
-        rivals += [(one.cost, point) for point, one in came if one.cost is not None]
-        answer = self.answer_to(now)
+        late, late_answers = self.take_late()
+        received = zip([*points, *late], [*answers, *late_answers], strict=True)
+        rivals += [(one.cost, point) for point, one in received if one.cost is not None]
+        answer = self.find_answer(now)
         if answer.is_missing or not rivals:
             return []
         best = min(rivals, key=lambda one: one[0])[1]
         rivals.clear()
-        return [best] if is_faster(self.answer_to(best), answer, self.significance) else []
+        return [best] if is_faster(self.find_answer(best), answer, self.significance) else []
 
     def _unknown(self, points: Integers) -> Integers:
         """Return the points that were not measured, each program once; in predicted order unless as published."""
         if not self.as_published and len(points):
             points = points[np.argsort(self.model.times(points)[0], kind="stable")]
-        return self.new_among(points)
+        return self.filter_new(points)
 
     def _beyond(self, points: Integers, last: Integers, now: Integers) -> Integers:
         """Return the unknown points around the point that repeats the last change, without `points`."""
-        centre = self.knobs.beyond(last, now)
+        centre = self.knobs.repeat_change(last, now)
         if centre is None:
             return points[:0]
-        more = self._unknown(np.concatenate([centre[None, :], self.knobs.neighbours(centre, 1)]))
-        known = {self.program(point) for point in points}
-        return more[[at for at, point in enumerate(more) if self.program(point) not in known]]
+        candidates = self._unknown(np.concatenate([centre[None, :], self.knobs.neighbours(centre, 1)]))
+        excluded = {self.program(point) for point in points}
+        return candidates[[at for at, point in enumerate(candidates) if self.program(point) not in excluded]]
 
 
-def is_faster(one: Answer, other: Answer, significance: float) -> bool:
-    """Return whether `one` has the smaller mean and Student's t-test finds the difference significant.
+def is_faster(first: TrialAnswer, second: TrialAnswer, significance: float) -> bool:
+    """Return whether the first answer has the smaller mean and Student's t-test finds the difference significant.
 
     If there is a single sample, or all samples are equal, the smaller mean is enough. Source: [Droplet24] Sec. 3.3.
     """
-    if one.cost is None or other.cost is None:
-        return one.cost is not None
-    return _mean(one.samples) < _mean(other.samples) and _p_value(one.samples, other.samples) <= significance
+    if first.cost is None or second.cost is None:
+        return first.cost is not None
+    return _mean(first.samples) < _mean(second.samples) and _p_value(first.samples, second.samples) <= significance
 
 
 def _mean(samples: Sequence[float]) -> float:
     return math.fsum(samples) / len(samples)
 
 
-def _p_value(one: Sequence[float], other: Sequence[float]) -> float:
+def _p_value(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the p-value of a two-sided t-test with equal variances; 0 if there are too few samples to test."""
-    freedom = len(one) + len(other) - 2
-    means = _mean(one), _mean(other)
-    spread = sum(math.fsum((x - mean) ** 2 for x in part) for part, mean in zip((one, other), means, strict=True))
-    if min(len(one), len(other)) < 2 or spread == 0.0:
+    freedom = len(first) + len(second) - 2
+    means = _mean(first), _mean(second)
+    spread = sum(math.fsum((x - mean) ** 2 for x in part) for part, mean in zip((first, second), means, strict=True))
+    if min(len(first), len(second)) < 2 or spread == 0.0:
         return 0.0
-    error = math.sqrt(spread / freedom * (1 / len(one) + 1 / len(other)))
+    error = math.sqrt(spread / freedom * (1 / len(first) + 1 / len(second)))
     return float(2.0 * stdtr(freedom, -abs(means[0] - means[1]) / error))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from anatune.search.knobs import first_population, mutate, roulette, single_point_crossover
+from anatune.search.knobs import make_first_population, mutate, roulette, single_point_crossover
 from anatune.search.points import Floats, Integers
-from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
+from anatune.search.stepwise import StepwiseStrategy, TrialAnswer, Walk
 
 _TRIES = 20
 """Number of attempts to make children if too few of them are legal and new."""
@@ -43,16 +43,19 @@ class EvolutionStrategy(StepwiseStrategy):
     def walk(self) -> Walk:
         """Yield the first population, then the elite of each generation."""
         size = self.population
-        points = first_population(self.knobs, size, self.draw, None if self.as_published else self.ranked)
+        points = make_first_population(self.knobs, size, self.draw, None if self.as_published else self.ranked)
         if not len(points):
             return
         elite, points, speeds = points, points[:0], np.empty(0)
-        known, known_speeds = points, speeds
+        known_points, known_speeds = points, speeds
         for generation in range(1, 1 << 30):
-            for some, answers in self.known(elite, (yield elite)):
-                came = _speeds(answers)
-                known, known_speeds = np.concatenate([known, some]), np.concatenate([known_speeds, came])
-                points, speeds = np.concatenate([points, some]), np.concatenate([speeds, came])
+            for new_points, answers in self.receive_new(elite, (yield elite)):
+                new_speeds = _compute_speeds(answers)
+                known_points, known_speeds = (
+                    np.concatenate([known_points, new_points]),
+                    np.concatenate([known_speeds, new_speeds]),
+                )
+                points, speeds = np.concatenate([points, new_points]), np.concatenate([speeds, new_speeds])
             if generation > 1:
                 best = np.argsort(-speeds, kind="stable")[:size]
                 points, speeds = points[best], speeds[best]
@@ -65,48 +68,48 @@ class EvolutionStrategy(StepwiseStrategy):
                     return
                 elite = children
                 continue
-            predicted = self._predict(children, known, known_speeds)
+            predicted = self._predict(children, known_points, known_speeds)
             elite = children[np.argsort(-predicted, kind="stable")[: max(1, round(self.elite * size))]]
 
     def _children(self, points: Integers, speeds: Floats, generation: int) -> Integers:
         """Return new legal points: crossed and mutated parents, or random points if evolution finds no new ones."""
-        wanted = max(1, round(self.offspring * self.population))
+        num_children = max(1, round(self.offspring * self.population))
         genes = self.knobs.genes(points)
-        found = np.empty((0, points.shape[1]), dtype=np.int64)
+        children = np.empty((0, points.shape[1]), dtype=np.int64)
         for attempt in range(_TRIES):
             rng = self.random(generation, attempt)
-            one, other = genes[roulette(speeds, wanted, rng)], genes[roulette(speeds, wanted, rng)]
-            made = single_point_crossover(one, other, rng)
-            made = mutate(made, self.knobs.gene_radices, self.mutation, rng)
-            born, legal = self.knobs.from_genes(made)
-            found = self.new_among(np.concatenate([found, born[legal]]))
-            if len(found) >= wanted:
+            first, second = genes[roulette(speeds, num_children, rng)], genes[roulette(speeds, num_children, rng)]
+            genes_of_children = single_point_crossover(first, second, rng)
+            genes_of_children = mutate(genes_of_children, self.knobs.gene_radices, self.mutation, rng)
+            born, legal = self.knobs.from_genes(genes_of_children)
+            children = self.filter_new(np.concatenate([children, born[legal]]))
+            if len(children) >= num_children:
                 break
-        return found[:wanted] if len(found) else self.draw_new(wanted, 2, generation)
+        return children[:num_children] if len(children) else self.draw_new(num_children, 2, generation)
 
-    def _predict(self, children: Integers, known: Integers, speeds: Floats) -> Floats:
+    def _predict(self, children: Integers, known_points: Integers, speeds: Floats) -> Floats:
         """Return the predicted speed of each child."""
-        values = self.knobs.values(children), self.knobs.values(known)
+        values = self.knobs.values(children), self.knobs.values(known_points)
         if self.as_published:
-            return weighted_neighbours(*values, speeds, self.neighbours)
-        times = self.model.times(known)[0]
-        ratios = weighted_neighbours(*values, speeds * times, self.neighbours)
+            return average_neighbours(*values, speeds, self.neighbours)
+        times = self.model.times(known_points)[0]
+        ratios = average_neighbours(*values, speeds * times, self.neighbours)
         result: Floats = ratios / self.model.times(children)[0]
         return result
 
 
-def _speeds(answers: list[Answer]) -> Floats:
+def _compute_speeds(answers: list[TrialAnswer]) -> Floats:
     """Return 1 / seconds, and 0 for failures. Source: [NoSE] Sec. III-B (0 GFLOPS for what cannot be compiled)."""
     return np.array([1.0 / one.cost if one.cost else 0.0 for one in answers])
 
 
-def weighted_neighbours(points: Floats, known: Floats, values: Floats, count: int) -> Floats:
+def average_neighbours(points: Floats, known_points: Floats, values: Floats, count: int) -> Floats:
     """Return for each point the mean value of its nearest known points, weighted by 1 / distance.
 
     Source: [NoSE] Eq. (1)-(4); a known point at distance 0 determines the answer.
     """
-    distance = cdist(points, known, "canberra")
-    count = min(count, len(known))
+    distance = cdist(points, known_points, "canberra")
+    count = min(count, len(known_points))
     nearest = np.argsort(distance, axis=1, kind="stable")[:, :count]
     near = np.maximum(np.take_along_axis(distance, nearest, axis=1), 1e-12)
     weights = 1.0 / near

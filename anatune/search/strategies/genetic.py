@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from anatune.search.knobs import first_population, mutate, roulette, single_point_crossover
+from anatune.search.knobs import make_first_population, mutate, roulette, single_point_crossover
 from anatune.search.learning.surrogate import Surrogate, TreeFeatures
-from anatune.search.points import Floats, Integers, distinct
+from anatune.search.points import Floats, Integers, drop_repeats
 from anatune.search.stepwise import StepwiseStrategy, Walk
 
 
@@ -49,12 +49,12 @@ class GeneticStrategy(StepwiseStrategy):
         on_model = not self.as_published
         features = self.ranked_features if on_model else self.published_features
         surrogate = Surrogate(self.knobs, features, on_model=on_model)
-        points = first_population(self.knobs, self.round_trials, self.draw, self.ranked if on_model else None)
+        points = make_first_population(self.knobs, self.round_trials, self.draw, self.ranked if on_model else None)
         measured: list[tuple[float, bytes]] = []
         for number in range(1, 1 << 30):
             if not len(points) and not self.num_missing:
                 return
-            for some, answers in self.known(points, (yield points)):
+            for some, answers in self.receive_new(points, (yield points)):
                 surrogate.add(some, answers)
                 measured += [(a.cost, p.tobytes()) for a, p in zip(answers, some, strict=True) if a.cost is not None]
             measured.sort()
@@ -66,7 +66,7 @@ class GeneticStrategy(StepwiseStrategy):
         num_random = round(self.random_share * self.round_trials)
         kept = best[: round(self.measured_share * self.population)]
         drawn = self.draw(self.population - len(kept), number)
-        population = distinct(np.concatenate([np.array(kept, dtype=np.int64).reshape(-1, drawn.shape[1]), drawn]))
+        population = drop_repeats(np.concatenate([np.array(kept, dtype=np.int64).reshape(-1, drawn.shape[1]), drawn]))
         met, scores = population, surrogate.predict(population)
         all_scores = scores
         for generation in range(self.generations):
@@ -75,10 +75,10 @@ class GeneticStrategy(StepwiseStrategy):
                 break
             scores = surrogate.predict(population)
             met, all_scores = np.concatenate([met, population]), np.concatenate([all_scores, scores])
-        met = distinct(met[np.argsort(all_scores, kind="stable")])
+        met = drop_repeats(met[np.argsort(all_scores, kind="stable")])
         chosen = self._first_new(met, self.round_trials - num_random)
         random = self.draw_new(self.round_trials - len(chosen), 1 << 30, number)
-        return distinct(np.concatenate([chosen, random]))
+        return drop_repeats(np.concatenate([chosen, random]))
 
     def _generation(self, population: Integers, scores: Floats, rng: np.random.Generator) -> Integers:
         """Return the legal children of a generation; `scores` are predicted logarithms of times."""
@@ -88,28 +88,28 @@ class GeneticStrategy(StepwiseStrategy):
         is_mutated = rng.random(size) < self.mutation
         genes = self.knobs.genes(parents)
         crossed = single_point_crossover(genes, genes[rng.permutation(size)], rng)
-        place = rng.integers(0, genes.shape[1], size)
+        position = rng.integers(0, genes.shape[1], size)
         redrawn = mutate(genes, self.knobs.gene_radices, 1.0, rng)
-        changed = np.where(np.arange(genes.shape[1])[None, :] == place[:, None], redrawn, genes)
+        changed = np.where(np.arange(genes.shape[1])[None, :] == position[:, None], redrawn, genes)
         born, legal = self.knobs.from_genes(np.where(is_mutated[:, None], changed, crossed))
         children = [born[legal]]
         if len(self.knobs.names):
             stepped = self.knobs.indices(parents[: size // 2])
-            place = rng.integers(0, stepped.shape[1], len(stepped))
-            stepped[np.arange(len(stepped)), place] += rng.choice((-1, 1), len(stepped))
+            position = rng.integers(0, stepped.shape[1], len(stepped))
+            stepped[np.arange(len(stepped)), position] += rng.choice((-1, 1), len(stepped))
             born, legal = self.knobs.at(stepped)
             children.append(born[legal])
-        return distinct(np.concatenate(children))
+        return drop_repeats(np.concatenate(children))
 
     def _first_new(self, points: Integers, count: int) -> Integers:
         """Return the first `count` points that were not proposed."""
-        found: list[Integers] = []
+        new_points: list[Integers] = []
         for point in points:
-            if len(found) == count:
+            if len(new_points) == count:
                 break
             if self.is_new(point):
-                found.append(point)
-        return np.array(found, dtype=np.int64).reshape(-1, points.shape[1])
+                new_points.append(point)
+        return np.array(new_points, dtype=np.int64).reshape(-1, points.shape[1])
 
 
 class AnalyticalGeneticStrategy(GeneticStrategy):

@@ -12,10 +12,10 @@ from typing import Literal
 import numpy as np
 
 from anatune.search.learning.surrogate import Surrogate, TreeFeatures
-from anatune.search.points import Integers, distinct
-from anatune.search.stepwise import Answer, StepwiseStrategy, Walk
+from anatune.search.points import Integers, drop_repeats
+from anatune.search.stepwise import StepwiseStrategy, TrialAnswer, Walk
 
-Moving = Generator[Integers, list[Answer], Integers | None]
+Moving = Generator[Integers, list[TrialAnswer], Integers | None]
 
 
 class GradientStrategy(StepwiseStrategy):
@@ -67,13 +67,13 @@ class GradientStrategy(StepwiseStrategy):
         self._visited: set[bytes] = set()
         self._left: list[tuple[Integers, list[Integers]]] = []
         """Bases that were left before all answers of their windows were known, with these windows."""
-        self._unlearned: list[tuple[Integers, list[Answer]]] = []
+        self._unlearned: list[tuple[Integers, list[TrialAnswer]]] = []
         """Points and answers that the trees learn at the end of a step."""
         on_model = not self.as_published
         self._by_figure = self.as_published and self.published_rules == "figure"
         self._surrogate = Surrogate(self.knobs, "all" if on_model else self.published_features, on_model=on_model)
         if self.as_published:
-            yield from self._measure(distinct(self.draw(self.num_random, 0)))
+            yield from self._measure(drop_repeats(self.draw(self.num_random, 0)))
         while True:
             for base in self._bases():
                 yield from self._descend(base)
@@ -87,7 +87,7 @@ class GradientStrategy(StepwiseStrategy):
             yield from self._best(self.num_bases) if self.as_published else self.ranked[:1]
         number = 0
         while True:
-            yield from self._left_behind()
+            yield from self._recheck_bases()
             number += 1
             if not self.as_published:  # the best measured point that no descent visited, then the next of the ranking
                 yield from self._best(1, unvisited=True)
@@ -99,11 +99,11 @@ class GradientStrategy(StepwiseStrategy):
                 return
             yield drawn[int(np.argmin(self._surrogate.predict(drawn)))]
 
-    def _left_behind(self) -> Iterator[Integers]:
+    def _recheck_bases(self) -> Iterator[Integers]:
         """Yield points that proved better than a base after it had been left."""
         left, self._left = self._left, []
         for base, windows in left:
-            moved = self._better(windows, base)
+            moved = self._find_better(windows, base)
             if moved is not None:
                 yield moved
             elif any(self.is_missing(point) for window in windows for point in window):
@@ -111,15 +111,15 @@ class GradientStrategy(StepwiseStrategy):
 
     def _best(self, count: int, *, unvisited: bool = False) -> list[Integers]:
         """Return the best measured points, best first."""
-        known = sorted((cost, key) for key, cost in self._costs.items() if cost is not None)
-        keys = [key for _, key in known if not (unvisited and key in self._visited)]
+        measured = sorted((cost, key) for key, cost in self._costs.items() if cost is not None)
+        keys = [key for _, key in measured if not (unvisited and key in self._visited)]
         return [np.frombuffer(key, dtype=np.int64) for key in keys[:count]]
 
     def _measure(self, points: Integers) -> Walk:
         """Propose the points that were not proposed before, and record the answers."""
         new = points[[point.tobytes() not in self._costs and not self.is_missing(point) for point in points]]
         if len(new) or not len(points):
-            for some, answers in self.known(new, (yield new)):
+            for some, answers in self.receive_new(new, (yield new)):
                 self._unlearned.append((some, answers))
                 self._costs.update((point.tobytes(), one.cost) for point, one in zip(some, answers, strict=True))
             if not self._by_figure:
@@ -173,7 +173,7 @@ class GradientStrategy(StepwiseStrategy):
                 break
             windows.append(points[chosen])
             yield from self._measure(windows[-1])
-            moved = self._better(windows, base)
+            moved = self._find_better(windows, base)
             if moved is not None:
                 return moved
             if examined + len(chosen) >= num_examined and self._is_slow(windows[-1]):
@@ -183,32 +183,32 @@ class GradientStrategy(StepwiseStrategy):
                 self._left.append((base, windows))
                 break
             yield from self._measure(points[:0])
-            moved = self._better(windows, base)
+            moved = self._find_better(windows, base)
             if moved is not None:
                 return moved
         return None
 
-    def _better(self, windows: Sequence[Integers], base: Integers) -> Integers | None:
+    def _find_better(self, windows: Sequence[Integers], base: Integers) -> Integers | None:
         """Return the best point of the windows whose best is better than `base` and was not a base yet."""
         if base.tobytes() not in self._costs:
             return None
         cost = self._costs[base.tobytes()]
-        found: list[tuple[float, Integers]] = []
+        candidates: list[tuple[float, Integers]] = []
         for window in windows:
-            good = self._good(window)
+            good = self._rank_window(window)
             if good and (cost is None or good[0][0] < cost) and window[good[0][1]].tobytes() not in self._visited:
-                found.append((good[0][0], window[good[0][1]]))
-        return min(found, key=lambda one: one[0])[1] if found else None
+                candidates.append((good[0][0], window[good[0][1]]))
+        return min(candidates, key=lambda one: one[0])[1] if candidates else None
 
     def _is_slow(self, window: Integers) -> bool:
         """Return whether all of a window is known and far slower than the best."""
         if any(point.tobytes() not in self._costs for point in window):
             return False
-        known = min((one for one in self._costs.values() if one is not None), default=None)
-        good = self._good(window)
-        return known is not None and (not good or known / good[0][0] < self.measure_threshold)
+        best_cost = min((one for one in self._costs.values() if one is not None), default=None)
+        good = self._rank_window(window)
+        return best_cost is not None and (not good or best_cost / good[0][0] < self.measure_threshold)
 
-    def _good(self, window: Integers) -> list[tuple[float, int]]:
+    def _rank_window(self, window: Integers) -> list[tuple[float, int]]:
         """Return (cost, number in the window) of the points that ran, best first."""
         costs = [(self._costs.get(point.tobytes()), at) for at, point in enumerate(window)]
         return sorted((cost, at) for cost, at in costs if cost is not None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from anatune.search.points import Integers, Seen
+from anatune.search.points import Integers, SeenPrograms
 from anatune.search.strategy import SequenceStrategy
 
 _CHUNK = 256
@@ -29,7 +29,7 @@ class GridStrategy(SequenceStrategy):
         step = max(1, int(size * _GOLDEN))
         while math.gcd(step, size) != 1:
             step += 1
-        met = Seen(self.model)
+        met = SeenPrograms(self.model)
         barren = 0
         for first in range(0, size, _CHUNK):
             numbers = [(self.seed + k) * step % size for k in range(first, min(first + _CHUNK, size))]

@@ -14,14 +14,14 @@ import numpy as np
 from anatune.search.knobs import knobs_of
 from anatune.search.learning.kriging import Kriging
 from anatune.search.learning.observing import ObservingStrategy
-from anatune.search.learning.scaled import LeafCovariance, Leaved, Scale, scale_of
+from anatune.search.learning.scaled import FeatureScale, LeafCovariance, LeafFeatures, fit_scale
 from anatune.search.points import Floats, Integers
 from anatune.search.strategies.ranked import ModelStrategy
 from anatune.templates import template_named
 from anatune.templates.base.model import Model
 
 
-class LearnedStrategy(ObservingStrategy[Leaved]):
+class LearnedStrategy(ObservingStrategy[LeafFeatures]):
     """The best points of the ranking, corrected after every trial; deterministic for a seed.
 
     If a saved correction applies, the model includes it.
@@ -44,7 +44,7 @@ class LearnedStrategy(ObservingStrategy[Leaved]):
     """Prior with a learned correction: standard deviation; share of the variance that depends on its leaves.
     Source: replay of a third of the recorded Ansor and AutoTVM tables, bench/replay/learning.py."""
 
-    def _begin(self) -> Kriging[Leaved]:
+    def _begin(self) -> Kriging[LeafFeatures]:
         std = self.corrected_std if self.model.is_corrected else self.residual_std
         return Kriging(LeafCovariance(std**2, self.noise_std, self.leaf_share), clip=0.5)
 
@@ -63,17 +63,17 @@ class LearnedStrategy(ObservingStrategy[Leaved]):
         return np.unique(np.concatenate([np.asarray(ranked, dtype=np.int64), drawn]), axis=0)
 
     @cached_property
-    def _scale(self) -> Scale:
+    def _scale(self) -> FeatureScale:
         table = self.model.feature_table(self._promising)
         weight = np.where([name.startswith("knob_") for name in table.names], self.knob_weight, 1.0)
-        return scale_of(table.values, weight, self.length)
+        return fit_scale(table.values, weight, self.length)
 
-    def _features(self, points: Integers) -> tuple[Floats, Leaved]:
+    def _features(self, points: Integers) -> tuple[Floats, LeafFeatures]:
         if not len(points):
             empty = np.empty((0, len(self._scale.varies)))
-            return np.empty(0), Leaved(*self._scale.apply(empty), self.model.leaves(self._promising)[:0])
+            return np.empty(0), LeafFeatures(*self._scale.apply(empty), self.model.leaves(self._promising)[:0])
         scaled = self._scale.apply(self.model.feature_table(points).values)
-        return np.log(self.model.times(points)[0]), Leaved(*scaled, self.model.leaves(points))
+        return np.log(self.model.times(points)[0]), LeafFeatures(*scaled, self.model.leaves(points))
 
     def _first(self) -> Integers:
         points = self._promising
@@ -90,5 +90,5 @@ def model_strategy(
 ) -> ModelStrategy | LearnedStrategy:
     """Make the default strategy of a model: that of its template, `LearnedStrategy` for a list of recorded points."""
     is_ranked = model.space.listed is None and template_named(model.space.template).learner == "ranked"
-    made = ModelStrategy if is_ranked else LearnedStrategy
-    return made(model, seed=seed, start=start, ranked=ranked)
+    strategy_class = ModelStrategy if is_ranked else LearnedStrategy
+    return strategy_class(model, seed=seed, start=start, ranked=ranked)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from anatune.search.points import Integers, Seen
+from anatune.search.points import Integers, SeenPrograms
 from anatune.search.strategy import SequenceStrategy
 
 _CHUNK = 256
@@ -29,7 +29,7 @@ class RandomStrategy(SequenceStrategy):
                 points = space.points_at(numbers)
                 yield from points[self.model.check(points) == 0]
             return
-        met = Seen(self.model)
+        met = SeenPrograms(self.model)
         chunk = barren = 0
         while barren < _BARREN:
             seed = np.random.SeedSequence((self.seed, chunk)).generate_state(1)[0]

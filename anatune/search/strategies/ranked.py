@@ -14,10 +14,10 @@ from __future__ import annotations
 import numpy as np
 
 from anatune.model.learned.corrected import CorrectedModel
-from anatune.search.learning.features import Features, Similarity, features_of
+from anatune.search.learning.features import Features, Similarity, compute_features
 from anatune.search.learning.kriging import Kriging
 from anatune.search.learning.observing import ObservingStrategy
-from anatune.search.neighbours import Moves, first_pool
+from anatune.search.neighbours import Moves, make_first_pool
 from anatune.search.points import Floats, Integers
 from anatune.templates.cpu.model.model import CpuModel
 
@@ -57,17 +57,17 @@ class ModelStrategy(ObservingStrategy[Features]):
         return Kriging(_LEFT if self.model.is_corrected else _KERNEL)
 
     def _features(self, points: Integers) -> tuple[Floats, Features]:
-        times, features = features_of(self._plain, points)
-        return self._log_times_of(points) if self.model.is_corrected else np.log(times), features
+        times, features = compute_features(self._plain, points)
+        return self._predict_log_times(points) if self.model.is_corrected else np.log(times), features
 
-    def _closeness(self, one: Features, many: Features) -> Floats:
+    def _closeness(self, failed: Features, many: Features) -> Floats:
         """Return the similarity of points with a failed one: 1 for the same microkernel and packing."""
         similarity = _KERNEL._replace(tiles_std=0.0, shares_std=0.0)
-        return similarity.covariance(one, many) / similarity.variance
+        return similarity.covariance(failed, many) / similarity.variance
 
     def _first(self) -> Integers:
         ranked = self._ranked if self._ranked is not None else self._plain.rank(self.num_ranked).points
-        return first_pool(self._plain, self._moves, np.asarray(ranked), self.seed)
+        return make_first_pool(self._plain, self._moves, np.asarray(ranked), self.seed)
 
     def _next(self) -> Integers | None:
         """Return the ranking's first point, which decides between ties; then the point of `ObservingStrategy`."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from anatune.search.points import Floats, Integers, Seen, occurrence
+from anatune.search.points import Floats, Integers, SeenPrograms, count_predecessors
 from anatune.search.strategy import SequenceStrategy
 
 _CHUNK = 2048
@@ -41,7 +41,7 @@ class StructuredStrategy(SequenceStrategy):
 
     def sequence(self) -> Iterator[Integers]:
         """Yield the points."""
-        met = Seen(self.model)
+        met = SeenPrograms(self.model)
         if not self.as_published:
             for point in self.ranked[:1]:
                 if met.add(point):
@@ -105,9 +105,11 @@ class StructuredStrategy(SequenceStrategy):
     def _kernel_ids(self, points: Integers) -> Integers:
         """Return a number for each point; points with equal microkernels have equal numbers."""
         space = self.space
-        found = [space.microkernel(axis) for axis in space.axes]
+        microkernels = [space.microkernel(axis) for axis in space.axes]
         inner = [((f"{axis}.{space.levels[axis][-1]}",),) for axis in space.axes]
-        groups = [group for one, other in zip(found, inner, strict=True) for group in (other if one is None else one)]
+        groups = [
+            group for one, other in zip(microkernels, inner, strict=True) for group in (other if one is None else one)
+        ]
         tiles = _products(points, space.columns, groups)
         return np.unique(tiles, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
@@ -119,12 +121,12 @@ class StructuredStrategy(SequenceStrategy):
         points = points[rng.permutation(len(points))]
         ids = self._kernel_ids(points)
         ids = rng.permutation(int(ids.max()) + 1)[ids]
-        turns = occurrence(ids)
+        turns = count_predecessors(ids)
         if not self.as_published:
             times = self.model.times(points)[0]
             order = np.lexsort((times, turns // self.choices, ids))
             points, ids = points[order], ids[order]
-            turns = occurrence(ids)
+            turns = count_predecessors(ids)
             kept = turns % self.choices == 0
             points, turns = points[kept], turns[kept]
             return points[np.lexsort((self.model.times(points)[0], turns))]
