@@ -1,10 +1,10 @@
-"""What the largest of a NaN and a number is in code that TVM writes: NaN, as in PyTorch, ONNX and NumPy.
+"""A pass that makes maxima and minima keep NaN, as in PyTorch, ONNX and NumPy.
 
-TVM takes ``max(a, b)`` for ``a > b ? a : b``, which is b where a is NaN, and CUDA C's is the number wherever one is
-NaN; what the largest of no elements is, and what pads them, is the lowest finite number in TVM, not ``-inf``. A pass
-over lowered functions writes comparisons instead, behind all of TVM's own: they match the maxima of reductions, and
-their arithmetic knows no NaN (``x == x`` is true). With a constant a comparison and its choice are one instruction of
-x86 processors, as the maximum is.
+TVM computes ``max(a, b)`` as ``a > b ? a : b``, which is b if a is NaN; CUDA C returns the number if one of them is
+NaN. TVM's maximum of no elements, and its padding for maxima, is the lowest finite number instead of ``-inf``. This
+pass over lowered functions writes comparisons instead. It runs after all of TVM's own passes, because these match the
+maxima of reductions, and their arithmetic does not know NaN (``x == x`` is true). A comparison with a constant and its
+selection are one instruction on x86 processors, as the maximum is.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["PIPELINE", "keeping_nan", "register_pipeline"]
 
 _Finish: TypeAlias = "Callable[[], tvm.transform.Pass]"
 PIPELINE = "anatune"
-"""Name of the passes of `register_pipeline`."""
+"""Name of the pipeline that `register_pipeline` registers."""
 
 
 def keeping_nan(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module of lowered functions in which maxima and minima of floating-point numbers keep NaN."""
+    """Return a module of lowered functions in which floating-point maxima and minima keep NaN."""
     return change_bodies(tvm, module, lambda body: _Extremes(tvm, body).body)
 
 
 @compute_once
 def register_pipeline(tvm: ModuleType) -> str:
-    """Make TVM's passes with anatune's (indices, formulas, NaN, safe divisions) known to TVM; return their name."""
+    """Register a pipeline of TVM's and anatune's passes (indices, formulas, NaN, safe divisions); return its name."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
     def own(change: Callable[[ModuleType, ir.IRModule], ir.IRModule], name: str) -> ir.transform.Pass:
@@ -64,7 +64,7 @@ def register_pipeline(tvm: ModuleType) -> str:
 
 
 class _Extremes:
-    """Rewrites the body of one function."""
+    """A rewriter for the body of one function."""
 
     def __init__(self, tvm: ModuleType, body: tirx.Stmt) -> None:
         import tvm_ffi
@@ -73,7 +73,7 @@ class _Extremes:
         tirx = tvm.tirx
         self.names = itertools.count()
         self.sought: list[tuple[ir.Var, float]] = []
-        """Buffers whose elements become the largest or smallest of others, and what these begin with in TVM."""
+        """Buffers that hold the largest or smallest of elements, and their initial value in TVM."""
         tvm_ffi.structural_walk(body, (tirx.BufferStore, self._seek))
         rewriting = [
             ((tirx.Max, tirx.Min), self._extreme),
@@ -94,7 +94,7 @@ class _Extremes:
                 self.sought.append((store.buffer, float(limit(_element(value)).value)))
 
     def _extreme(self, node: ir.prim.BinaryOpExpr) -> ir.Expr:
-        """Return comparisons that choose a NaN where one of the two is."""
+        """Return comparisons that select NaN if one of the numbers is NaN."""
         if not _is_float(node):
             return node
         tirx = self.tirx
@@ -109,7 +109,7 @@ class _Extremes:
         return tirx.Let(first, constant, tirx.Let(value, other, kept))
 
     def _chosen(self, cast: tirx.Cast) -> ir.Expr:
-        """Return numbers of truth values as a choice: TVM's code for a name fails where its value casts a vector."""
+        """Return a cast of truth values as a selection, because TVM's code for a cast of vectors fails in a Let."""
         if not str(cast.value.ty).startswith("boolx"):
             return cast
         one, zero = (self.tirx.const(number, _element(cast)) for number in (1, 0))
@@ -117,17 +117,17 @@ class _Extremes:
         return self.tirx.Select(cast.value, self.tirx.Broadcast(one, lanes), self.tirx.Broadcast(zero, lanes))
 
     def _different(self, node: ir.prim.BinaryOpExpr) -> ir.Expr:
-        """Return that two numbers are not equal: TVM's code for CPUs says that a NaN differs from none."""
+        """Return the negation of an equality, because TVM's code for CPUs says that NaN differs from no number."""
         return self.tirx.Not(self.tirx.EQ(node.a, node.b)) if _is_float(node.a) else node
 
     def _begun(self, store: tirx.BufferStore) -> tirx.BufferStore:
-        """Return a store of the first value with an infinite one."""
+        """Return a store of an initial value with an infinity."""
         limits = [limit for buffer, limit in self.sought if buffer.same_as(store.buffer)]
         value = self._infinite(store.value, limits)
         return store if value is store.value else self.tirx.BufferStore(store.buffer, value, store.indices)
 
     def _padded(self, call: ir.Call) -> ir.Expr:
-        """Return a choice between an element and what pads with an infinite one, where extremes are sought."""
+        """Return a selection between an element and padding, with an infinity as padding of maxima and minima."""
         if not self.sought or str(getattr(call.op, "name", "")) != "prim.if_then_else":
             return call
         condition, inside, outside = call.args
@@ -135,7 +135,7 @@ class _Extremes:
         return call if value is outside else self.tirx.if_then_else(condition, inside, value)
 
     def _infinite(self, value: ir.Expr, limits: list[float]) -> ir.Expr:
-        """Return an infinity for a constant of one of the limits, other values as they are."""
+        """Return an infinity for a constant that is one of the limits; return other values unchanged."""
         tirx = self.tirx
         if isinstance(value, tirx.Broadcast):
             element = self._infinite(value.value, limits)

@@ -1,4 +1,4 @@
-"""What lowering a schedule gives, on any kind of device."""
+"""The result of lowering a schedule, on any kind of device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Lowered"]
 
 @dataclass(frozen=True)
 class Lowered:
-    """A TVM module with the function ``main``, ready for ``tvm.compile``, and what it was made from."""
+    """A TVM module with the function ``main``, ready for ``tvm.compile``, and the schedule that it was made from."""
 
     schedule: Schedule
     module: tvm.IRModule

@@ -1,8 +1,8 @@
-"""TVMScript as this package writes it, read ten times as fast as by TVM's own parser.
+"""A reader of the TVMScript that this package writes, ten times as fast as TVM's own parser.
 
-TVM's parser walks the text's syntax tree with an evaluator written in Python, 30 to 60 ms a kernel (2026-11, Zen 4): a
-tenth of a trial. Here the text becomes one Python function that makes the same calls of the same builder. Text with
-anything else in it is not read: TVM's parser has to.
+TVM's parser walks the syntax tree with an evaluator in Python, 30 to 60 ms for each kernel (2026-11, Zen 4), a tenth of
+a trial. This reader turns the text into one Python function that makes the same calls of the same builder. It refuses
+text with anything else in it, which TVM's parser then reads.
 
 Source: tvm.tirx.script.parser.parser and .operation of TVM 0.27.
 """
@@ -27,20 +27,20 @@ _EXPRESSIONS = (
     ast.UnaryOp, ast.Call, ast.keyword, ast.expr_context, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod,
     ast.USub,
 )  # fmt: skip
-"""What Python evaluates as TVM's parser does."""
+"""Expressions that Python evaluates as TVM's parser does."""
 
 
 class _UnknownError(Exception):
-    """The text has something that only TVM's parser knows."""
+    """The text contains something that only TVM's parser understands."""
 
 
 def quick_reader(text: str) -> Callable[[ModuleType, Mapping[str, object]], tirx.PrimFunc] | None:
-    """Return what makes the function that `text` describes, or None where TVM's own parser has to read it.
+    """Return a function that makes the PrimFunc of a text, or None if TVM's own parser has to read it.
 
     Returns
     -------
     callable
-        (package tvm, value of each free name of the text) -> PrimFunc. Errors are TVM's own.
+        ``(package tvm, value of each free name of the text) -> PrimFunc``; errors are TVM's own.
     """
     try:
         (function,) = ast.parse(text).body
@@ -65,13 +65,13 @@ def _run(code: CodeType, tvm: ModuleType, names: Mapping[str, object]) -> tirx.P
 
 
 class _Arithmetic:
-    """Conditions, which Python's operators would simplify where TVM's parser does not."""
+    """Operators for conditions, which Python's own operators would simplify where TVM's parser does not."""
 
     def __init__(self, tirx: ModuleType) -> None:
         self._tirx = tirx
 
     def both(self, left: ir.Expr | bool, right: ir.Expr | bool) -> ir.Expr | bool:
-        """Return ``left and right``."""
+        """Return the conjunction ``left and right``."""
         if isinstance(left, bool) and not left:
             return left
         return self._tirx.And(*(self._tirx.IntImm("bool", x) if isinstance(x, bool) else x for x in (left, right)))
@@ -86,11 +86,11 @@ class _Arithmetic:
         return getattr(self._tirx, operation)(left, right)
 
 
-# ---- statements of the text to statements of Python ----------------------------------------------------------
+# ---- statements of the text become statements of Python ----------------------------------------------------------
 
 
 def _call(name: str, *arguments: ast.expr) -> ast.Call:
-    """Return a call of Python's or of one of the names that `_run` provides: ``_B.x``, ``_x``."""
+    """Return a call of a Python function, or of a name that `_run` provides: ``_B.x``, ``_x``."""
     first, _, second = name.partition(".")
     function: ast.expr = ast.Name(first, ast.Load())
     return ast.Call(ast.Attribute(function, second, ast.Load()) if second else function, list(arguments), [])
@@ -104,7 +104,7 @@ def _with(context: ast.expr, body: list[ast.stmt], variable: str | None = None) 
 
 
 def _builder_word(node: ast.expr) -> str:
-    """Return x of a call ``T.x(...)``, "" for anything else."""
+    """Return x for a call ``T.x(...)``, and "" for anything else."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
         return node.func.attr if node.func.value.id == "T" else ""
     return ""
@@ -159,7 +159,7 @@ def _statement(node: ast.stmt) -> ast.stmt:
 
 
 def _choice(condition: ast.expr, body: list[ast.stmt], others: list[ast.stmt]) -> ast.stmt:
-    """Return ``if``: the program's where the condition is an expression of its own, the text's where it is known."""
+    """Return an ``if`` statement: a branch of the program, or of the text if the condition is a constant."""
     known = ast.Name("_known", ast.Load())
     asked = ast.NamedExpr(ast.Name("_known", ast.Store()), condition)
     parts: list[ast.stmt] = [_with(_call("_B.Then"), body)]
@@ -187,7 +187,7 @@ def _expression(node: ast.expr) -> ast.expr:
 
 
 class _Conditions(ast.NodeTransformer):
-    """Replaces conditions by calls; stops at what is not known."""
+    """A transformer that replaces conditions by calls and refuses unknown expressions."""
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         if not isinstance(node.op, ast.And):

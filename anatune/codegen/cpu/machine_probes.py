@@ -1,4 +1,4 @@
-"""Probes of everything but vector arithmetic: the clock, caches and memory, the start of threads."""
+"""Probes of a CPU's clock, caches, memory and thread start: everything except vector arithmetic."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from anatune.emit.kernels import vector_attributes
 from anatune.emit.script import Script, buffer_type, open_function
 
 _CLOCK_LINKS = 32
-"""Additions, and exclusive ors, of one iteration of `clock_probe`."""
+"""Number of additions, and of exclusive ors, in one iteration of `clock_probe`."""
 _WALK_VECTORS = 16
 _CHASE_LINKS = 8
 
 TILE_COUNTS = {"product_cycles": 4, "latency_cycles": 1, "load_cycles": 6, "store_cycles": 4}
-"""Number of a spec's `TileUnit` -> AMX's tiles that its probe adds to, loads or stores in turn."""
+"""Number of a spec's `TileUnit` -> number of AMX tiles that its probe adds to, loads or stores in turn."""
 _TILE_BYTES, _TILE_CYCLES = 1024, 16
 
 _NO_UNROLL = '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
 
 
 def clock_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) -> Probe:
-    """Dependent integer additions and exclusive ors of what LLVM cannot know: one a cycle on every CPU; work in steps.
+    """Return a probe of dependent integer additions and exclusive ors, one a cycle on every CPU; work in steps.
 
-    It gives the core's clock without knowing its vector units.
+    It measures the core's clock without knowledge of its vector units.
     """
     trips = max(1, round(seconds * hardware.compute.clock_hz / (2 * _CLOCK_LINKS)))
     body = []
@@ -54,9 +54,9 @@ def walk_probe(
     passes: int = 1,
     threads: int = 1,
 ) -> Probe:
-    """Load `num_bytes` of A, or store as many to C, in order and in whole vectors; work in bytes.
+    """Return a probe that loads `num_bytes` of A, or stores to C, in order and in whole vectors; work in bytes.
 
-    Every thread has as many bytes of its own.
+    Every thread has its own bytes.
     """
     lanes = hardware.fp32_lanes
     step_bytes = _WALK_VECTORS * lanes * 4
@@ -91,9 +91,9 @@ def walk_probe(
 
 
 def chase_probe(name: str, num_bytes: int, steps: int) -> Probe:
-    """Follow pointers through A for `steps` dependent loads, from where the call before ended; work in steps.
+    """Return a probe that follows pointers through A for `steps` dependent loads; work in steps.
 
-    A holds byte offsets as 64-bit integers, C the one to start from.
+    A holds byte offsets as 64-bit integers; C holds the one to start from, which is where the previous call ended.
     """
     body = [f"  %o0 = phi i64 [%from, %entry], [%o{_CHASE_LINKS}, %loop]"]
     for link in range(_CHASE_LINKS):
@@ -112,7 +112,7 @@ def chase_probe(name: str, num_bytes: int, steps: int) -> Probe:
 
 
 def start_probe(name: str, threads: int) -> Probe:
-    """Start a loop of `threads` parallel iterations that do nothing but store one element each; work in starts."""
+    """Return a probe of a parallel loop with `threads` iterations that store one element each; work in starts."""
     sizes = (1, 1, 16 * threads)
     text = Script()
     open_function(
@@ -125,10 +125,10 @@ def start_probe(name: str, threads: int) -> Probe:
 
 
 def tile_unit_probe(hardware: CpuSpec, number: str, *, seconds: float = CALL_S) -> Probe:
-    """Products of AMX's whole tiles, loads from L1 or stores to it: what a number of `TILE_COUNTS` is measured by.
+    """Return a probe of AMX: products of whole tiles, loads from L1 or stores to it, for a number of `TILE_COUNTS`.
 
-    Work in instructions of one kind; buffers hold any bits. What is loaded is stored behind the loop, or it were left
-    out.
+    Work is the number of instructions of one kind; buffers may hold any bits. Loaded tiles are stored after the loop,
+    because LLVM would otherwise remove the loads.
     """
     places = range(TILE_COUNTS[number])
     trips = max(1, round(seconds * hardware.compute.clock_hz / (_TILE_CYCLES * len(places))))
@@ -169,7 +169,7 @@ def tile_unit_probe(hardware: CpuSpec, number: str, *, seconds: float = CALL_S) 
 
 
 def _loop(body: Iterable[str], trips: int, *, before: str = "entry", behind: str = "done") -> list[str]:
-    """Return a loop of a known number of iterations between two labels."""
+    """Return the IR of a loop with a known number of iterations between two labels."""
     return [
         "  br label %loop",
         "loop:",
@@ -183,5 +183,5 @@ def _loop(body: Iterable[str], trips: int, *, before: str = "entry", behind: str
 
 
 def _function(head: str, *lines: str) -> str:
-    """Return a module of one function, whose loops are not unrolled."""
+    """Return a module with one function whose loops are not unrolled."""
     return "\n".join([f"define internal void @{head} {{", "entry:", *lines, "  ret void", "}", _NO_UNROLL])

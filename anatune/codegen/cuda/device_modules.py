@@ -1,9 +1,9 @@
-"""Cubins inside TVM's CUDA modules, made where there is no GPU, driver or CUDA toolkit.
+"""Cubins inside TVM's CUDA modules, on machines without GPU, driver or CUDA toolkit.
 
-TVM hands CUDA C to its CUDA runtime, which asks a callback to compile it. Where that runtime cannot be loaded (it needs
-a driver), TVM makes a module that holds CUDA C, to be compiled where it will be loaded, by whatever is installed there.
-`Cubins` answers the callback with what NVRTC made in this process; in the other case it lets TVM write a text of the
-cubin's length, and puts the cubin in its place in the library (`Cubins.embed`).
+TVM passes CUDA C to its CUDA runtime, which calls a callback to compile it. If this runtime cannot be loaded (it needs
+a driver), TVM makes a module that holds the CUDA C, to be compiled when it is loaded, by whatever is installed there.
+`Cubins` answers the callback with cubins that NVRTC made in this process. In the other case it lets TVM write a
+placeholder text of the cubin's length, and replaces it by the cubin in the library (`Cubins.embed`).
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from anatune.untyped import tvm
 __all__ = ["Cubins"]
 
 _SOURCE, _CUBIN = b"cuda", b"cubin"
-"""TVM's words for what a CUDA module holds."""
+"""TVM's words for the format of a CUDA module's code."""
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
 _TYPES = {"float16": "half", "bfloat16": "nv_bfloat16"}
 _hooks = new_lock()
-"""Callbacks are the process's."""
+"""Lock for the callbacks, which belong to the process."""
 
 
 class Cubins:
-    """The cubins of one library. One object a library, one thread at a time.
+    """The cubins of one library: one object for each library, used by one thread at a time.
 
     Parameters
     ----------
     arch : str
-        "sm_86".
+        Architecture, for example "sm_86".
     """
 
     def __init__(self, arch: str) -> None:
         self.arch = arch
         self.compiled: list[tuple[str, Cubin]] = []
-        """CUDA C that TVM wrote, complete, and what became of it."""
+        """The complete CUDA C that TVM wrote, and its cubin."""
         self._images: dict[str, bytes] = {}
         self._given: Cubin | None = None
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Compile here whatever CUDA C TVM writes inside; errors of NVRTC arrive as TVM's."""
+        """Compile the CUDA C that TVM writes inside the block; errors of NVRTC arrive as TVM's."""
         import tvm_ffi
 
         names = ("tvm_callback_cuda_postproc", "tvm_callback_cuda_compile")
@@ -72,7 +72,7 @@ class Cubins:
                         tvm_ffi.register_global_func(name, function, override=True)
 
     def module(self, part: DevicePart, cubin: Cubin) -> tvm.runtime.Module:
-        """Return TVM's module of a kernel with `cubin` in it: what `part` would be compiled to.
+        """Return TVM's module of a kernel that contains `cubin` as its code.
 
         Raises
         ------
@@ -89,17 +89,17 @@ class Cubins:
                 self._given = None
 
     def embed(self, library: Path) -> None:
-        """Put the cubins into a library that TVM wrote, where it holds their places.
+        """Write the cubins into a library that TVM wrote with placeholders.
 
         Raises
         ------
         BuildError
-            It is written in another way than this version of TVM's, or cannot be changed.
+            The library was written by another version of TVM, or cannot be changed.
         """
         try:
             content = library.read_bytes()
             if not any(mark.encode() in content for mark in self._images):
-                return  # the CUDA runtime was there, and wrote the cubins itself
+                return  # the CUDA runtime was loaded and wrote the cubins itself
             with library.open("r+b") as stream:
                 for mark, image in self._images.items():
                     place, piece = _changed(content, mark.encode(), image)
@@ -109,7 +109,7 @@ class Cubins:
             raise BuildError(f"{library}: {error.strerror or error}; free some space or name another TMPDIR") from None
 
     def _written(self, text: str, _target: tvm.target.Target) -> str:
-        """Return what stands for a text in the module: a mark, as long as what `embed` puts there."""
+        """Return the placeholder for a source text: a mark, as long as the cubin that `embed` writes."""
         cubin = self._given or self._compiled(str(text))
         mark = secrets.token_hex(16)
         self._images[mark] = cubin.image
@@ -134,10 +134,10 @@ class Cubins:
 
 
 def _changed(content: bytes, mark: bytes, image: bytes) -> tuple[int, bytes]:
-    """Return where a library's module with the text of `mark` begins, and what shall stand there.
+    """Return the position of a library's module with the text of `mark`, and its new content.
 
-    A module is three texts behind each other, format, functions and code, each with its length before it (8 bytes,
-    little-endian), and the length of the whole before that. Source: TVM 0.27, CUDAModuleNode::SaveToBytes.
+    A module consists of three texts (format, functions and code), each preceded by its length (8 bytes, little-endian),
+    and is itself preceded by its length. Source: TVM 0.27, CUDAModuleNode::SaveToBytes.
     """
     at = content.find(mark)
     head = content.rfind(_text(_SOURCE), 0, at)

@@ -1,4 +1,4 @@
-"""Schedules of the GPU templates to TVM programs and CUDA C. No GPU, driver or NVIDIA compiler is needed."""
+"""GPU schedules to TVM programs and CUDA C; no GPU, driver or NVIDIA compiler is needed."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ _DEFINITION = re.compile(r'^extern "C" __global__ [^;{]*\{', re.MULTILINE)
 
 @dataclass(frozen=True)
 class LoweredGpu(Lowered):
-    """A TVM module with one kernel or several that belong together, and how they are launched."""
+    """A TVM module with one kernel, or with several that belong together, and the way they are launched."""
 
     program: KernelProgram
 
 
 def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None) -> LoweredGpu:
-    """Turn a schedule of a GPU template into a TVM module.
+    """Lower a schedule of a GPU template to a TVM module.
 
     ``main`` takes the operands, the epilogue's operands and the result, in the workload's own layouts.
 
     Parameters
     ----------
     threads : int
-        Not used: a kernel has threads of its own.
+        Ignored; all lowering functions have this parameter.
     ranged : Ranged, optional
-        The axis whose extent ``main`` takes as its last argument; the schedule is that of its largest extent.
+        The axis whose extent ``main`` takes as its last argument; the schedule is then for its largest extent.
 
     Raises
     ------
     SpaceError
         The schedule contradicts itself.
     BuildError
-        The device is no NVIDIA GPU, or lacks what the schedule needs (shared memory, threads of a block).
+        The device is not an NVIDIA GPU, or has less than the schedule needs (shared memory, threads of a block).
     MissingDependencyError
         TVM is not installed.
     """
@@ -65,8 +65,8 @@ def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None
     program = template_named(schedule.template).program(schedule, ranged=ranged)
     if not isinstance(program, KernelProgram):
         raise BuildError(
-            f"schedules of the template {schedule.template} are compiled by Triton, there is no TVM module of them; "
-            "schedule.source() is their program, anatune export without --format writes it"
+            f"schedules of the template {schedule.template} are compiled by Triton and have no TVM module; use "
+            "schedule.source() for their program, or anatune export without --format to write it"
         )
     function = parse_program(program.script, "").with_attr(PLAIN_INDICES, True)
     module = import_tvm().IRModule({"main": function})
@@ -74,17 +74,17 @@ def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None
 
 
 def cuda_kernel(schedule: Schedule, ranged: Ranged | None = None) -> CudaKernel:
-    """Return the CUDA C of a schedule; errors as `lower_gpu`.
+    """Return the CUDA C of a schedule; errors as in `lower_gpu`.
 
     Parameters
     ----------
     schedule : Schedule
-        With `ranged`, that of the largest extent.
+        The schedule; with `ranged`, that of the largest extent.
     ranged : Ranged, optional
         The axis whose extent the kernel takes when it is launched: ``Ranged("i", least=1, most=8192)``. Its functions
-        then have one more parameter, ``int extent_<axis>``, the last one, and are right for every extent of the range;
-        ``kernel.at(extent)`` says what is launched for one of them. Options ``split`` and ``atomic`` work as without a
-        range (parts of a reduction whose extent varies are as equal as they can be), ``whole`` does not.
+        then have one more parameter, ``int extent_<axis>``, as the last one, and are correct for every extent of the
+        range; ``kernel.at(extent)`` tells what is launched. The options ``split`` and ``atomic`` work as without a
+        range (parts of a reduction whose extent varies are as equal as possible); ``whole`` does not.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def cuda_kernel(schedule: Schedule, ranged: Ranged | None = None) -> CudaKernel:
 
 
 def named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) -> tuple[CudaKernel, DevicePart]:
-    """Return the CUDA C of a schedule, whose kernels are called ``<name>_kernel<...>``, and what TVM made it of.
+    """Return the CUDA C of a schedule with kernels called ``<name>_kernel<...>``, and the TVM module behind it.
 
     Errors as `lower_gpu`.
     """
@@ -152,20 +152,20 @@ def named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) ->
 
 
 def _functions(text: str) -> list[str]:
-    """Return the kernels of TVM's CUDA C, in order, which it declares before it defines them."""
+    """Return the kernels in TVM's CUDA C, in order; TVM declares them before it defines them."""
     starts = [match.start() for match in _DEFINITION.finditer(text)]
     return [text[start:stop] for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
 def _with_extent(function: str, body: str, ranged: Ranged) -> str:
-    """Let a kernel take the extent even if it needs none: all kernels are launched alike."""
+    """Add the extent to a kernel's parameters even if it needs none, because all kernels are launched alike."""
     return re.sub(
         rf"\b({function}\([^)]*?)(, int {ranged.parameter})?\)", rf"\1, int {ranged.parameter})", body, count=1
     )
 
 
 def _parameters(function: str, body: str, known: Mapping[str, Buffer], ranged: Ranged | None) -> tuple[Buffer, ...]:
-    """Return the pointers that a kernel takes, in its order; behind them may be the extent that varies."""
+    """Return the pointers that a kernel takes, in order; the varying extent may follow them."""
     prototype = re.search(rf"\b{function}\(([^)]*)\)", body)
     if prototype is None:
         raise BuildError(f"TVM generated a kernel of another name than {function}; this is a defect of anatune")
@@ -182,7 +182,7 @@ def _parameters(function: str, body: str, known: Mapping[str, Buffer], ranged: R
 
 
 def helpers_of(text: str) -> str:
-    """Return the device functions that TVM wrote before the kernel: one for each PTX instruction, and our own."""
+    """Return the device functions that TVM wrote before the kernel: PTX instructions and anatune's own functions."""
     stop = text.index('extern "C" __global__')
-    start = text.rfind("#endif", 0, stop)  # of TVM's preamble
+    start = text.rfind("#endif", 0, stop)  # the end of TVM's preamble
     return text[start + len("#endif") : stop].strip() + "\n" if start >= 0 else ""

@@ -1,4 +1,4 @@
-"""TVM's tensor intrinsics of anatune's: what a nest looks like to TVM, and the kernel that takes its place."""
+"""Tensor intrinsics: the description of a nest that TVM matches, and the kernel that replaces it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ __all__ = ["plain_kernel", "register_intrinsic"]
 def register_intrinsic(
     tvm: ModuleType, name: str, block: tvm.s_tir.SBlock, buffers: list[ir.Var], kernel: tirx.PrimFunc | None
 ) -> None:
-    """Register an intrinsic: `block` (which has `buffers`) becomes `kernel`, or nothing.
+    """Register an intrinsic that replaces `block` (with the tensors `buffers`) by `kernel`, or by nothing.
 
-    TVM counts indices from the first element that the block's region names. Of a padded tensor that element lies before
-    the tensor: the description counts from there, and a block inside the kernel goes back to the
-    tensor's own first element.
+    TVM counts indices from the first element that the block's region names. For a padded tensor that element lies
+    before the tensor: the description counts from there, and a block inside the kernel goes back to the tensor's own
+    first element.
 
     Parameters
     ----------
     block : tvm.s_tir.SBlock
-        The whole nest, one iteration.
+        The whole nest, as one iteration.
     buffers : list
         Its tensors, in the order of the kernel's parameters.
     kernel : PrimFunc or None
+        The kernel; None: an empty program.
     """
     s_tir, always = tvm.s_tir, tvm.tirx.const(True, "bool")
     bases = [_base(block, buffer) for buffer in buffers]
@@ -58,12 +59,12 @@ def register_intrinsic(
 
 
 def plain_kernel(tvm: ModuleType, nest: tirx.For, buffers: list[tirx.Buffer]) -> tirx.PrimFunc:
-    """Return a nest (its outermost loop) as the kernel that stands for itself: it computes the same, slowly.
+    """Return a nest (its outermost loop) as a kernel that computes the same, slowly.
 
     Parameters
     ----------
     nest : tvm.tirx.For
-        Initialisation and sum in one block.
+        The nest, with initialisation and sum in one block.
     buffers : list
         Its tensors, the result last.
     """
@@ -81,13 +82,13 @@ def plain_kernel(tvm: ModuleType, nest: tirx.For, buffers: list[tirx.Buffer]) ->
 
 
 def _moved(tvm: ModuleType, buffer: tirx.Buffer) -> tirx.Buffer:
-    """Return a buffer of the same shape whose first element may lie anywhere."""
+    """Return a buffer of the same shape whose first element may be anywhere."""
     offset = tvm.tirx.Var(f"{buffer.name}_start", "int64")
     return tvm.tirx.decl_buffer(buffer.shape, str(buffer.dtype), f"{buffer.name}_moved", elem_offset=offset)
 
 
 def _from(tvm: ModuleType, buffer: tirx.Buffer, base: list[int], ty: ir.Type) -> ir.expr.TensorRegion:
-    """Return the region of a moved buffer that is the whole tensor: it starts `base` elements before the tensor."""
+    """Return the region of a moved buffer that is the whole tensor, which starts `base` elements before it."""
     ranges = [tvm.ir.Range.from_min_extent(-low, size) for low, size in zip(base, buffer.shape, strict=True)]
     return tvm.ir.expr.TensorRegion(buffer, ranges, ty)
 
@@ -101,7 +102,7 @@ def _base(block: tvm.s_tir.SBlock, buffer: tirx.Buffer) -> list[int]:
 
 
 class _Counted:
-    """Copies statements with the indices of some tensors counted from their bases."""
+    """A copier of statements in which the indices of some tensors count from their bases."""
 
     def __init__(self, tvm: ModuleType, bases: list[tuple[tirx.Buffer, list[int]]]) -> None:
         self._tvm = tvm
@@ -121,7 +122,7 @@ class _Counted:
         return self._tvm.ir.expr.TensorRegion(region.source, ranges, region.ty)
 
     def statement(self, node: tirx.Stmt) -> tirx.Stmt:
-        """Return a copy of a statement: loops, blocks and one store, which is what `blockize` leaves of a nest."""
+        """Return a copy of a statement: loops, blocks and one store, which `blockize` leaves of a nest."""
         tirx, s_tir = self._tvm.tirx, self._tvm.s_tir
         kind = type(node).__name__
         if not self._bases:

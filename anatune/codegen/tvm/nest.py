@@ -1,9 +1,9 @@
-"""TVM's loop nests as workloads: what a block of a PrimFunc computes, read from its indices.
+"""Reading of TVM's loop nests as workloads: the computation of a PrimFunc's block, from its indices.
 
-A block is understood if it sums products of two tensors (a contraction or a convolution, in any layout, blocked ones
-included). Indices are affine; a grouped convolution may divide its channel by the channels of a group; a padded operand
-is an `if_then_else` whose condition says exactly what lies inside the tensor. Loops of one iteration are left out.
-Axes and tensors get the names that the constructors of `anatune.core.workload.operators` use.
+A block is understood if it sums products of two tensors (a contraction or a convolution, in any layout, also blocked).
+Indices are affine; a grouped convolution may divide its channel by the channels of a group; a padded operand is an
+`if_then_else` whose condition describes exactly the inside of the tensor. Loops of one iteration are left out. Axes and
+tensors get the names that the constructors of `anatune.core.workload.operators` use.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from anatune.untyped import ir, tirx, tvm
 __all__ = ["BlockNest", "check_loops", "read_block"]
 
 _REDUCTION = 2
-"""tirx.IterVar's type of a reduction; 0 is spatial."""
+"""Type of a reduction in tirx.IterVar; 0 is spatial."""
 
 _EXACT_CASTS = {("int8", "int16"), ("int8", "int32"), ("int16", "int32")}
-"""Casts of factors that keep every value; others are part of what is computed, and kernels have none."""
+"""Casts of factors that keep every value; other casts change the computation, and kernels do not have them."""
 
 Atom = tuple[int, str]
-"""Place of an iterator in its block, and which part of it: "" all, "div" and "mod" where its index is divided."""
+"""The position of an iterator in its block, and a part of it: "" for all, "div" and "mod" if its index is divided."""
 
 
 @dataclass(frozen=True)
 class BlockNest:
-    """A block that was understood.
+    """The workload of a TVM block, and its buffers.
 
     Attributes
     ----------
     workload : Workload
+        The computation.
     buffers : tuple
-        TVM's buffers of the operands and of the result, in the order of ``workload.reads`` and ``workload.write``.
+        TVM's buffers of the operands and the result, in the order of ``workload.reads`` and ``workload.write``.
     """
 
     workload: Workload
@@ -44,7 +45,7 @@ class BlockNest:
 
 @dataclass
 class _Affine:
-    """``sum(coefficient * atom) + constant``."""
+    """An affine index: ``sum(coefficient * atom) + constant``."""
 
     terms: dict[Atom, int] = field(default_factory=dict)
     constant: int = 0
@@ -61,11 +62,11 @@ class _Operand:
     buffer: tirx.Buffer
     indices: list[_Affine]
     conditions: list[_Affine]
-    """Each is >= 0 where the tensor is read; elsewhere the operand is 0."""
+    """Expressions that are all >= 0 where the tensor is read; elsewhere the operand is 0."""
 
 
 class _Reader:
-    """Reads expressions of one block."""
+    """A reader of the expressions of one block."""
 
     def __init__(self, block: tvm.s_tir.SBlock) -> None:
         self.name = str(block.name_hint)
@@ -88,7 +89,7 @@ class _Reader:
         Raises
         ------
         WorkloadError
-            It is not affine.
+            The expression is not affine.
         """
         kind = type(expression).__name__
         if kind == "IntImm":
@@ -138,14 +139,14 @@ class _Reader:
         return {"": self.extents[place], "div": self.extents[place] // divisor, "mod": divisor}[part]
 
     def atoms(self) -> Iterator[Atom]:
-        """Yield what has more than one iteration, in the block's order."""
+        """Yield the atoms with more than one iteration, in the block's order."""
         for place in range(len(self.extents)):
             for part in ("div", "mod") if place in self.divisors else ("",):
                 if self.extent((place, part)) > 1:
                     yield place, part
 
     def operand(self, expression: ir.Expr) -> _Operand:
-        """Return a factor: a load, cast or guarded by a condition."""
+        """Return a factor: a load, perhaps cast or guarded by a condition."""
         kind = type(expression).__name__
         if kind == "Cast":
             found = self.operand(expression.value)
@@ -162,14 +163,14 @@ class _Reader:
             if _is_zero(other):
                 found.conditions += self._conditions(condition)
                 return found
-        raise self.error(f"factor {expression} is no tensor, expected one, padded with zeros at most")
+        raise self.error(f"factor {expression} is not a tensor, expected a tensor, perhaps padded with zeros")
 
     def _choice(self, expression: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         if type(expression).__name__ == "Select":
             return expression.condition, expression.true_value, expression.false_value
         if str(getattr(expression.op, "name", "")).endswith("if_then_else"):
             return tuple(expression.args)  # type: ignore[return-value]
-        raise self.error(f"factor {expression} is no tensor, expected one, padded with zeros at most")
+        raise self.error(f"factor {expression} is not a tensor, expected a tensor, perhaps padded with zeros")
 
     def _conditions(self, expression: ir.Expr) -> list[_Affine]:
         kind = type(expression).__name__
@@ -183,12 +184,12 @@ class _Reader:
 
 
 def read_block(block: tvm.s_tir.SBlock) -> BlockNest:
-    """Return what a block (``tvm.s_tir.SBlock``) computes.
+    """Return the workload of a block (``tvm.s_tir.SBlock``).
 
     Raises
     ------
     WorkloadError
-        It is no sum of products of two tensors, or an index is not affine; the message names the block and the part.
+        The block is no sum of products of two tensors, or an index is not affine; the message names block and part.
     """
     reader = _Reader(block)
     store = block.body
@@ -228,7 +229,7 @@ def _nest(reader: _Reader, operands: list[_Operand], result: _Operand) -> BlockN
     if not any(reader.reduces[place] for place, _ in atoms):
         raise reader.error("nothing is summed over")
     if not _slides(reader, operands[0]) and _slides(reader, operands[1]):
-        operands = operands[::-1]  # the weights come last
+        operands = operands[::-1]  # the weights are the second operand
     names = _axis_names(reader, operands, result, atoms)
     axes = [
         Axis(names[atom], reader.extent(atom), "reduction" if reader.reduces[atom[0]] else "spatial") for atom in atoms
@@ -271,13 +272,13 @@ def check_loops(module: tvm.IRModule, function: str, block: str) -> None:
     Raises
     ------
     WorkloadError
-        It lies under a condition, its loops do not cover it, or an iterator is bound to more than a loop.
+        The block has a condition, its loops do not cover it, or an iterator is bound to more than a loop.
     """
     realize, loops = _find(module[function].body.block.body, block, [])
     if realize is None:
         raise WorkloadError(f"block {block}: it lies under a condition or inside another block, expected plain loops")
     if not _is_one(realize.predicate):
-        raise WorkloadError(f"block {block}: it runs where {realize.predicate} only, expected no condition")
+        raise WorkloadError(f"block {block}: it runs only where {realize.predicate}, expected no condition")
     free = list(loops)
     for item, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
         extent = _integer(item.dom.extent)
@@ -292,7 +293,7 @@ def check_loops(module: tvm.IRModule, function: str, block: str) -> None:
 
 
 def _find(node: tirx.Stmt, block: str, loops: list[tirx.For]) -> tuple[tvm.s_tir.SBlockRealize | None, list[tirx.For]]:
-    """Return the realization of a block under plain loops and those loops; (None, ...) where there is none."""
+    """Return the realization of a block under plain loops, and these loops; (None, ...) if there is none."""
     kind = type(node).__name__
     if kind == "For":
         return _find(node.body, block, [*loops, node])
@@ -305,7 +306,7 @@ def _find(node: tirx.Stmt, block: str, loops: list[tirx.For]) -> tuple[tvm.s_tir
 
 
 def _check_result(reader: _Reader, indices: Sequence[_Affine]) -> None:
-    """Raise unless every iteration of the spatial iterators writes an element of its own."""
+    """Raise unless each iteration of the spatial iterators writes its own element."""
     seen: set[Atom] = set()
     for index in indices:
         terms = sorted((coefficient, reader.extent(atom)) for atom, coefficient in index.terms.items())
@@ -322,7 +323,7 @@ def _slides(reader: _Reader, operand: _Operand) -> bool:
 def _axis_names(
     reader: _Reader, operands: Sequence[_Operand], result: _Operand, atoms: Sequence[Atom]
 ) -> dict[Atom, str]:
-    """Return the constructors' names of the axes."""
+    """Return the constructors' names for the axes."""
     used = [{atom for index in operand.indices for atom in index.terms} for operand in (*operands, result)]
     spatial = [atom for atom in atoms if not reader.reduces[atom[0]]]
     partner: dict[Atom, Atom] = {}
@@ -354,7 +355,7 @@ def _axis_names(
 
 
 def _check_padding(reader: _Reader, operand: _Operand) -> None:
-    """Raise unless the conditions say exactly where the indices lie inside the tensor."""
+    """Raise unless the conditions describe exactly where the indices are inside the tensor."""
     wanted = []
     for extent, index in zip(operand.buffer.shape, operand.indices, strict=True):
         size = _integer(extent) or 0
@@ -372,7 +373,7 @@ def _check_padding(reader: _Reader, operand: _Operand) -> None:
 
 
 def _check_buffer(reader: _Reader, buffer: tirx.Buffer) -> None:
-    """Raise unless a tensor lies in memory as kernels expect it: whole, rows without gaps, extents known."""
+    """Raise unless a tensor is stored as kernels expect it: as a whole, in rows without gaps, with known extents."""
     if any(_integer(extent) is None for extent in buffer.shape):
         raise reader.error(f"{buffer.name} is of shape {list(buffer.shape)}, expected constant extents")
     if len(buffer.strides) or not _is_zero(buffer.elem_offset) or buffer.scope() != "global":
@@ -385,7 +386,7 @@ def _always(reader: _Reader, condition: _Affine) -> bool:
 
 
 def _integer(expression: ir.Expr) -> int | None:
-    """Return a constant, None where it is none."""
+    """Return the value of a constant, or None for other expressions."""
     if isinstance(expression, int):
         return expression
     return int(expression.value) if type(expression).__name__ == "IntImm" else None
