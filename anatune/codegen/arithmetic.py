@@ -41,16 +41,16 @@ class Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def sentences(self) -> str:
         """Return the arithmetic in words."""
         if self.operands == self.multiplied_as == self.accumulated_in == self.result:
-            said = f"Arithmetic: {self.operands} throughout"
+            text = f"Arithmetic: {self.operands} throughout"
         else:
-            said = f"Arithmetic: {self.operands} operands"
+            text = f"Arithmetic: {self.operands} operands"
         if self.multiplied_as != self.operands:
-            said += f", rounded to {self.multiplied_as} (10 bits of mantissa),"
+            text += f", rounded to {self.multiplied_as} (10 bits of mantissa),"
         if self.accumulated_in != self.result or self.multiplied_as != self.operands:
-            said += f" summed in {self.accumulated_in}, results in {self.result}"
+            text += f" summed in {self.accumulated_in}, results in {self.result}"
         if self.expected_relative_error:
-            said += f". Expect errors of about {self.expected_relative_error:.1g} of a typical result"
-        return f"{said}."
+            text += f". Expect errors of about {self.expected_relative_error:.1g} of a typical result"
+        return f"{text}."
 
 
 def comment_lines(text: str, first: str, rest: str = "") -> str:

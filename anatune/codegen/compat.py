@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.codegen.extremes import register_pipeline
-from anatune.codegen.quick_reader import quick_reader
+from anatune.codegen.quick_reader import make_quick_reader
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.dot import dot_features, tile_features
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
@@ -31,14 +31,14 @@ __all__ = [
     "bare_target",
     "build_measured",
     "compile_module",
-    "cuda_source_of",
-    "device_part_of",
     "features_of",
+    "generate_cuda_source",
     "gpu_target_of",
     "import_meta_schedule",
     "import_tvm",
     "lacks_feature",
     "last_line",
+    "lower_device_part",
     "operators_left",
     "parse_program",
     "register_errors",
@@ -73,8 +73,8 @@ def import_tvm() -> ModuleType:
     MissingDependencyError
         TVM is not installed, or a package that it needs has another version.
     """
-    if _IMPORTED and (known := sys.modules.get("tvm")) is not None:  # fast path: each call of a compiled model
-        return known
+    if _IMPORTED and (loaded := sys.modules.get("tvm")) is not None:  # fast path: each call of a compiled model
+        return loaded
     try:
         with _without_torch():
             import tvm
@@ -250,7 +250,7 @@ class DevicePart(NamedTuple):
         return import_tvm().get_global_func("target.build.cuda")(self.module, self.target)
 
 
-def device_part_of(module: tvm.IRModule, target: tvm.target.Target, *, has_scalars: bool = False) -> DevicePart:
+def lower_device_part(module: tvm.IRModule, target: tvm.target.Target, *, has_scalars: bool = False) -> DevicePart:
     """Lower a module with one kernel; no GPU, driver or NVIDIA compiler is needed.
 
     Loops marked for unrolling keep their pragma: the source stays short, and NVRTC unrolls them.
@@ -284,7 +284,7 @@ def device_part_of(module: tvm.IRModule, target: tvm.target.Target, *, has_scala
         raise BuildError(f"TVM cannot generate CUDA C: {last_line(error)}") from None
 
 
-def cuda_source_of(part: DevicePart) -> str:
+def generate_cuda_source(part: DevicePart) -> str:
     """Return the CUDA C that TVM generates for device functions.
 
     Raises
@@ -319,7 +319,7 @@ def parse_program(text: str, llvm: str) -> tirx.PrimFunc:
     from tvm.script import tirx
 
     names = {"T": tirx, "LL": llvm}
-    read = quick_reader(text)
+    read = make_quick_reader(text)
     return tvm.script.from_source(text, names) if read is None else read(tvm, names)
 
 
@@ -329,17 +329,17 @@ def operators_left(module: tvm.IRModule) -> list[str]:
     from tvm import relax
     from tvm.relax.transform import legalize_ops  # noqa: F401 - it registers how
 
-    found: dict[str, None] = {}
+    operators: dict[str, None] = {}
 
     def visit(node: ir.Expr) -> None:
         operator = getattr(node, "op", None)
         if isinstance(operator, tvm.ir.Op) and operator.get_attr("FLegalize") is not None:
-            found[str(operator.name)] = None
+            operators[str(operator.name)] = None
 
     for _, function in module.functions_items():
         if isinstance(function, relax.Function):
             relax.analysis.post_order_visit(function, visit)
-    return list(found)
+    return list(operators)
 
 
 def same_structure(first: tvm.runtime.Object, second: tvm.runtime.Object) -> bool:

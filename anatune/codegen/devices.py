@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from anatune.codegen.compat import import_tvm
-from anatune.codegen.lowered import Lowered
+from anatune.codegen.lowered import LoweredSchedule
 from anatune.core.schedule import Schedule
 from anatune.templates import template_named
 
 
-def lower(schedule: Schedule, threads: int) -> Lowered:
+def lower(schedule: Schedule, threads: int) -> LoweredSchedule:
     """Lower a schedule to a TVM module that takes all tensors in the workload's own layouts.
 
     Raises

@@ -17,10 +17,10 @@ __all__ = ["with_safe_divisions"]
 
 def with_safe_divisions(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module of lowered functions in which integer divisions by elements are safe."""
-    return change_bodies(tvm, module, lambda body: _Divisions(tvm, body).body)
+    return change_bodies(tvm, module, lambda body: _DivisionRewriter(tvm, body).body)
 
 
-class _Divisions:
+class _DivisionRewriter:
     """A rewriter for the body of one function; divisions of indices by varying sizes are not changed."""
 
     def __init__(self, tvm: ModuleType, body: tirx.Stmt) -> None:
@@ -37,10 +37,10 @@ class _Divisions:
 
     def _reads(self, value: ir.Expr) -> bool:
         """Return whether a value depends on elements of tensors."""
-        found: list[ir.Expr] = []
-        named = (self.tirx.Var, lambda one: found.append(one) if one in self.elements else None)
-        self.walk(value, [(self.load, found.append), named])
-        return bool(found)
+        elements: list[ir.Expr] = []
+        named = (self.tirx.Var, lambda one: elements.append(one) if one in self.elements else None)
+        self.walk(value, [(self.load, elements.append), named])
+        return bool(elements)
 
     def _guard(self, node: ir.prim.BinaryOpExpr) -> ir.Expr:
         """Return a quotient or remainder whose divisor is neither zero nor -1."""

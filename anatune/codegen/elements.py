@@ -25,7 +25,7 @@ _SUMS = ("Add", "Sub", "Mul")
 
 
 @compute_once
-def _operators(tvm: ModuleType) -> dict[str, type[ir.Expr]]:
+def _register_operators(tvm: ModuleType) -> dict[str, type[ir.Expr]]:
     """Register the operators with TVM; return name -> kind of expression that each replaces."""
     from tvm.ir.op import register_op_attr
 
@@ -41,7 +41,7 @@ def guard_elements(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module in which the arithmetic of elements is hidden from TVM."""
     from tvm_ffi import structural_map
 
-    names = {kind: name for name, kind in _operators(tvm).items()}
+    names = {kind: name for name, kind in _register_operators(tvm).items()}
     floats = tuple(getattr(tvm.tirx, kind) for kind in _FLOATS)
 
     def guard(node: ir.prim.BinaryOpExpr) -> ir.Expr:
@@ -95,7 +95,7 @@ def unguard_elements(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module in which the expressions that `guard_elements` replaced are restored."""
     from tvm_ffi import structural_map
 
-    kinds = _operators(tvm)
+    kinds = _register_operators(tvm)
 
     def unguard(call: ir.Call) -> ir.Expr:
         kind = kinds.get(str(getattr(call.op, "name", "")))

@@ -33,7 +33,7 @@ PIPELINE = "anatune"
 
 def keeping_nan(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module of lowered functions in which floating-point maxima and minima keep NaN."""
-    return change_bodies(tvm, module, lambda body: _Extremes(tvm, body).body)
+    return change_bodies(tvm, module, lambda body: _ExtremesRewriter(tvm, body).body)
 
 
 @compute_once
@@ -41,21 +41,23 @@ def register_pipeline(tvm: ModuleType) -> str:
     """Register a pipeline of TVM's and anatune's passes (indices, formulas, NaN, safe divisions); return its name."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
-    def own(change: Callable[[ModuleType, ir.IRModule], ir.IRModule], name: str) -> ir.transform.Pass:
+    def make_pass(change: Callable[[ModuleType, ir.IRModule], ir.IRModule], name: str) -> ir.transform.Pass:
         return tvm.transform.module_pass(lambda module, _: change(tvm, module), opt_level=0, name=name)
 
     def with_it(finish: _Finish) -> _Finish:
-        unguard, keep_nan = own(unguard_indices, "UnguardIndices"), own(keeping_nan, "KeepNan")
-        last = [own(unguard_elements, "UnguardElements"), keep_nan, own(with_safe_divisions, "Divide")]
+        unguard, keep_nan = make_pass(unguard_indices, "UnguardIndices"), make_pass(keeping_nan, "KeepNan")
+        last = [make_pass(unguard_elements, "UnguardElements"), keep_nan, make_pass(with_safe_divisions, "Divide")]
         return lambda: tvm.transform.Sequential([unguard, finish(), *last])
 
     def factory() -> tuple[ir.transform.Pass, _Finish, _Finish]:
         passes, host, device = PIPELINE_MAP["s_tir"]()
-        guards = [own(guard_elements, "GuardElements"), own(guard_indices, "GuardIndices")]
+        guards = [make_pass(guard_elements, "GuardElements"), make_pass(guard_indices, "GuardIndices")]
         guarded = tvm.transform.Sequential([*guards, passes])
 
         def behind(finish: _Finish, *changes: Callable[..., ir.IRModule]) -> _Finish:
-            return with_it(lambda: tvm.transform.Sequential([*(own(one, one.__name__) for one in changes), finish()]))
+            return with_it(
+                lambda: tvm.transform.Sequential([*(make_pass(one, one.__name__) for one in changes), finish()])
+            )
 
         return guarded, behind(host, with_safe_remainders, with_formulas), behind(device, with_device_functions)
 
@@ -63,7 +65,7 @@ def register_pipeline(tvm: ModuleType) -> str:
     return PIPELINE
 
 
-class _Extremes:
+class _ExtremesRewriter:
     """A rewriter for the body of one function."""
 
     def __init__(self, tvm: ModuleType, body: tirx.Stmt) -> None:
@@ -77,10 +79,10 @@ class _Extremes:
         tvm_ffi.structural_walk(body, (tirx.BufferStore, self._seek))
         rewriting = [
             ((tirx.Max, tirx.Min), self._extreme),
-            (tirx.NE, self._different),
-            (tirx.BufferStore, self._begun),
-            (tvm.ir.Call, self._padded),
-            (tirx.Cast, self._chosen),
+            (tirx.NE, self._compare_different),
+            (tirx.BufferStore, self._begin_infinite),
+            (tvm.ir.Call, self._pad_infinite),
+            (tirx.Cast, self._select_truth),
         ]
         self.body = tvm_ffi.structural_map(body, rewriting)
 
@@ -91,7 +93,7 @@ class _Extremes:
         for side in (value.a, value.b):
             if isinstance(side, self.load) and side.source.same_as(store.buffer):
                 limit = self.tirx.min_value if isinstance(value, self.tirx.Max) else self.tirx.max_value
-                self.sought.append((store.buffer, float(limit(_element(value)).value)))
+                self.sought.append((store.buffer, float(limit(_element_dtype(value)).value)))
 
     def _extreme(self, node: ir.prim.BinaryOpExpr) -> ir.Expr:
         """Return comparisons that select NaN if one of the numbers is NaN."""
@@ -105,28 +107,28 @@ class _Extremes:
             return tirx.Let(value, other, tirx.Select(beats(constant, value), constant, value))
         first = tirx.Var(f"value{next(self.names)}", constant.ty)
         larger = tirx.Select(beats(first, value), first, value)
-        kept = tirx.Select(tirx.EQ(first, first), larger, first)
-        return tirx.Let(first, constant, tirx.Let(value, other, kept))
+        selected = tirx.Select(tirx.EQ(first, first), larger, first)
+        return tirx.Let(first, constant, tirx.Let(value, other, selected))
 
-    def _chosen(self, cast: tirx.Cast) -> ir.Expr:
+    def _select_truth(self, cast: tirx.Cast) -> ir.Expr:
         """Return a cast of truth values as a selection, because TVM's code for a cast of vectors fails in a Let."""
         if not str(cast.value.ty).startswith("boolx"):
             return cast
-        one, zero = (self.tirx.const(number, _element(cast)) for number in (1, 0))
+        unit, zero = (self.tirx.const(number, _element_dtype(cast)) for number in (1, 0))
         lanes = int(str(cast.ty).partition("x")[2])
-        return self.tirx.Select(cast.value, self.tirx.Broadcast(one, lanes), self.tirx.Broadcast(zero, lanes))
+        return self.tirx.Select(cast.value, self.tirx.Broadcast(unit, lanes), self.tirx.Broadcast(zero, lanes))
 
-    def _different(self, node: ir.prim.BinaryOpExpr) -> ir.Expr:
+    def _compare_different(self, node: ir.prim.BinaryOpExpr) -> ir.Expr:
         """Return the negation of an equality, because TVM's code for CPUs says that NaN differs from no number."""
         return self.tirx.Not(self.tirx.EQ(node.a, node.b)) if _is_float(node.a) else node
 
-    def _begun(self, store: tirx.BufferStore) -> tirx.BufferStore:
+    def _begin_infinite(self, store: tirx.BufferStore) -> tirx.BufferStore:
         """Return a store of an initial value with an infinity."""
         limits = [limit for buffer, limit in self.sought if buffer.same_as(store.buffer)]
         value = self._infinite(store.value, limits)
         return store if value is store.value else self.tirx.BufferStore(store.buffer, value, store.indices)
 
-    def _padded(self, call: ir.Call) -> ir.Expr:
+    def _pad_infinite(self, call: ir.Call) -> ir.Expr:
         """Return a selection between an element and padding, with an infinity as padding of maxima and minima."""
         if not self.sought or str(getattr(call.op, "name", "")) != "prim.if_then_else":
             return call
@@ -142,14 +144,14 @@ class _Extremes:
             return value if element is value.value else tirx.Broadcast(element, value.lanes)
         if not isinstance(value, tirx.FloatImm) or float(value.value) not in limits:
             return value
-        return tirx.FloatImm(_element(value), math.copysign(math.inf, float(value.value)))
+        return tirx.FloatImm(_element_dtype(value), math.copysign(math.inf, float(value.value)))
 
     def _is_constant(self, value: ir.Expr) -> bool:
         tirx = self.tirx
         return isinstance(value.value if isinstance(value, tirx.Broadcast) else value, tirx.FloatImm)
 
 
-def _element(value: ir.Expr) -> str:
+def _element_dtype(value: ir.Expr) -> str:
     """Return the dtype of a value's elements."""
     return str(value.ty).partition("x")[0]
 

@@ -42,15 +42,15 @@ def _register(tvm: ModuleType) -> None:
     """Register the functions of `_ADDED` as TVM operators, and mark all functions as vectorisable."""
     from tvm.ir.op import register_op_attr
 
-    for name in (_name(function) for function in _ADDED):
+    for name in (_operator_name(function) for function in _ADDED):
         register_op_attr(name, "TCallEffectKind", _PURE)
         register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
-    for operator in (tvm.ir.Op.get(_name(function)) for function in (*_ADDED, *_LIBRARY)):
+    for operator in (tvm.ir.Op.get(_operator_name(function)) for function in (*_ADDED, *_LIBRARY)):
         if operator.get_attr("TVectorizable") is None:
             operator.set_attr("TVectorizable", True)
 
 
-def _name(name: str) -> str:
+def _operator_name(name: str) -> str:
     """Return the name of a function's TVM operator."""
     return f"tirx.anatune.{name}" if name in _ADDED else f"tirx.{name}"
 
@@ -58,7 +58,7 @@ def _name(name: str) -> str:
 def elementary(tvm: ModuleType, name: str, *operands: ir.Expr) -> ir.Expr:
     """Return the call of an elementary function; `name` is one of the names above."""
     _register(tvm)
-    return tvm.tirx.call_intrin(operands[0].ty, _name(name), *operands)
+    return tvm.tirx.call_intrin(operands[0].ty, _operator_name(name), *operands)
 
 
 def with_formulas(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
@@ -69,15 +69,15 @@ def with_formulas(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     def called(call: ir.Call) -> ir.Expr:
         name, kind = str(getattr(call.op, "name", "")).rpartition(".")[2], str(call.ty)
         dtype, _, lanes = kind.partition("x")
-        if dtype == "float64" and name in _SPELT:
-            return _map_calls(tvm, _SPELT[name](tvm, *call.args), called)
+        if dtype == "float64" and name in _COMPOSED:
+            return _map_calls(tvm, _COMPOSED[name](tvm, *call.args), called)
         is_known = (name in FORMULAS and dtype == "float32") or (name in _LIBRARY and dtype in _C_TYPE)
         is_known |= name in _WRAPPING and dtype in _WHOLE
         if not is_known or not (lanes or "1").isdigit():
             return call
         symbol = f"anatune_{name}_{kind}"
         if symbol not in needed:
-            needed[symbol] = _function(name, symbol, dtype, int(lanes or 1), len(call.args))
+            needed[symbol] = _write_function(name, symbol, dtype, int(lanes or 1), len(call.args))
         return tvm.tirx.call_pure_extern(kind, symbol, *call.args)
 
     def change(body: tirx.Stmt) -> tirx.Stmt:
@@ -85,7 +85,7 @@ def with_formulas(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
         body = _map_calls(tvm, body, called)
         if not needed:
             return body
-        text = tvm.ir.StringImm(_module(needed.values()))
+        text = tvm.ir.StringImm(_join_functions(needed.values()))
         return tvm.tirx.AttrStmt(tvm.tirx.IntImm("int32", 0), "pragma_import_llvm", text, body)
 
     return change_bodies(tvm, module, change)
@@ -101,8 +101,8 @@ def with_device_functions(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule
         name, kind = str(getattr(call.op, "name", "")).rpartition(".")[2], str(call.ty)
         if kind not in _C_TYPE:
             return call
-        if name in _SPELT:
-            return _map_calls(tvm, _SPELT[name](tvm, *call.args), called)
+        if name in _COMPOSED:
+            return _map_calls(tvm, _COMPOSED[name](tvm, *call.args), called)
         symbol = f"{name}{_C_TYPE[kind][1]}"
         return tvm.tirx.call_pure_extern(kind, symbol, *call.args) if name in _LIBRARY else call
 
@@ -139,7 +139,7 @@ def _mish(tvm: ModuleType, x: ir.Expr) -> ir.Expr:
     return x * tirx.Select(is_below, below, above)
 
 
-_SPELT: dict[str, Callable[[ModuleType, ir.Expr], ir.Expr]] = {
+_COMPOSED: dict[str, Callable[[ModuleType, ir.Expr], ir.Expr]] = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "mish": _mish,
@@ -149,13 +149,13 @@ _SPELT: dict[str, Callable[[ModuleType, ir.Expr], ir.Expr]] = {
 """Functions that no library has -> their expression with other functions."""
 
 
-def _module(functions: Iterable[Function]) -> str:
+def _join_functions(functions: Iterable[Function]) -> str:
     """Return the text of functions and their declarations, each declaration once."""
     texts, declared = zip(*functions, strict=True)
     return "\n".join([*sorted(set().union(*declared)), *texts, ""])
 
 
-def _function(name: str, symbol: str, dtype: str, lanes: int, count: int) -> Function:
+def _write_function(name: str, symbol: str, dtype: str, lanes: int, count: int) -> Function:
     """Return a function of `count` numbers or vectors: a formula, or calls of the library for each element."""
     code = LlvmCode(lanes, "float32", "add")
     element, letter = _C_TYPE.get(dtype) or (_WHOLE[dtype], "")

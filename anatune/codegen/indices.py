@@ -41,7 +41,7 @@ def guard_indices(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     )(module)
     for name in divided:
         function = simplified[name]
-        simplified[name] = function.with_body(_Guard(tvm, function.body).body)
+        simplified[name] = function.with_body(_IndexGuard(tvm, function.body).body)
     return simplified
 
 
@@ -69,7 +69,7 @@ def _has_division(tvm: ModuleType, function: ir.BaseFunc) -> bool:
     return bool(divisions)
 
 
-class _Guard:
+class _IndexGuard:
     """A rewriter for the indices of one function."""
 
     def __init__(self, tvm: ModuleType, body: tirx.Stmt) -> None:
@@ -78,22 +78,22 @@ class _Guard:
         self.tirx, self.load = tvm.tirx, tvm.ir.expr.TensorLoad
         self.walk, self.map = tvm_ffi.structural_walk, tvm_ffi.structural_map
         self.loops: list[ir.Var] = []
-        self.walk(body, [(self.tirx.For, self._note)])
-        self.body = self.map(body, [(self.tirx.BufferStore, self._store), (self.load, self._loaded)])
+        self.walk(body, [(self.tirx.For, self._add_loop)])
+        self.body = self.map(body, [(self.tirx.BufferStore, self._store), (self.load, self._guard_load)])
 
-    def _note(self, loop: tirx.For) -> None:
+    def _add_loop(self, loop: tirx.For) -> None:
         if isinstance(loop.min, self.tirx.IntImm) and loop.min.value == 0:
             self.loops.append(loop.loop_var)
 
     def _store(self, store: tirx.BufferStore) -> tirx.BufferStore:
-        indices = self._guarded(store.indices)
+        indices = self._guard_all(store.indices)
         return store if indices is None else self.tirx.BufferStore(store.buffer, store.value, indices)
 
-    def _loaded(self, load: ir.TensorLoad) -> ir.TensorLoad:
-        indices = self._guarded(load.indices)
+    def _guard_load(self, load: ir.TensorLoad) -> ir.TensorLoad:
+        indices = self._guard_all(load.indices)
         return load if indices is None else self.tirx.BufferLoad(load.source, indices)
 
-    def _guarded(self, indices: Sequence[ir.Expr]) -> list[ir.Expr] | None:
+    def _guard_all(self, indices: Sequence[ir.Expr]) -> list[ir.Expr] | None:
         """Return the guarded indices, or None if they need no guards."""
         divisions = (self.tirx.FloorDiv, self.tirx.FloorMod)
         changed = [self.map(index, [(divisions, self._division)]) for index in indices]

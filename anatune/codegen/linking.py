@@ -18,7 +18,7 @@ from anatune.untyped import tirx, tvm
 
 __all__ = ["link_library", "link_objects", "object_of", "static_library"]
 
-_ROOM_BYTES = 1 << 22
+_OBJECT_BYTES = 1 << 22
 """Size that is larger than any object file of a function: LLVM ends the process if it cannot write."""
 
 
@@ -44,18 +44,18 @@ def object_of(symbol: str, function: tirx.PrimFunc, target: tvm.target.Target, p
     import tvm_ffi
 
     module = tvm.IRModule({symbol: function.with_attr("global_symbol", symbol)})
-    place = scratch_folder(BuildError, _ROOM_BYTES)
+    folder = scratch_folder(BuildError, _OBJECT_BYTES)
     try:
         asserts: list[object] = []
         tvm_ffi.structural_walk(function.body, (tvm.tirx.AssertStmt, asserts.append))
         with tvm.transform.PassContext(config={"tirx.disable_assert": not asserts}):
-            file = place / "function.o"
+            file = folder / "function.o"
             tvm.tirx.build(module, target=target, pipeline=pipeline).write_to_file(str(file), "o")
             return file.read_bytes()
     except (*TVM_ERRORS, OSError) as error:
         raise BuildError(last_line(error)) from None
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def static_library(file: Path, symbol: str) -> tvm.runtime.Module:
@@ -67,7 +67,7 @@ def static_library(file: Path, symbol: str) -> tvm.runtime.Module:
 
 
 @cache
-def _linker(prefix: str = "") -> tuple[str, ...]:
+def _find_linker(prefix: str = "") -> tuple[str, ...]:
     """Return the first words of a call of the linker itself; () if the C compiler has to call it.
 
     The linker alone takes 3 ms of CPU time, with gcc's driver 15 (2026-11, Zen 4). LLVM's objects need none of C's
@@ -78,12 +78,12 @@ def _linker(prefix: str = "") -> tuple[str, ...]:
     prefix : str
         Prefix of the tools' names for another processor.
     """
-    found, compiler = shutil.which(f"{prefix}ld"), shutil.which(f"{prefix}gcc")
-    if not sys.platform.startswith("linux") or found is None or compiler is None:
+    linker, compiler = shutil.which(f"{prefix}ld"), shutil.which(f"{prefix}gcc")
+    if not sys.platform.startswith("linux") or linker is None or compiler is None:
         return ()
-    asked = subprocess.run([compiler, "-print-libgcc-file-name"], capture_output=True, text=True, check=False)
-    library = asked.stdout.strip()
-    return (found, "-shared", "--eh-frame-hdr", library) if Path(library).is_file() else ()
+    answer = subprocess.run([compiler, "-print-libgcc-file-name"], capture_output=True, text=True, check=False)
+    library = answer.stdout.strip()
+    return (linker, "-shared", "--eh-frame-hdr", library) if Path(library).is_file() else ()
 
 
 _ELF_MACHINES = {0x3E: ("x86_64", "elf_x86_64"), 0xB7: ("aarch64", "aarch64linux")}
@@ -101,8 +101,8 @@ def _link_across(output: str, objects: list[str], machine: int, aliases: Sequenc
     """Link objects for another processor; `aliases` are options of the linker."""
     name, emulation = _ELF_MACHINES.get(machine, ("", ""))
     prefix = f"{name}-linux-gnu-"
-    if found := _linker(prefix):
-        start, *first, library = found
+    if linker_words := _find_linker(prefix):
+        start, *first, library = linker_words
         words = [start, *first, "-o", output, *aliases, *objects, library]
     elif lld := shutil.which("ld.lld"):
         words = [lld, "-m", emulation, "-shared", "--eh-frame-hdr", "-o", output, *aliases, *objects]
@@ -111,9 +111,9 @@ def _link_across(output: str, objects: list[str], machine: int, aliases: Sequenc
             f"linking for {name} needs a cross linker: {prefix}ld with {prefix}gcc, or ld.lld; install "
             f"gcc-{name.replace('_', '-')}-linux-gnu (Debian), or lld"
         )
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"{Path(words[0]).name} cannot link for {name}: {last_line(RuntimeError(done.stderr))}")
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise BuildError(f"{Path(words[0]).name} cannot link for {name}: {last_line(RuntimeError(result.stderr))}")
 
 
 def _link(output: str, objects: list[str], aliases: Sequence[str], options: Sequence[str]) -> None:
@@ -125,11 +125,11 @@ def _link(output: str, objects: list[str], aliases: Sequence[str], options: Sequ
         Words for the linker, and for a C compiler.
     """
     machine = _elf_machine(objects[0])
-    if machine in _ELF_MACHINES and _ELF_MACHINES[machine][0] != _present_machine():
+    if machine in _ELF_MACHINES and _ELF_MACHINES[machine][0] != _find_present_machine():
         _link_across(output, objects, machine, aliases)
         return
-    if _linker():
-        start, *first, library = _linker()
+    if _find_linker():
+        start, *first, library = _find_linker()
         words = [start, *first, "-o", output, *aliases, *objects, library]
         if subprocess.run(words, capture_output=True, check=False).returncode == 0:
             return
@@ -143,7 +143,7 @@ def _link(output: str, objects: list[str], aliases: Sequence[str], options: Sequ
     create_shared(output, objects, options=[*options, *(f"-Wl,{word}" for word in aliases)])
 
 
-def _present_machine() -> str:
+def _find_present_machine() -> str:
     """Return the processor that the ELF files of this system are for."""
     import platform
 
@@ -167,29 +167,29 @@ def link_library(
     BuildError
         There is no linker, or the disk is full; the message is the linker's last line.
     """
-    words = _options(aliases)
+    words = _alias_options(aliases)
 
     def link(output: str, objects: list[str], options: Sequence[str] = ()) -> None:
         _link(output, objects, words, options)
 
     if triple:
         link.get_target_triple = lambda: triple  # type: ignore[attr-defined]
-    with _linking(path):
+    with _report_linker_errors(path):
         compiled.export_library(str(path), fcompile=link)
 
 
 def link_objects(objects: list[str], path: Path, aliases: Mapping[str, str]) -> None:
     """Link object files; `aliases` and errors as in `link_library`."""
-    with _linking(path):
-        _link(str(path), objects, _options(aliases), ())
+    with _report_linker_errors(path):
+        _link(str(path), objects, _alias_options(aliases), ())
 
 
-def _options(aliases: Mapping[str, str]) -> list[str]:
+def _alias_options(aliases: Mapping[str, str]) -> list[str]:
     return [f"--defsym={name}={symbol}" for name, symbol in aliases.items()]
 
 
 @contextlib.contextmanager
-def _linking(path: Path) -> Iterator[None]:
+def _report_linker_errors(path: Path) -> Iterator[None]:
     """Raise a linker's error as a BuildError of one line."""
     try:
         yield
@@ -197,9 +197,9 @@ def _linking(path: Path) -> Iterator[None]:
         raise
     except (RuntimeError, OSError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = [line for line in lines if not line.startswith("Command line:")] or [type(error).__name__]
+        messages = [line for line in lines if not line.startswith("Command line:")] or [type(error).__name__]
         full = next((line for line in lines if "no space left" in line.lower()), None)
         advice = "is a C compiler (cc) installed?"
         if full is not None:
             advice = f"free some space in {path.parent}, or set TMPDIR to another folder"
-        raise BuildError(f"cannot link {path.name}: {full or said[-1]}; {advice}") from None
+        raise BuildError(f"cannot link {path.name}: {full or messages[-1]}; {advice}") from None

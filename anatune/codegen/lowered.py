@@ -8,11 +8,11 @@ from anatune.codegen.compat import schedule_of_module
 from anatune.core.schedule import Schedule
 from anatune.untyped import tvm
 
-__all__ = ["Lowered"]
+__all__ = ["LoweredSchedule"]
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredSchedule:
     """A TVM module with the function ``main``, ready for ``tvm.compile``, and the schedule that it was made from."""
 
     schedule: Schedule

@@ -49,14 +49,14 @@ class _Pools:
 
 
 _pools, _lock = _Pools(), new_lock()
-_own = threading.local()
+_thread_state = threading.local()
 """`threads`: size of the present thread's pool."""
 
 
 def _forget() -> None:
     """Reset the pools in a child of ``fork``."""
     was_starter, old = threading.get_ident() == _pools.starter, dict(vars(_pools))
-    _own.__dict__.clear()
+    _thread_state.__dict__.clear()
     _pools.__init__()  # type: ignore[misc]
     _pools.threads, _pools.is_used = old["threads"], old["is_used"]
     if was_starter and "tvm" in sys.modules:
@@ -96,7 +96,7 @@ def call_parallel(function: Callable[..., Result], *arguments: object) -> Result
 
 
 def _call(function: Callable[..., Result], arguments: tuple[object, ...]) -> Result:
-    if getattr(_own, "threads", 0) != _pools.threads:
-        _own.threads, _pools.is_used = _pools.threads, True
-        set_pool_threads(_own.threads)
+    if getattr(_thread_state, "threads", 0) != _pools.threads:
+        _thread_state.threads, _pools.is_used = _pools.threads, True
+        set_pool_threads(_thread_state.threads)
     return function(*arguments)

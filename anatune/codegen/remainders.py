@@ -22,10 +22,10 @@ _BITS, _SHIFT = 29, 31
 
 def with_safe_remainders(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     """Return a module of lowered CPU functions whose remainders of loops LLVM does not recognise."""
-    return change_bodies(tvm, module, lambda body: _Remainders(tvm, body).body)
+    return change_bodies(tvm, module, lambda body: _RemainderRewriter(tvm, body).body)
 
 
-class _Remainders:
+class _RemainderRewriter:
     """A rewriter for the body of one function."""
 
     def __init__(self, tvm: ModuleType, body: tirx.Stmt) -> None:

@@ -170,17 +170,17 @@ class Loops:
         code.line(f"  br i1 {is_any}, label %{label}, label %{label}_end")
         code.line(f"{label}:")
         names = [code.name() for _ in state]
-        place, following = code.name(), code.name()
+        counter, following = code.name(), code.name()
         head = len(code.lines)
         self.block = label
-        behind = body(place, names)
+        behind = body(counter, names)
         last = self.block  # the last block of a loop in the body, if it has one
         ways = [
             f"phi {code.vector} [{old}, %{before}], [{new}, %{last}]" for old, new in zip(state, behind, strict=True)
         ]
         phis = [f"  {name} = {way}" for name, way in zip(names, ways, strict=True)]
-        code.lines[head:head] = [f"  {place} = phi i64 [{start}, %{before}], [{following}, %{last}]", *phis]
-        code.line(f"  {following} = add nuw nsw i64 {place}, {step}")
+        code.lines[head:head] = [f"  {counter} = phi i64 [{start}, %{before}], [{following}, %{last}]", *phis]
+        code.line(f"  {following} = add nuw nsw i64 {counter}, {step}")
         is_more = code.emit(f"icmp ult i64 {following}, {end}")
         code.line(f"  br i1 {is_more}, label %{label}, label %{label}_end, !llvm.loop !0")
         code.line(f"{label}_end:")

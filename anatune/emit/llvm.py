@@ -236,8 +236,8 @@ class LlvmCode:
         else:
             value = "zeroinitializer"
             for lane in range(used):
-                at = self.address(pointer, dtype, lane * stride)
-                element = self.emit(f"load {scalar}, ptr {at}, align {DTYPE_BYTES[dtype]}")
+                address = self.address(pointer, dtype, lane * stride)
+                element = self.emit(f"load {scalar}, ptr {address}, align {DTYPE_BYTES[dtype]}")
                 value = self.emit(f"insertelement {kind} {value}, {scalar} {element}, i64 {lane}")
         return self.convert(value, dtype, lanes)
 
@@ -267,10 +267,14 @@ class LlvmCode:
         if used == group:
             return self.splat(self.emit(f"load i32, ptr {pointer}, align {DTYPE_BYTES[dtype]}"), "i32")
         bits, value = 8 * DTYPE_BYTES[dtype], "0"
-        for place in range(used):
-            element = self.emit(f"load i{bits}, ptr {self.address(pointer, dtype, place)}, align {DTYPE_BYTES[dtype]}")
+        for position in range(used):
+            element = self.emit(
+                f"load i{bits}, ptr {self.address(pointer, dtype, position)}, align {DTYPE_BYTES[dtype]}"
+            )
             wide = self.emit(f"zext i{bits} {element} to i32")
-            value = self.emit(f"or i32 {value}, {self.emit(f'shl i32 {wide}, {bits * place}')}") if place else wide
+            value = (
+                self.emit(f"or i32 {value}, {self.emit(f'shl i32 {wide}, {bits * position}')}") if position else wide
+            )
         return self.splat(value, "i32")
 
     def highest_bits(self) -> str:

@@ -51,10 +51,11 @@ class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if list(self.lasts) != sorted(set(self.lasts)) or not 1 <= self.first <= self.lasts[0]:
             raise SpaceError(f"range: intervals end at {self.lasts!s:.60}, expected ascending ends")
         served = {number: last for last, number in zip(self.lasts, self.programs, strict=True)}
-        own = {number: one.workload.extents.get(self.axis) for number, one in enumerate(self.schedules)}
-        if served != own:
+        largest_extents = {number: one.workload.extents.get(self.axis) for number, one in enumerate(self.schedules)}
+        if served != largest_extents:
             raise SpaceError(
-                f"range: the kernels are for {self.axis} up to {list(own.values())!s:.60}, but serve {served!s:.60}"
+                f"range: the kernels are for {self.axis} up to {list(largest_extents.values())!s:.60}, but "
+                f"serve {served!s:.60}"
             )
 
     def program_of(self, extent: int) -> int:
@@ -71,8 +72,8 @@ class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def least(self, program: int) -> int:
         """Return the smallest extent that a program serves."""
-        place = self.programs.index(program)
-        return self.lasts[place - 1] + 1 if place else self.first
+        number = self.programs.index(program)
+        return self.lasts[number - 1] + 1 if number else self.first
 
 
 def dispatch_of(plan: RangePlan) -> Dispatch:
@@ -132,7 +133,7 @@ def lower_range(dispatch: Dispatch, *, threads: int = 1) -> LoweredRange:
     texts: dict[str, list[tuple[str, int]]] = {}
     form_of: dict[str, list[int]] = {}
     for number, schedule in enumerate(dispatch.schedules):
-        own = ranged_program(
+        program = ranged_program(
             schedule.check(),
             dispatch.axis,
             dispatch.least(number),
@@ -140,16 +141,16 @@ def lower_range(dispatch: Dispatch, *, threads: int = 1) -> LoweredRange:
             name=f"main_{number}",
             prefix=f"program{number}_microkernel",
         )
-        programs.append(own)
-        functions[f"main_{number}"] = parse_program(own.main, own.llvm)
-        for tensor, text in own.packing.items():
-            known = texts.setdefault(tensor, [])
-            form = (text, own.packed_sizes[tensor])
-            if form not in known:
-                name = f"pack_{tensor}_{len(known)}"
-                known.append(form)
-                functions[name] = parse_program(text, own.packing_llvm).with_attr("global_symbol", name)
-            form_of.setdefault(tensor, [-1] * number).append(known.index(form))
+        programs.append(program)
+        functions[f"main_{number}"] = parse_program(program.main, program.llvm)
+        for tensor, text in program.packing.items():
+            known_forms = texts.setdefault(tensor, [])
+            form = (text, program.packed_sizes[tensor])
+            if form not in known_forms:
+                name = f"pack_{tensor}_{len(known_forms)}"
+                known_forms.append(form)
+                functions[name] = parse_program(text, program.packing_llvm).with_attr("global_symbol", name)
+            form_of.setdefault(tensor, [-1] * number).append(known_forms.index(form))
         for forms in form_of.values():
             forms += [-1] * (number + 1 - len(forms))
     return LoweredRange(

@@ -32,11 +32,11 @@ def divisor_program(kernel: DivisorKernel, name: str, threads: int, _: object) -
     text.open('with T.sblock("divisors"):')
     text.line(f"T.reads(data[{whole_region(kernel.shape)}])")
     text.line(f"T.writes(result[{whole_region(kernel.shape)}])")
-    places = [f"i{axis}" for axis in range(len(kernel.shape))]
-    at = ", ".join(places) or "()"
-    heads = [loop_over(place, size, parallel=False) for place, size in zip(places, kernel.shape, strict=True)]
+    variables = [f"i{axis}" for axis in range(len(kernel.shape))]
+    index = ", ".join(variables) or "()"
+    heads = [loop_over(place, size, parallel=False) for place, size in zip(variables, kernel.shape, strict=True)]
     message = f"{kernel.operator} of {kernel.dtype}: a divisor is zero"
     with text.scope(*heads):
-        text.line(f'assert data[{at}] != T.{kernel.dtype}(0), ("ZeroDivisionError", ["{message}"])')
-        text.line(f"result[{at}] = data[{at}]")
+        text.line(f'assert data[{index}] != T.{kernel.dtype}(0), ("ZeroDivisionError", ["{message}"])')
+        text.line(f"result[{index}] = data[{index}]")
     return str(text), ""

@@ -101,8 +101,8 @@ def check_source(features: Sequence[str], family: str) -> str:
 def _x86_tests(features: Sequence[str]) -> list[str]:
     masks: dict[tuple[int, int, int], int] = {}
     for name in features:
-        *place, bit = _X86[name]
-        leaf, subleaf, register = place
+        *position, bit = _X86[name]
+        leaf, subleaf, register = position
         masks[leaf, subleaf, register] = masks.get((leaf, subleaf, register), 0) | 1 << bit
     tests = [f"cpu_has(0x{leaf:x}, {sub}, {place}, 0x{mask:x}u)" for (leaf, sub, place), mask in sorted(masks.items())]
     wide = any(name.startswith("avx512") for name in features)

@@ -15,7 +15,7 @@ from anatune.codegen.compat import (
 )
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
 from anatune.codegen.linking import link_library
-from anatune.codegen.lowered import Lowered
+from anatune.codegen.lowered import LoweredSchedule
 from anatune.core.accuracy import error_of
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
@@ -32,13 +32,13 @@ _WIDTH = {"x": 16, "y": 32, "z": 64, "q": 16, "v": 16}
 
 
 @dataclass(frozen=True)
-class LoweredCpu(Lowered):
+class LoweredCpuSchedule(LoweredSchedule):
     """A TVM module with ``main`` and the packing functions, and the program that it was made from."""
 
     program: CpuProgram
 
 
-def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> LoweredCpu:
+def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> LoweredCpuSchedule:
     """Lower a schedule of a CPU template to a TVM module.
 
     Parameters
@@ -68,7 +68,7 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
     for tensor, text in program.packing.items():
         functions[f"pack_{tensor}"] = parse_program(text, program.packing_llvm)
     module = tvm.IRModule(functions)
-    return LoweredCpu(schedule, module, target_of(schedule.hardware, threads=threads), program)
+    return LoweredCpuSchedule(schedule, module, target_of(schedule.hardware, threads=threads), program)
 
 
 def program_of(schedule: Schedule, threads: int, **options: object) -> CpuProgram:

@@ -107,7 +107,7 @@ def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path,
         rows, vectors = (14, 2) if hardware.compute.num_vector_registers >= 32 else (6, 2)
         tile = RegisterTile(rows, vectors)
         probe = tile_probe(hardware, "main", tile, panels=_panels(hardware, vectors), threads=threads)
-    compiled = _compile([probe], hardware, threads=threads)
+    compiled = _compile_probes([probe], hardware, threads=threads)
     path = Path(folder) / f"probe_{kind}.so"
     link_library(compiled, path)
     buffers = tuple(Buffer(tensor, "float32", (size,)) for tensor, size in zip("ABC", probe.sizes, strict=True))
@@ -159,10 +159,10 @@ def build_probes(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1
     BuildError
         TVM or LLVM refuses the probes.
     """
-    return ProbeModule(_compile(probes, hardware, threads=threads), probes)
+    return ProbeModule(_compile_probes(probes, hardware, threads=threads), probes)
 
 
-def _compile(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> tvm.runtime.Executable:
+def _compile_probes(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> tvm.runtime.Executable:
     tvm = import_tvm()
     functions = {probe.name: parse_program(probe.text, probe.llvm) for probe in probes}
     return compile_module(tvm.IRModule(functions), target_of(hardware, threads=threads))
@@ -208,10 +208,12 @@ def fma_probe(
         body="multiply_add",
         accumulator=accumulator,
         operands=(
-            Operand(widened or dtype, 0, _every(rows, group if widened else 0), *unchanging, masked=False, group=group),
+            Operand(
+                widened or dtype, 0, _multiples(rows, group if widened else 0), *unchanging, masked=False, group=group
+            ),
             Operand(dtype, group, (0,) * rows, *unchanging, masked=False, group=group),
         ),
-        result=Result(accumulator, 1, _every(rows, vectors * lanes)),
+        result=Result(accumulator, 1, _multiples(rows, vectors * lanes)),
         trips=(trips,),
         num_steps=steps,
         is_partial=True,
@@ -220,7 +222,7 @@ def fma_probe(
     )
     flop = 2 * lanes * group * chains * steps * trips
     sizes = (rows if widened else 1, lanes, chains * lanes * threads)
-    return _probe(name, kernel, sizes, [], flop * threads, flags=1, threads=threads)
+    return _make_probe(name, kernel, sizes, [], flop * threads, flags=1, threads=threads)
 
 
 def broadcast_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) -> Probe:
@@ -232,7 +234,7 @@ def broadcast_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) ->
     lanes = max(4, hardware.fp32_lanes // 4)
     rows, steps = 12, 8
     trips = max(1, round(seconds * hardware.compute.clock_hz / (rows * steps)))
-    elements = _every(rows, 1)
+    elements = _multiples(rows, 1)
     kernel = Microkernel(
         name=f"spread_{name}",
         lanes=lanes,
@@ -240,17 +242,17 @@ def broadcast_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) ->
         body="multiply_add",
         accumulator="float32",
         operands=(
-            Operand("float32", 0, elements, (rows * steps,), _every(steps, rows), masked=False),
+            Operand("float32", 0, elements, (rows * steps,), _multiples(steps, rows), masked=False),
             Operand("float32", 1, (0,) * rows, (0,), (0,) * steps, masked=False),
         ),
-        result=Result("float32", 1, _every(rows, lanes)),
+        result=Result("float32", 1, _multiples(rows, lanes)),
         trips=(_BROADCAST_TRIPS,),
         num_steps=steps,
         attributes=vector_attributes(lanes),
     )
     repeats = max(1, round(trips / _BROADCAST_TRIPS))
     sizes = (rows * steps * _BROADCAST_TRIPS, lanes, rows * lanes)
-    return _probe(name, kernel, sizes, [(repeats, (0, 0, 0))], rows * steps * _BROADCAST_TRIPS * repeats)
+    return _make_probe(name, kernel, sizes, [(repeats, (0, 0, 0))], rows * steps * _BROADCAST_TRIPS * repeats)
 
 
 _BROADCAST_TRIPS = 40
@@ -294,10 +296,10 @@ def tile_probe(
         body="multiply_add",
         accumulator="float32",
         operands=(
-            Operand("float32", 0, tuple(range(rows)), (unroll * rows,), _every(unroll, rows), masked=False),
-            Operand("float32", 1, (0,) * rows, (unroll * width,), _every(unroll, width), masked=False),
+            Operand("float32", 0, tuple(range(rows)), (unroll * rows,), _multiples(unroll, rows), masked=False),
+            Operand("float32", 1, (0,) * rows, (unroll * width,), _multiples(unroll, width), masked=False),
         ),
-        result=Result("float32", 1, _every(rows, width)),
+        result=Result("float32", 1, _multiples(rows, width)),
         trips=(depth // unroll,),
         num_steps=unroll,
         attributes=vector_attributes(lanes),
@@ -307,7 +309,7 @@ def tile_probe(
     strides = (0, depth * width, rows * width)
     sizes = (depth * rows, panels * depth * width, panels * rows * width * threads)
     loops = [(repeats, (0, 0, 0)), (panels, strides)]
-    return _probe(name, kernel, sizes, loops, flop * repeats * threads, threads=threads)
+    return _make_probe(name, kernel, sizes, loops, flop * repeats * threads, threads=threads)
 
 
 def _core_peak(hardware: CpuSpec) -> float:
@@ -321,11 +323,11 @@ def _panels(hardware: CpuSpec, vectors: int) -> int:
     return max(2, min(max(8, math.ceil(3 * hardware.l1.size_bytes / panel_bytes)), share // 2 // panel_bytes))
 
 
-def _every(count: int, stride: int) -> tuple[int, ...]:
+def _multiples(count: int, stride: int) -> tuple[int, ...]:
     return tuple(number * stride for number in range(count))
 
 
-def _probe(
+def _make_probe(
     name: str,
     kernel: Microkernel,
     sizes: tuple[int, int, int],
@@ -338,8 +340,8 @@ def _probe(
     """Return a probe that calls a microkernel in `loops`: (iterations, strides of A, B, C); each thread has a C."""
     llvm = module_ir([microkernel_ir(kernel)])
     arguments = []
-    for place, tensor in enumerate("ABC"):
-        terms = [f"i{level} * {strides[place]}" for level, (_, strides) in enumerate(loops) if strides[place]]
+    for position, tensor in enumerate("ABC"):
+        terms = [f"i{level} * {strides[position]}" for level, (_, strides) in enumerate(loops) if strides[position]]
         if tensor == "C" and threads > 1:
             terms.append(f"chunk * {sizes[2] // threads}")
         arguments.append(f'{tensor}.data, T.Cast("int64", {" + ".join(terms) or "0"})')

@@ -14,7 +14,7 @@ from anatune.codegen.compat import import_tvm
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import FLAGS, Cubin, check_arch, compiler_version
-from anatune.codegen.cuda.probes import multiply_add
+from anatune.codegen.cuda.probes import make_multiply_add
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.spec import GpuSpec
@@ -110,16 +110,16 @@ class GpuArtifact(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=T
     scratch_bytes: int | None = None
     error: float = 0.0
 
-    def with_files(self, place: Callable[[str], str]) -> GpuArtifact:
+    def with_files(self, map_path: Callable[[str], str]) -> GpuArtifact:
         """Return the artifact with other paths of its machine code; `place` maps old paths to new ones."""
-        own = {
+        launches_by_kind = {
             kind: tuple(
-                msgspec.structs.replace(launch, image=place(launch.image)) if launch.image else launch
+                msgspec.structs.replace(launch, image=map_path(launch.image)) if launch.image else launch
                 for launch in launches
             )
             for kind, launches in (("before", self.before), ("after", self.after))
         }
-        return msgspec.structs.replace(self, image=place(self.image), **own)
+        return msgspec.structs.replace(self, image=map_path(self.image), **launches_by_kind)
 
 
 def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifact:
@@ -222,11 +222,11 @@ def build_reference(hardware: GpuSpec, folder: Path) -> GpuArtifact:
         As in `build_schedule`.
     """
     blocks = _REFERENCE_BLOCKS_PER_SM * hardware.compute.num_sms
-    kernel = multiply_add(hardware.arch, "float32", _REFERENCE_CHAINS, _REFERENCE_WARPS, blocks).kernel
+    kernel = make_multiply_add(hardware.arch, "float32", _REFERENCE_CHAINS, _REFERENCE_WARPS, blocks).kernel
     return write_artifact(kernel, compile_kernel(kernel), folder)
 
 
-class Compiled(Protocol):
+class CompiledKernel(Protocol):
     """The attributes of a compiled kernel that `check_resources` needs."""
 
     @property
@@ -237,7 +237,7 @@ class Compiled(Protocol):
     def facts(self) -> CompilerFacts: ...
 
 
-def check_resources(artifact: Compiled, hardware: GpuSpec) -> None:
+def check_resources(artifact: CompiledKernel, hardware: GpuSpec) -> None:
     """Raise SpaceError for a compiled kernel that the device cannot launch.
 
     Registers are allocated to warps, in the device's own units.

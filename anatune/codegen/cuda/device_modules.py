@@ -17,9 +17,9 @@ from pathlib import Path
 
 from anatune.codegen.compat import TVM_ERRORS, DevicePart, import_tvm, last_line
 from anatune.codegen.cuda.build_cache import compile_kernel
-from anatune.codegen.cuda.lower import helpers_of
+from anatune.codegen.cuda.lower import extract_helpers
 from anatune.codegen.cuda.nvrtc import Cubin
-from anatune.codegen.cuda.preamble import NUMBERS, preamble
+from anatune.codegen.cuda.preamble import NUMBERS, make_preamble
 from anatune.errors import BuildError
 from anatune.templates.gpu.kernel import CudaKernel
 from anatune.threads import new_lock
@@ -60,7 +60,7 @@ class Cubins:
         with _hooks:
             import_tvm()
             former = [tvm_ffi.get_global_func(name, allow_missing=True) for name in names]
-            tvm_ffi.register_global_func(names[0], self._written, override=True)
+            tvm_ffi.register_global_func(names[0], self._replace_text, override=True)
             tvm_ffi.register_global_func(names[1], self._image, override=True)
             try:
                 yield
@@ -102,15 +102,15 @@ class Cubins:
                 return  # the CUDA runtime was loaded and wrote the cubins itself
             with library.open("r+b") as stream:
                 for mark, image in self._images.items():
-                    place, piece = _changed(content, mark.encode(), image)
-                    stream.seek(place)
+                    position, piece = _replace_code(content, mark.encode(), image)
+                    stream.seek(position)
                     stream.write(piece)
         except OSError as error:
             raise BuildError(f"{library}: {error.strerror or error}; free some space or name another TMPDIR") from None
 
-    def _written(self, text: str, _target: tvm.target.Target) -> str:
+    def _replace_text(self, text: str, _target: tvm.target.Target) -> str:
         """Return the placeholder for a source text: a mark, as long as the cubin that `embed` writes."""
-        cubin = self._given or self._compiled(str(text))
+        cubin = self._given or self._compile_text(str(text))
         mark = secrets.token_hex(16)
         self._images[mark] = cubin.image
         return mark.ljust(len(cubin.image) + len(_CUBIN) - len(_SOURCE), ".")
@@ -118,13 +118,13 @@ class Cubins:
     def _image(self, text: str) -> bytes:
         return self._images[str(text).rstrip(".")]
 
-    def _compiled(self, text: str) -> Cubin:
+    def _compile_text(self, text: str) -> Cubin:
         start = text.index('extern "C" __global__')
         name = _KERNEL.search(text, start)
         if name is None:
             raise BuildError("TVM generated CUDA C without a kernel; this is a defect of anatune")
         types = [dtype for dtype, word in _TYPES.items() if re.search(rf"\b{word}\d?\b", text[start:])]
-        source = preamble(types) + NUMBERS + helpers_of(text) + text[start:]
+        source = make_preamble(types) + NUMBERS + extract_helpers(text) + text[start:]
         kernel = CudaKernel(
             schedule_key="", name=name[1], source=source, arch=self.arch, parameters=(), result="", grid=1, block=1
         )
@@ -133,24 +133,24 @@ class Cubins:
         return cubin
 
 
-def _changed(content: bytes, mark: bytes, image: bytes) -> tuple[int, bytes]:
+def _replace_code(content: bytes, mark: bytes, image: bytes) -> tuple[int, bytes]:
     """Return the position of a library's module with the text of `mark`, and its new content.
 
     A module consists of three texts (format, functions and code), each preceded by its length (8 bytes, little-endian),
     and is itself preceded by its length. Source: TVM 0.27, CUDAModuleNode::SaveToBytes.
     """
-    at = content.find(mark)
-    head = content.rfind(_text(_SOURCE), 0, at)
-    if min(at, head) < 16 or content.find(mark, at + 1) >= 0:
+    position = content.find(mark)
+    head = content.rfind(_encode_text(_SOURCE), 0, position)
+    if min(position, head) < 16 or content.find(mark, position + 1) >= 0:
         raise BuildError("TVM wrote a CUDA module in another form than 0.27's; install the version that anatune names")
-    (length,) = struct.unpack_from("<Q", content, at - 8)
+    (length,) = struct.unpack_from("<Q", content, position - 8)
     (whole,) = struct.unpack_from("<Q", content, head - 8)
-    functions = content[head + len(_text(_SOURCE)) : at - 8]
-    piece = _text(_CUBIN) + functions + _text(image)
-    if whole != at + length - head or len(piece) != whole:
+    functions = content[head + len(_encode_text(_SOURCE)) : position - 8]
+    piece = _encode_text(_CUBIN) + functions + _encode_text(image)
+    if whole != position + length - head or len(piece) != whole:
         raise BuildError("TVM wrote a CUDA module in another form than 0.27's; install the version that anatune names")
     return head, piece
 
 
-def _text(content: bytes) -> bytes:
+def _encode_text(content: bytes) -> bytes:
     return struct.pack("<Q", len(content)) + content

@@ -169,7 +169,7 @@ for (int i = threadIdx.x; i < {lines}; i += 256)
 
 
 def chase_global(arch: str, level: str, lines: int) -> GpuProbe:
-    """Return a probe with one thread that follows the chain of `link`; level "l1": through all caches, "l2": from L2 on.
+    """Return a probe with one thread that follows the chain of `link`; level "l1": all caches, "l2": from L2 on.
 
     input: the chain, the result of `link` (on a CPU: its input). result: (1,) word of 64 bits, the offset of the end.
     rounds: (rounds of CHASE_UNROLL timed loads, single loads before them, 0, 0).

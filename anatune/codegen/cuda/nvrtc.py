@@ -76,7 +76,7 @@ def import_nvrtc() -> Any:
             f"{pip_line('cuda')}"
         ) from None
     try:
-        _check(nvrtc, nvrtc.nvrtcVersion(), "nvrtcVersion")
+        _check_status(nvrtc, nvrtc.nvrtcVersion(), "nvrtcVersion")
     except (RuntimeError, OSError) as error:  # the bindings load the library at the first call
         reason = (str(error).splitlines() or [type(error).__name__])[0][:_MESSAGE_CHARACTERS]
         raise MissingDependencyError(
@@ -85,7 +85,7 @@ def import_nvrtc() -> Any:
     return nvrtc
 
 
-def _check(nvrtc: Any, answer: tuple[Any, ...], function: str) -> tuple[Any, ...]:
+def _check_status(nvrtc: Any, answer: tuple[Any, ...], function: str) -> tuple[Any, ...]:
     """Return the values of a call of the bindings, without its status.
 
     Raises
@@ -103,7 +103,7 @@ def _check(nvrtc: Any, answer: tuple[Any, ...], function: str) -> tuple[Any, ...
 def compiler_release() -> tuple[int, int]:
     """Return the compiler's version, for example (12, 9); raise MissingDependencyError without a compiler."""
     nvrtc = import_nvrtc()
-    major, minor = _check(nvrtc, nvrtc.nvrtcVersion(), "nvrtcVersion")
+    major, minor = _check_status(nvrtc, nvrtc.nvrtcVersion(), "nvrtcVersion")
     return int(major), int(minor)
 
 
@@ -137,29 +137,29 @@ def known_archs() -> tuple[str, ...]:
         The compiler is not installed.
     """
     nvrtc = import_nvrtc()
-    (numbers,) = _check(nvrtc, nvrtc.nvrtcGetSupportedArchs(), "nvrtcGetSupportedArchs")
+    (numbers,) = _check_status(nvrtc, nvrtc.nvrtcGetSupportedArchs(), "nvrtcGetSupportedArchs")
     return tuple(f"sm_{number}" for number in sorted(numbers))
 
 
 def check_arch(arch: str) -> None:
     """Raise BuildError if the compiler does not know `arch`; "sm_90a" counts as "sm_90"."""
     match = _ARCH.fullmatch(arch)
-    known = known_archs()
+    archs = known_archs()
     if match is None:
-        raise BuildError(f"arch {arch!r} is no NVIDIA GPU's, expected one such as sm_86; {_known_text(known)}")
+        raise BuildError(f"arch {arch!r} is no NVIDIA GPU's, expected one such as sm_86; {_list_known(archs)}")
     number = int(match[1])
-    if f"sm_{number}" in known and not (match[2] and number < _FIRST_SPECIFIC):
+    if f"sm_{number}" in archs and not (match[2] and number < _FIRST_SPECIFIC):
         return
     step = "choose one of these"
-    if number < int(known[0][3:]):
+    if number < int(archs[0][3:]):
         step = "install an older cuda-bindings and NVRTC for it"
-    elif number > int(known[-1][3:]):
+    elif number > int(archs[-1][3:]):
         step = "install a newer cuda-bindings and NVRTC for it"
-    raise BuildError(f"arch {arch} is unknown to this compiler; {_known_text(known)}; {step}")
+    raise BuildError(f"arch {arch} is unknown to this compiler; {_list_known(archs)}; {step}")
 
 
-def _known_text(known: tuple[str, ...]) -> str:
-    return f"{compiler_version()} knows {', '.join(known)}"
+def _list_known(archs: tuple[str, ...]) -> str:
+    return f"{compiler_version()} knows {', '.join(archs)}"
 
 
 def compile_cuda(source: str, arch: str, *, name: str = "main_kernel") -> Cubin:
@@ -190,20 +190,20 @@ def compile_cuda(source: str, arch: str, *, name: str = "main_kernel") -> Cubin:
     nvrtc = import_nvrtc()
     check_arch(arch)
     options = [f"--gpu-architecture={arch}".encode(), *(flag.encode() for flag in FLAGS)]
-    (program,) = _check(
+    (program,) = _check_status(
         nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []), "nvrtcCreateProgram"
     )
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        (size,) = _check(nvrtc, nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
+        (size,) = _check_status(nvrtc, nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
         text = bytearray(size)
-        _check(nvrtc, nvrtc.nvrtcGetProgramLog(program, text), "nvrtcGetProgramLog")
+        _check_status(nvrtc, nvrtc.nvrtcGetProgramLog(program, text), "nvrtcGetProgramLog")
         log = re.sub(r".*Compile time.*\n?", "", text.decode(errors="replace").replace("\0", "")).strip()
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise BuildError(f"NVRTC refuses {name} for {arch}: {_first_error(log) or status.name}")
-        (size,) = _check(nvrtc, nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
+        (size,) = _check_status(nvrtc, nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
         image = bytearray(size)
-        _check(nvrtc, nvrtc.nvrtcGetCUBIN(program, image), "nvrtcGetCUBIN")
+        _check_status(nvrtc, nvrtc.nvrtcGetCUBIN(program, image), "nvrtcGetCUBIN")
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return Cubin(name, arch, bytes(image), parse_log(log, name, code_bytes=code_size(bytes(image), name)), log)
@@ -233,8 +233,8 @@ def parse_log(log: str, name: str, *, code_bytes: int = 0) -> CompilerFacts:
         raise BuildError(f"NVRTC's log does not mention a kernel {name!r}; expected the name of the source's function")
 
     def number(words: str) -> int:
-        found = re.search(rf"(\d+) bytes {words}", text)
-        return int(found[1]) if found else 0
+        match = re.search(rf"(\d+) bytes {words}", text)
+        return int(match[1]) if match else 0
 
     return CompilerFacts(
         registers=int(registers[1]),
@@ -257,7 +257,7 @@ def code_size(image: bytes, name: str) -> int:
     names = sections[names_at][4]
     wanted = f".text.{name}\0".encode()
     for section in sections:
-        at = names + section[0]
-        if image[at : at + len(wanted)] == wanted:
+        position = names + section[0]
+        if image[position : position + len(wanted)] == wanted:
             return int(section[5])
     return 0

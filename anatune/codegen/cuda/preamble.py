@@ -76,7 +76,7 @@ __device__ __forceinline__ uint __pack_nv_bfloat162(nv_bfloat16 x, nv_bfloat16 y
 """
 
 
-def preamble(dtypes: Collection[str]) -> str:
+def make_preamble(dtypes: Collection[str]) -> str:
     """Return the declarations of the types that a kernel with tensors of `dtypes` uses."""
     text = _ALWAYS
     if "float16" in dtypes:

@@ -18,7 +18,7 @@ from anatune.emit.buffer import Buffer
 from anatune.templates.gpu.kernel import CudaKernel
 
 
-class _Arithmetic(NamedTuple):
+class _ChainArithmetic(NamedTuple):
     """A step of a chain: x -> x * factor + offset. `lanes`: multiply-adds of an instruction and thread."""
 
     word: str
@@ -29,18 +29,18 @@ class _Arithmetic(NamedTuple):
 
 
 ARITHMETIC = {
-    "float32": _Arithmetic("float", "x = fmaf(x, factor, offset);", "x = fmaf(x, factor, offset);", 1, 30),
-    "float16": _Arithmetic(
+    "float32": _ChainArithmetic("float", "x = fmaf(x, factor, offset);", "x = fmaf(x, factor, offset);", 1, 30),
+    "float16": _ChainArithmetic(
         "unsigned", 'asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(x) : "r"(factor), "r"(offset));', "", 2, 53
     ),
-    "int8": _Arithmetic(
+    "int8": _ChainArithmetic(
         "unsigned", 'asm("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(x) : "r"(factor), "r"(offset));', "", 4, 61
     ),
 }
 """Dtype of the operands -> arithmetic: float16 in pairs; int8 in groups of four, summed in 32 bits."""
 
 
-class _Matrix(NamedTuple):
+class _MatrixInstruction(NamedTuple):
     """An ``mma.sync`` of 16 x 8 x `depth`, and the 32-bit registers of its two operands' fragments."""
 
     instruction: str
@@ -50,9 +50,9 @@ class _Matrix(NamedTuple):
 
 
 MATRIX = {
-    "float16": _Matrix("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 16, 4, 2),
-    "bfloat16": _Matrix("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 16, 4, 2),
-    "tfloat32": _Matrix("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 8, 4, 2),
+    "float16": _MatrixInstruction("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 16, 4, 2),
+    "bfloat16": _MatrixInstruction("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 16, 4, 2),
+    "tfloat32": _MatrixInstruction("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 8, 4, 2),
 }
 """Dtype of the operands -> instruction; sums are float32. Source: [PTX-ISA] "Matrix multiply-accumulate"."""
 MATRIX_CAPABILITY = 80
@@ -92,7 +92,7 @@ class GpuProbe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernel : CudaKernel
         The kernel; its parameters state the sizes of the buffers.
     kind : str
-        Name of the function that made it.
+        Kind of the probe: "multiply_add", "copy", ...
     work : float
         Work of one block and round: multiply-adds, bytes (a copy: read and written), or dependent loads.
     facts : dict of str to int or str
@@ -173,7 +173,7 @@ def make_probe(
     return GpuProbe(kernel, kind, work, facts or {})
 
 
-def multiply_add(arch: str, dtype: str, chains: int, warps: int, blocks: int) -> GpuProbe:
+def make_multiply_add(arch: str, dtype: str, chains: int, warps: int, blocks: int) -> GpuProbe:
     """Return a probe of multiply-adds between registers, with `chains` independent chains in every thread.
 
     input: factor, offset, then the chains' first values, (chains, T). result: (blocks, chains, T). rounds: (rounds,).
@@ -210,7 +210,7 @@ int rounds = rounds_ptr[0];
     )
 
 
-def matrix_unit(arch: str, dtype: str, chains: int, warps: int, blocks: int) -> GpuProbe:
+def make_matrix_unit(arch: str, dtype: str, chains: int, warps: int, blocks: int) -> GpuProbe:
     """Return a probe of ``mma.sync`` between registers, with `chains` independent accumulators a warp; sm_80 and later.
 
     input: fragments of the operands, (a_words + b_words, T) words. result: (blocks, chains, 4, T) float32.
@@ -269,6 +269,6 @@ long long first_ns = now_ns(), ns = 1000ll * rounds_ptr[0];
     return make_probe("spin", "spin", arch, ProbeCode(body), launch=(1, 1), words=(1, 1))
 
 
-def empty(arch: str, threads: int, blocks: int) -> GpuProbe:
+def make_empty(arch: str, threads: int, blocks: int) -> GpuProbe:
     """Return a kernel that does nothing."""
     return make_probe("empty", "empty", arch, ProbeCode(""), launch=(blocks, threads), words=(1, 1))

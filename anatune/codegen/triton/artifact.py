@@ -40,7 +40,7 @@ APART = True
 """Whether builds need processes of their own: yes, because a failing pass prints and may end its process."""
 
 
-class _Principal(NamedTuple):
+class _PrincipalKernel(NamedTuple):
     """The numbers of a kernel that are checked before it is written."""
 
     block: int
@@ -71,7 +71,9 @@ def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Gpu
         Triton refuses the kernel, or is not installed.
     """
     program = TRITON.program(schedule)
-    return write_program(program, compile_images(schedule, folder), gpu_of(schedule), folder, _explained(schedule))
+    return write_program(
+        program, compile_images(schedule, folder), gpu_of(schedule), folder, _explained_error(schedule)
+    )
 
 
 def write_program(
@@ -112,7 +114,7 @@ def write_program(
     return artifact
 
 
-def _explained(schedule: Schedule) -> float:
+def _explained_error(schedule: Schedule) -> float:
     """Return the largest error that matrix units explain, relative to the result's scale.
 
     They truncate sums, and float32 operands to tf32 with 10 bits of mantissa, so that each product errs by at most two
@@ -154,7 +156,7 @@ def compile_entry(schedule: Schedule, folder: Path, *, threads: int = 1) -> Comp
     program, hardware = TRITON.program(schedule), gpu_of(schedule)
     image = compile_kernel(program, program.kernels[0], hardware)
     launch = launch_of(program.kernels[0], image)
-    check_resources(_Principal(launch.block, launch.shared_bytes, image.facts), hardware)
+    check_resources(_PrincipalKernel(launch.block, launch.shared_bytes, image.facts), hardware)
     return image.facts.with_dynamic(launch.dynamic_shared_bytes)
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from anatune.codegen.cuda.build_cache import BuildCache, default_folder
 from anatune.codegen.cuda.nvrtc import Cubin
-from anatune.codegen.triton.facts import amd_facts, nvidia_facts
+from anatune.codegen.triton.facts import read_amd_facts, read_nvidia_facts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
 from anatune.errors import AnatuneError, BuildError, MissingDependencyError, SpaceError, no_scratch
@@ -88,7 +88,7 @@ def check_target(hardware: GpuSpec) -> None:
         As in `compiler_version`.
     """
     compiler_version()
-    _target(hardware)
+    _describe_target(hardware)
 
 
 def pointer_type(dtype: str) -> str:
@@ -133,17 +133,17 @@ def compile_kernel(
 
 def _key(program: TritonProgram, kernel: TritonKernel, hardware: GpuSpec) -> str:
     """Return the hash of everything that an image depends on: source, function, device, options, Triton's version."""
-    told = msgspec.json.encode(kernel, order="sorted").decode()
+    description = msgspec.json.encode(kernel, order="sorted").decode()
     warp = str(hardware.compute.warp_size)
-    parts = ("3", program.source, told, hardware.arch, warp, *FLAGS, compiler_version())
+    parts = ("3", program.source, description, hardware.arch, warp, *FLAGS, compiler_version())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _target(hardware: GpuSpec) -> tuple[str, int | str, int]:
+def _describe_target(hardware: GpuSpec) -> tuple[str, int | str, int]:
     """Return Triton's description of a device: back end, architecture, threads of a warp."""
-    found = _ARCH.fullmatch(hardware.arch)
-    if found is not None:
-        return "cuda", int(found[1]), hardware.compute.warp_size
+    match = _ARCH.fullmatch(hardware.arch)
+    if match is not None:
+        return "cuda", int(match[1]), hardware.compute.warp_size
     if hardware.arch.startswith("gfx"):
         return "hip", hardware.arch, hardware.compute.warp_size
     raise BuildError(
@@ -153,13 +153,13 @@ def _target(hardware: GpuSpec) -> tuple[str, int | str, int]:
 
 def _compile(program: TritonProgram, kernel: TritonKernel, hardware: GpuSpec) -> Cubin:
     """Compile a kernel with Triton in temporary folders."""
-    target = _target(hardware)
-    began = _written()
+    target = _describe_target(hardware)
+    log_start = _stderr_position()
     log = io.StringIO()
     try:
-        with temporary_folder() as folder, _settings(folder), contextlib.redirect_stdout(log):
-            function = getattr(_imported(program, folder), kernel.name)
-            built = _built(function, kernel, target)
+        with temporary_folder() as folder, _apply_settings(folder), contextlib.redirect_stdout(log):
+            function = getattr(_import_program(program, folder), kernel.name)
+            built = _build(function, kernel, target)
     except (AnatuneError, MemoryError):
         raise
     except OSError as error:
@@ -167,12 +167,12 @@ def _compile(program: TritonProgram, kernel: TritonKernel, hardware: GpuSpec) ->
     except Exception as error:  # noqa: BLE001  Triton raises errors of many kinds; each is the kernel's outcome
         message = f"{error}\n{error.__cause__ or ''}"  # an error in a function says only where it is
         raise BuildError(
-            f"Triton refuses {kernel.name} for {hardware.arch}: {_first_error(message, _written_since(began))}"
+            f"Triton refuses {kernel.name} for {hardware.arch}: {_first_error(message, _read_stderr(log_start))}"
         ) from None
-    return _image(built, log.getvalue(), kernel, hardware)
+    return _make_image(built, log.getvalue(), kernel, hardware)
 
 
-def _imported(program: TritonProgram, folder: Path) -> ModuleType:
+def _import_program(program: TritonProgram, folder: Path) -> ModuleType:
     """Return a program's module, imported from a file, because Triton reads the source of functions from there."""
     name = f"anatune_triton_{hashlib.sha256(program.source.encode()).hexdigest()[:16]}"
     path = folder / f"{name}.py"
@@ -185,7 +185,7 @@ def _imported(program: TritonProgram, folder: Path) -> ModuleType:
     return module
 
 
-def _built(function: Any, kernel: TritonKernel, target: tuple[str, int | str, int]) -> Any:
+def _build(function: Any, kernel: TritonKernel, target: tuple[str, int | str, int]) -> Any:
     triton = import_optional("triton", "triton", "compiling")
     compiler = import_optional("triton.backends.compiler", "triton", "compiling")
     names = function.arg_names
@@ -208,39 +208,39 @@ def _attributes(buffer: Buffer, back_end: str) -> list[list[str | int]]:
     ``backends/amd/compiler.py``.
     """
     small = back_end == "hip" and buffer.num_bytes < 1 << 31
-    known: list[list[str | int]] = [["tt.divisibility", _ALIGNMENT]]
-    return [*known, ["tt.pointer_range", 32]] if small else known
+    attributes: list[list[str | int]] = [["tt.divisibility", _ALIGNMENT]]
+    return [*attributes, ["tt.pointer_range", 32]] if small else attributes
 
 
-def _image(built: Any, log: str, kernel: TritonKernel, hardware: GpuSpec) -> Cubin:
+def _make_image(built: Any, log: str, kernel: TritonKernel, hardware: GpuSpec) -> Cubin:
     """Return the machine code that Triton built, with the metadata that its launcher would read."""
-    told, code = built.metadata, built.asm
-    tensor_memory = getattr(told, "tmem_size", None) or 0
+    metadata, code = built.metadata, built.asm
+    tensor_memory = getattr(metadata, "tmem_size", None) or 0
     if tensor_memory > TENSOR_COLUMNS:  # Triton's code for such a kernel would be empty
         raise SpaceError(
             f"the compiled kernel needs {tensor_memory} columns of tensor memory, {hardware.name} has "
             f"{TENSOR_COLUMNS}; choose smaller tiles or fewer stages"
         )
-    if told.profile_scratch_size or told.global_scratch_align > SCRATCH_ALIGNMENT or told.num_ctas != 1:
-        raise BuildError(f"{kernel.name}: anatune cannot launch it, because of Triton's metadata: {told!s:.200}")
+    if metadata.profile_scratch_size or metadata.global_scratch_align > SCRATCH_ALIGNMENT or metadata.num_ctas != 1:
+        raise BuildError(f"{kernel.name}: anatune cannot launch it, because of Triton's metadata: {metadata!s:.200}")
     if "cubin" in code:
-        image, facts = code["cubin"], nvidia_facts(log, code["ptx"], code["cubin"], told.name)
+        image, facts = code["cubin"], read_nvidia_facts(log, code["ptx"], code["cubin"], metadata.name)
     else:
-        image, facts = code["hsaco"], amd_facts(code["amdgcn"])
+        image, facts = code["hsaco"], read_amd_facts(code["amdgcn"])
     return Cubin(
-        name=told.name,
+        name=metadata.name,
         arch=hardware.arch,
         image=image,
         facts=facts,
         log=log,
-        threads=told.num_warps * hardware.compute.warp_size,  # warp specialisation adds warps
-        dynamic_shared_bytes=told.shared,
-        scratch_bytes=told.global_scratch_size,
+        threads=metadata.num_warps * hardware.compute.warp_size,  # warp specialisation adds warps
+        dynamic_shared_bytes=metadata.shared,
+        scratch_bytes=metadata.global_scratch_size,
     )
 
 
 @contextlib.contextmanager
-def _settings(folder: Path) -> Iterator[None]:
+def _apply_settings(folder: Path) -> Iterator[None]:
     """Make Triton keep no cache, print the assembler's output, and leave out positions in files."""
     knobs = import_optional("triton", "triton", "compiling").knobs
     with knobs.cache.scope(), knobs.compilation.scope(), knobs.nvidia.scope(), warnings.catch_warnings():
@@ -251,7 +251,7 @@ def _settings(folder: Path) -> Iterator[None]:
         yield
 
 
-def _written() -> int:
+def _stderr_position() -> int:
     """Return how much this process has written to standard error, if that is a file, as in builder processes."""
     try:
         return os.lseek(2, 0, os.SEEK_END)
@@ -259,7 +259,7 @@ def _written() -> int:
         return 0
 
 
-def _written_since(began: int) -> str:
+def _read_stderr(began: int) -> str:
     """Return the beginning of the text written to standard error since then; "" if it is no file."""
     try:
         return os.pread(2, 1 << 16, began).decode(errors="replace")
@@ -272,7 +272,7 @@ def _first_error(message: str, said: str) -> str:
     lines = [line.strip() for text in (said, message) for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b(error|fatal|LLVM ERROR)\b", line) and "pipeline" not in line]
     chosen = errors[0] if errors else (lines or ["no message"])[-1]
-    found = _PATH.match(chosen)
-    if found is not None:
-        chosen = f"{chosen[found.end() :].removeprefix('error: ')} (line {found[1]})"
+    match = _PATH.match(chosen)
+    if match is not None:
+        chosen = f"{chosen[match.end() :].removeprefix('error: ')} (line {match[1]})"
     return " ".join(chosen.split())[:_MESSAGE_CHARACTERS]

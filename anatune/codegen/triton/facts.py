@@ -19,7 +19,7 @@ _MATRIX = re.compile(
 _REGISTER_BYTES = 4
 
 
-def matrix_instructions(text: str) -> dict[str, int]:
+def count_matrix_instructions(text: str) -> dict[str, int]:
     """Return the number of occurrences of each product on a matrix unit and each copy with a tensor descriptor.
 
     Parameters
@@ -30,7 +30,7 @@ def matrix_instructions(text: str) -> dict[str, int]:
     return dict(sorted(Counter(_MATRIX.findall(text)).items()))
 
 
-def nvidia_facts(log: str, ptx: str, image: bytes, name: str) -> CompilerFacts:
+def read_nvidia_facts(log: str, ptx: str, image: bytes, name: str) -> CompilerFacts:
     """Return the facts about a function of a cubin.
 
     Parameters
@@ -46,10 +46,10 @@ def nvidia_facts(log: str, ptx: str, image: bytes, name: str) -> CompilerFacts:
         The log does not mention the function.
     """
     facts = parse_log(log, name, code_bytes=code_size(image, name))
-    return msgspec.structs.replace(facts, instructions=matrix_instructions(ptx))
+    return msgspec.structs.replace(facts, instructions=count_matrix_instructions(ptx))
 
 
-def amd_facts(text: str) -> CompilerFacts:
+def read_amd_facts(text: str) -> CompilerFacts:
     """Return the facts about AMD code, from the metadata at the end of the assembler's text.
 
     On CDNA ``.vgpr_count`` counts vector and accumulation registers together. Source: LLVM's AMDGPU usage, Code Object
@@ -62,8 +62,8 @@ def amd_facts(text: str) -> CompilerFacts:
     """
 
     def number(pattern: str) -> int:
-        found = re.search(pattern, text)
-        return int(found[1]) if found else 0
+        match = re.search(pattern, text)
+        return int(match[1]) if match else 0
 
     if ".vgpr_count:" not in text:
         raise BuildError("Triton's assembler code for AMD does not state the registers; this is a defect of anatune")
@@ -75,5 +75,5 @@ def amd_facts(text: str) -> CompilerFacts:
         spill_load_bytes=spilled,
         local_bytes=number(r"\.private_segment_fixed_size:\s*(\d+)"),
         code_bytes=number(r"codeLenInByte = (\d+)"),
-        instructions=matrix_instructions(text),
+        instructions=count_matrix_instructions(text),
     )

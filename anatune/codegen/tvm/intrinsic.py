@@ -7,7 +7,7 @@ from types import ModuleType
 from anatune.errors import BuildError
 from anatune.untyped import ir, tirx, tvm
 
-__all__ = ["plain_kernel", "register_intrinsic"]
+__all__ = ["make_plain_kernel", "register_intrinsic"]
 
 
 def register_intrinsic(
@@ -31,11 +31,14 @@ def register_intrinsic(
     s_tir, always = tvm.s_tir, tvm.tirx.const(True, "bool")
     bases = [_base(block, buffer) for buffer in buffers]
     zeros = [item.dom.min for item in block.iter_vars]
-    counted = _Counted(tvm, [pair for pair in zip(buffers, bases, strict=True) if any(pair[1])]).statement(block)
+    counted = _IndexShifter(tvm, [pair for pair in zip(buffers, bases, strict=True) if any(pair[1])]).statement(block)
     description = tvm.tirx.PrimFunc(buffers, s_tir.SBlockRealize(zeros, always, counted))
     description = tvm.ir.load_json(tvm.ir.save_json(description))  # with variables of its own
-    own = list((kernel or tvm.ir.load_json(tvm.ir.save_json(description))).params)
-    parameters = [_moved(tvm, buffer) if any(base) else buffer for buffer, base in zip(own, bases, strict=True)]
+    kernel_parameters = list((kernel or tvm.ir.load_json(tvm.ir.save_json(description))).params)
+    parameters = [
+        _move_buffer(tvm, buffer) if any(base) else buffer
+        for buffer, base in zip(kernel_parameters, bases, strict=True)
+    ]
     *reads, write = [
         tvm.ir.expr.TensorRegion(buffer, [tvm.ir.Range(0, extent) for extent in buffer.shape], block.writes[0].ty)
         for buffer in parameters
@@ -45,8 +48,8 @@ def register_intrinsic(
         # TVM drops the buffers that an intrinsic's root allocates: they move into a block below it.
         body = kernel.body.block
         whole = [
-            s_tir.MatchBufferRegion(buffer, _from(tvm, parameter, base, block.writes[0].ty))
-            for buffer, parameter, base in zip(own, parameters, bases, strict=True)
+            s_tir.MatchBufferRegion(buffer, _whole_region(tvm, parameter, base, block.writes[0].ty))
+            for buffer, parameter, base in zip(kernel_parameters, parameters, bases, strict=True)
             if any(base)
         ]
         inner = s_tir.SBlock(
@@ -58,7 +61,7 @@ def register_intrinsic(
     s_tir.TensorIntrin.register(name, description, implementation, override=True)
 
 
-def plain_kernel(tvm: ModuleType, nest: tirx.For, buffers: list[tirx.Buffer]) -> tirx.PrimFunc:
+def make_plain_kernel(tvm: ModuleType, nest: tirx.For, buffers: list[tirx.Buffer]) -> tirx.PrimFunc:
     """Return a nest (its outermost loop) as a kernel that computes the same, slowly.
 
     Parameters
@@ -81,13 +84,13 @@ def plain_kernel(tvm: ModuleType, nest: tirx.For, buffers: list[tirx.Buffer]) ->
     return tvm.ir.load_json(tvm.ir.save_json(function))  # with variables of its own
 
 
-def _moved(tvm: ModuleType, buffer: tirx.Buffer) -> tirx.Buffer:
+def _move_buffer(tvm: ModuleType, buffer: tirx.Buffer) -> tirx.Buffer:
     """Return a buffer of the same shape whose first element may be anywhere."""
     offset = tvm.tirx.Var(f"{buffer.name}_start", "int64")
     return tvm.tirx.decl_buffer(buffer.shape, str(buffer.dtype), f"{buffer.name}_moved", elem_offset=offset)
 
 
-def _from(tvm: ModuleType, buffer: tirx.Buffer, base: list[int], ty: ir.Type) -> ir.expr.TensorRegion:
+def _whole_region(tvm: ModuleType, buffer: tirx.Buffer, base: list[int], ty: ir.Type) -> ir.expr.TensorRegion:
     """Return the region of a moved buffer that is the whole tensor, which starts `base` elements before it."""
     ranges = [tvm.ir.Range.from_min_extent(-low, size) for low, size in zip(base, buffer.shape, strict=True)]
     return tvm.ir.expr.TensorRegion(buffer, ranges, ty)
@@ -101,7 +104,7 @@ def _base(block: tvm.s_tir.SBlock, buffer: tirx.Buffer) -> list[int]:
     raise BuildError(f"block {block.name_hint}: TVM's regions lack the tensor {buffer.name}")
 
 
-class _Counted:
+class _IndexShifter:
     """A copier of statements in which the indices of some tensors count from their bases."""
 
     def __init__(self, tvm: ModuleType, bases: list[tuple[tirx.Buffer, list[int]]]) -> None:

@@ -19,7 +19,7 @@ from functools import cached_property
 from types import MappingProxyType, ModuleType
 
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, last_line, parse_program
-from anatune.codegen.tvm.intrinsic import plain_kernel, register_intrinsic
+from anatune.codegen.tvm.intrinsic import make_plain_kernel, register_intrinsic
 from anatune.codegen.tvm.nest import BlockNest, check_loops, read_block
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
@@ -86,12 +86,12 @@ class TirTask:
         self._function = names[0]
         self._inlines = True
         try:
-            self._nest = self._prepared()[2]
+            self._nest = self._prepare()[2]
         except WorkloadError:
             self._inlines = False  # the blocks that feed the nest stay separate
-            self._nest = self._prepared()[2]
+            self._nest = self._prepare()[2]
         try:
-            self._placed(import_tvm(), (f"anatune.{self.digest}.begin", f"anatune.{self.digest}"), None)
+            self._place_kernel(import_tvm(), (f"anatune.{self.digest}.begin", f"anatune.{self.digest}"), None)
         except TVM_ERRORS as error:
             raise WorkloadError(f"TVM cannot put a kernel into {self._function}: {last_line(error)}") from None
 
@@ -128,13 +128,13 @@ class TirTask:
             The options contradict the tiles.
         """
         tvm = import_tvm()
-        with _refused(BuildError, f"TVM cannot put the kernel into {self._function}"):
+        with _translate_errors(BuildError, f"TVM cannot put the kernel into {self._function}"):
             kernel = self._kernel(schedule, prefix=f"anatune_{self.digest}_{schedule.key}")
             notes = {ANNOTATION: schedule.to_json(), THREADS: self.threads}
             # TVM's error for a missing intrinsic contains only its name, so that the name says what to call
             name = f"anatune.{self.digest}.{schedule.key} "
             name += "(open the database with anatune.adapters.metaschedule.open_database)"
-            return self._placed(
+            return self._place_kernel(
                 tvm, names or (f"{name}, begin", name), kernel, notes | ({PREDICTED: 1} if predicted else {})
             )
 
@@ -147,20 +147,20 @@ class TirTask:
             TVM refuses the loops.
         """
         tvm = import_tvm()
-        known = tvm.s_tir.TensorIntrin
-        with _refused(BuildError, f"TVM cannot replay {self._function}"):
+        registry = tvm.s_tir.TensorIntrin
+        with _translate_errors(BuildError, f"TVM cannot replay {self._function}"):
             first, *others = kernels
-            schedule, block, nest = self._prepared()
+            schedule, block, nest = self._prepare()
             loops = schedule.get_loops(schedule.get_sblock(block, self._function))
-            self._placed(tvm, first, plain_kernel(tvm, schedule.get(loops[0]), list(nest.buffers)))
-            made = [known.get(name) for name in first]
+            self._place_kernel(tvm, first, make_plain_kernel(tvm, schedule.get(loops[0]), list(nest.buffers)))
+            intrinsics = [registry.get(name) for name in first]
             for names in others:
-                for name, one in zip(names, made, strict=True):
-                    known.register(name, one.desc, one.impl, override=True)
+                for name, intrinsic in zip(names, intrinsics, strict=True):
+                    registry.register(name, intrinsic.desc, intrinsic.impl, override=True)
 
-    def _prepared(self) -> tuple[tvm.s_tir.Schedule, str, BlockNest]:
+    def _prepare(self) -> tuple[tvm.s_tir.Schedule, str, BlockNest]:
         """Return a new schedule with everything inlined that can be, the name of the nest's block, and the nest."""
-        with _refused(WorkloadError, f"function {self._function}"):
+        with _translate_errors(WorkloadError, f"function {self._function}"):
             return self._read(import_tvm())
 
     def _read(self, tvm: ModuleType) -> tuple[tvm.s_tir.Schedule, str, BlockNest]:
@@ -175,26 +175,26 @@ class TirTask:
         fed_by = [region.source for region in anchor.reads]
         parameters = list(self.module[function].params)
         for block in blocks:
-            found = schedule.get(block)
-            written = [region.source for region in found.writes]
+            candidate = schedule.get(block)
+            written = [region.source for region in candidate.writes]
             feeds = any(buffer.same_as(other) for buffer in written for other in fed_by)
             is_result = any(buffer.same_as(other) for buffer in written for other in parameters)
-            if str(found.name_hint) == name or is_result or (feeds and not self._inlines):
+            if str(candidate.name_hint) == name or is_result or (feeds and not self._inlines):
                 continue
             try:
-                schedule.compute_inline(schedule.get_sblock(str(found.name_hint), function))
+                schedule.compute_inline(schedule.get_sblock(str(candidate.name_hint), function))
             except TVM_ERRORS:
                 continue  # TVM cannot substitute it; it stays a block
         nest = read_block(schedule.get(schedule.get_sblock(name, function)))
         check_loops(schedule.mod, function, name)
         return schedule, name, nest
 
-    def _placed(
+    def _place_kernel(
         self, tvm: ModuleType, names: Names, kernel: tirx.PrimFunc | None,
         notes: Mapping[str, object] = MappingProxyType({}),
     ) -> tvm.s_tir.Schedule:  # fmt: skip
         """Return the traced schedule with a program (None: an empty one) in the place of the nest."""
-        sch, name, nest = self._prepared()
+        sch, name, nest = self._prepare()
         root = sch.get_sblock("root", self._function)
         for note, value in notes.items():
             sch.annotate(root, note, value)
@@ -310,7 +310,7 @@ def register_kernels(module: tvm.IRModule, trace: tvm.s_tir.schedule.Trace) -> b
 
 def kernel_names(trace: tvm.s_tir.schedule.Trace) -> Names | None:
     """Return the names of anatune's intrinsics in a trace (``tvm.s_tir.schedule.Trace``), or None if it has none."""
-    return _own([str(item.attrs[0]) for item in trace.insts if str(item.kind.name) == "Tensorize"])
+    return _own_names([str(item.attrs[0]) for item in trace.insts if str(item.kind.name) == "Tensorize"])
 
 
 def recorded_kernel(trace: Sequence[Sequence[tuple[str, list[str], list[str], list[str]]]]) -> tuple[Names, int] | None:
@@ -318,14 +318,14 @@ def recorded_kernel(trace: Sequence[Sequence[tuple[str, list[str], list[str], li
 
     The result is None if the trace contains no kernel of anatune.
     """
-    names = _own([str(attrs[0]) for kind, _, attrs, _ in trace[0] if kind == "Tensorize"])
+    names = _own_names([str(attrs[0]) for kind, _, attrs, _ in trace[0] if kind == "Tensorize"])
     if names is None:
         return None
     threads = [inputs[1] for kind, inputs, attrs, _ in trace[0] if kind == "Annotate" and attrs == [THREADS]]
     return names, int(threads[0]) if threads else 1
 
 
-def _own(names: list[str]) -> Names | None:
+def _own_names(names: list[str]) -> Names | None:
     return (names[0], names[1]) if len(names) == 2 and all(name.startswith("anatune.") for name in names) else None
 
 
@@ -336,7 +336,7 @@ def annotation(trace: tvm.s_tir.schedule.Trace, key: str) -> str | int | None:
 
 
 @contextmanager
-def _refused(kind: type[AnatuneError], what: str) -> Iterator[None]:
+def _translate_errors(kind: type[AnatuneError], what: str) -> Iterator[None]:
     """Raise TVM's errors as errors of a class, with `what` before TVM's own words."""
     try:
         yield

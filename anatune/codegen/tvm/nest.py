@@ -58,14 +58,14 @@ class _Affine:
 
 
 @dataclass
-class _Operand:
+class _BlockOperand:
     buffer: tirx.Buffer
     indices: list[_Affine]
     conditions: list[_Affine]
     """Expressions that are all >= 0 where the tensor is read; elsewhere the operand is 0."""
 
 
-class _Reader:
+class _BlockReader:
     """A reader of the expressions of one block."""
 
     def __init__(self, block: tvm.s_tir.SBlock) -> None:
@@ -95,9 +95,9 @@ class _Reader:
         if kind == "IntImm":
             return _Affine({}, int(expression.value))
         if kind == "Var":
-            for place, variable in enumerate(self.variables):
+            for position, variable in enumerate(self.variables):
                 if variable.same_as(expression):
-                    return _Affine({(place, ""): 1})
+                    return _Affine({(position, ""): 1})
         elif kind == "Cast":
             return self.affine(expression.value)
         elif kind in ("Add", "Sub"):
@@ -109,60 +109,73 @@ class _Reader:
             if not right.terms:
                 return _Affine().plus(left, right.constant)
         elif kind in ("FloorDiv", "FloorMod"):
-            return self._divided(expression, "div" if kind == "FloorDiv" else "mod")
+            return self._convert_division(expression, "div" if kind == "FloorDiv" else "mod")
         raise self.error(f"index {expression} is not affine in the block's iterators")
 
-    def _divided(self, expression: ir.prim.BinaryOpExpr, part: str) -> _Affine:
+    def _convert_division(self, expression: ir.prim.BinaryOpExpr, part: str) -> _Affine:
         whole, divisor = self.affine(expression.a), _integer(expression.b)
-        (place, own), *more = list(whole.terms) or [(-1, "")]
-        simple = not more and not own and place >= 0 and whole.terms[place, own] == 1 and not whole.constant
-        if not simple or not divisor or self.extents[place] % divisor or self.divisors.get(place, divisor) != divisor:
+        (position, part_of_atom), *more = list(whole.terms) or [(-1, "")]
+        simple = (
+            not more
+            and not part_of_atom
+            and position >= 0
+            and whole.terms[position, part_of_atom] == 1
+            and not whole.constant
+        )
+        if (
+            not simple
+            or not divisor
+            or self.extents[position] % divisor
+            or self.divisors.get(position, divisor) != divisor
+        ):
             raise self.error(f"index {expression} is not affine in the block's iterators")
-        self.divisors[place] = divisor
-        return _Affine({(place, part): 1})
+        self.divisors[position] = divisor
+        return _Affine({(position, part): 1})
 
     def settle(self, index: _Affine) -> _Affine:
         """Return an index with divided iterators as two atoms, without atoms of one iteration."""
-        found = _Affine({}, index.constant)
-        for (place, part), coefficient in index.terms.items():
-            divisor = self.divisors.get(place)
+        settled = _Affine({}, index.constant)
+        for (position, part), coefficient in index.terms.items():
+            divisor = self.divisors.get(position)
             if divisor and not part:
-                found = found.plus(_Affine({(place, "div"): coefficient * divisor, (place, "mod"): coefficient}))
+                settled = settled.plus(
+                    _Affine({(position, "div"): coefficient * divisor, (position, "mod"): coefficient})
+                )
             else:
-                found = found.plus(_Affine({(place, part): coefficient}))
-        found.terms = {atom: c for atom, c in found.terms.items() if self.extent(atom) > 1}
-        return found
+                settled = settled.plus(_Affine({(position, part): coefficient}))
+        settled.terms = {atom: c for atom, c in settled.terms.items() if self.extent(atom) > 1}
+        return settled
 
     def extent(self, atom: Atom) -> int:
-        place, part = atom
-        divisor = self.divisors.get(place, 1)
-        return {"": self.extents[place], "div": self.extents[place] // divisor, "mod": divisor}[part]
+        position, part = atom
+        divisor = self.divisors.get(position, 1)
+        return {"": self.extents[position], "div": self.extents[position] // divisor, "mod": divisor}[part]
 
     def atoms(self) -> Iterator[Atom]:
         """Yield the atoms with more than one iteration, in the block's order."""
-        for place in range(len(self.extents)):
-            for part in ("div", "mod") if place in self.divisors else ("",):
-                if self.extent((place, part)) > 1:
-                    yield place, part
+        for position in range(len(self.extents)):
+            for part in ("div", "mod") if position in self.divisors else ("",):
+                if self.extent((position, part)) > 1:
+                    yield position, part
 
-    def operand(self, expression: ir.Expr) -> _Operand:
+    def operand(self, expression: ir.Expr) -> _BlockOperand:
         """Return a factor: a load, perhaps cast or guarded by a condition."""
         kind = type(expression).__name__
         if kind == "Cast":
-            found = self.operand(expression.value)
+            factor = self.operand(expression.value)
             value = expression.value
-            steps = (str(found.buffer.dtype if type(value).__name__ == "TensorLoad" else value.ty), str(expression.ty))
+            steps = (str(factor.buffer.dtype if type(value).__name__ == "TensorLoad" else value.ty), str(expression.ty))
             if steps not in _EXACT_CASTS:
                 raise self.error(f"a factor is cast from {steps[0]} to {steps[1]}, expected int8 to int32 or none")
-            return found
+            return factor
         if kind == "TensorLoad":
-            return _Operand(expression.source, [self.affine(index) for index in expression.indices], [])
+            return _BlockOperand(expression.source, [self.affine(index) for index in expression.indices], [])
         if kind in ("Call", "Select"):
             condition, value, other = self._choice(expression)
-            found = self.operand(value)
+            factor = self.operand(value)
             if _is_zero(other):
-                found.conditions += self._conditions(condition)
-                return found
+                factor.conditions += self._conditions(condition)
+                return factor
         raise self.error(f"factor {expression} is not a tensor, expected a tensor, perhaps padded with zeros")
 
     def _choice(self, expression: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
@@ -191,7 +204,7 @@ def read_block(block: tvm.s_tir.SBlock) -> BlockNest:
     WorkloadError
         The block is no sum of products of two tensors, or an index is not affine; the message names block and part.
     """
-    reader = _Reader(block)
+    reader = _BlockReader(block)
     store = block.body
     if type(store).__name__ != "BufferStore" or type(store.value).__name__ != "Add":
         raise reader.error("its statement is no sum, expected result += left * right")
@@ -200,20 +213,20 @@ def read_block(block: tvm.s_tir.SBlock) -> BlockNest:
     if len(block.match_buffers):
         raise reader.error("it reads parts of tensors under other names")
     left, right = store.value.a, store.value.b
-    if not _is_load_of(left, store.buffer):
+    if not _loads_buffer(left, store.buffer):
         left, right = right, left
-    if not _is_load_of(left, store.buffer) or type(right).__name__ != "Mul":
+    if not _loads_buffer(left, store.buffer) or type(right).__name__ != "Mul":
         raise reader.error("its statement is not result += left * right")
     operands = [reader.operand(right.a), reader.operand(right.b)]
-    result = _Operand(store.buffer, [reader.affine(index) for index in store.indices], [])
-    own = [reader.settle(reader.affine(index)) for index in left.indices]
-    begun = [reader.settle(reader.affine(index)) for index in block.init.indices]
+    result = _BlockOperand(store.buffer, [reader.affine(index) for index in store.indices], [])
+    accumulated = [reader.settle(reader.affine(index)) for index in left.indices]
+    initialised = [reader.settle(reader.affine(index)) for index in block.init.indices]
     for operand in (*operands, result):
         operand.indices = [reader.settle(index) for index in operand.indices]
         operand.conditions = [reader.settle(index) for index in operand.conditions]
-    if own != result.indices or begun != own or not block.init.buffer.same_as(store.buffer):
+    if accumulated != result.indices or initialised != accumulated or not block.init.buffer.same_as(store.buffer):
         raise reader.error("it does not add to the element that it sets to 0 and writes")
-    _check_result(reader, own)
+    _check_result(reader, accumulated)
     buffers = [operand.buffer for operand in (*operands, result)]
     for buffer in buffers:
         _check_buffer(reader, buffer)
@@ -221,14 +234,14 @@ def read_block(block: tvm.s_tir.SBlock) -> BlockNest:
         raise reader.error("a tensor is used twice, expected two operands and a result")
     for operand in operands:
         _check_padding(reader, operand)
-    return _nest(reader, operands, result)
+    return _make_nest(reader, operands, result)
 
 
-def _nest(reader: _Reader, operands: list[_Operand], result: _Operand) -> BlockNest:
+def _make_nest(reader: _BlockReader, operands: list[_BlockOperand], result: _BlockOperand) -> BlockNest:
     atoms = list(reader.atoms())
     if not any(reader.reduces[place] for place, _ in atoms):
         raise reader.error("nothing is summed over")
-    if not _slides(reader, operands[0]) and _slides(reader, operands[1]):
+    if not _slides_window(reader, operands[0]) and _slides_window(reader, operands[1]):
         operands = operands[::-1]  # the weights are the second operand
     names = _axis_names(reader, operands, result, atoms)
     axes = [
@@ -274,7 +287,7 @@ def check_loops(module: tvm.IRModule, function: str, block: str) -> None:
     WorkloadError
         The block has a condition, its loops do not cover it, or an iterator is bound to more than a loop.
     """
-    realize, loops = _find(module[function].body.block.body, block, [])
+    realize, loops = _find_block(module[function].body.block.body, block, [])
     if realize is None:
         raise WorkloadError(f"block {block}: it lies under a condition or inside another block, expected plain loops")
     if not _is_one(realize.predicate):
@@ -292,20 +305,22 @@ def check_loops(module: tvm.IRModule, function: str, block: str) -> None:
         raise WorkloadError(f"block {block}: a loop around it belongs to no iterator")
 
 
-def _find(node: tirx.Stmt, block: str, loops: list[tirx.For]) -> tuple[tvm.s_tir.SBlockRealize | None, list[tirx.For]]:
+def _find_block(
+    node: tirx.Stmt, block: str, loops: list[tirx.For]
+) -> tuple[tvm.s_tir.SBlockRealize | None, list[tirx.For]]:
     """Return the realization of a block under plain loops, and these loops; (None, ...) if there is none."""
     kind = type(node).__name__
     if kind == "For":
-        return _find(node.body, block, [*loops, node])
+        return _find_block(node.body, block, [*loops, node])
     if kind == "SeqStmt":
-        found = (_find(part, block, loops) for part in node.seq)
-        return next((pair for pair in found if pair[0] is not None), (None, []))
+        results = (_find_block(part, block, loops) for part in node.seq)
+        return next((pair for pair in results if pair[0] is not None), (None, []))
     if kind == "SBlockRealize" and str(node.block.name_hint) == block:
         return node, loops
     return None, []
 
 
-def _check_result(reader: _Reader, indices: Sequence[_Affine]) -> None:
+def _check_result(reader: _BlockReader, indices: Sequence[_Affine]) -> None:
     """Raise unless each iteration of the spatial iterators writes its own element."""
     seen: set[Atom] = set()
     for index in indices:
@@ -316,12 +331,12 @@ def _check_result(reader: _Reader, indices: Sequence[_Affine]) -> None:
         seen |= set(index.terms)
 
 
-def _slides(reader: _Reader, operand: _Operand) -> bool:
+def _slides_window(reader: _BlockReader, operand: _BlockOperand) -> bool:
     return any(len({reader.reduces[place] for place, _ in index.terms}) == 2 for index in operand.indices)
 
 
 def _axis_names(
-    reader: _Reader, operands: Sequence[_Operand], result: _Operand, atoms: Sequence[Atom]
+    reader: _BlockReader, operands: Sequence[_BlockOperand], result: _BlockOperand, atoms: Sequence[Atom]
 ) -> dict[Atom, str]:
     """Return the constructors' names for the axes."""
     used = [{atom for index in operand.indices for atom in index.terms} for operand in (*operands, result)]
@@ -354,7 +369,7 @@ def _axis_names(
     return names
 
 
-def _check_padding(reader: _Reader, operand: _Operand) -> None:
+def _check_padding(reader: _BlockReader, operand: _BlockOperand) -> None:
     """Raise unless the conditions describe exactly where the indices are inside the tensor."""
     wanted = []
     for extent, index in zip(operand.buffer.shape, operand.indices, strict=True):
@@ -365,14 +380,14 @@ def _check_padding(reader: _Reader, operand: _Operand) -> None:
             raise reader.error("an index runs backwards")
         below, above = index, _Affine({}, size - 1).plus(index, -1)
         wanted += [(below, low < 0), (above, high >= size)]
-    if any(condition not in [bound for bound, _ in wanted] and not _always(reader, condition)
+    if any(condition not in [bound for bound, _ in wanted] and not _always_holds(reader, condition)
            for condition in operand.conditions):  # fmt: skip
         raise reader.error("a condition is no bound of its tensor")
     if any(needed and bound not in operand.conditions for bound, needed in wanted):
         raise reader.error("an index leaves its tensor and no condition guards it")
 
 
-def _check_buffer(reader: _Reader, buffer: tirx.Buffer) -> None:
+def _check_buffer(reader: _BlockReader, buffer: tirx.Buffer) -> None:
     """Raise unless a tensor is stored as kernels expect it: as a whole, in rows without gaps, with known extents."""
     if any(_integer(extent) is None for extent in buffer.shape):
         raise reader.error(f"{buffer.name} is of shape {list(buffer.shape)}, expected constant extents")
@@ -380,7 +395,7 @@ def _check_buffer(reader: _Reader, buffer: tirx.Buffer) -> None:
         raise reader.error(f"{buffer.name} has strides, an offset or a scope of its own, expected a plain tensor")
 
 
-def _always(reader: _Reader, condition: _Affine) -> bool:
+def _always_holds(reader: _BlockReader, condition: _Affine) -> bool:
     least = condition.constant + sum(min(0, c * (reader.extent(a) - 1)) for a, c in condition.terms.items())
     return least >= 0
 
@@ -402,5 +417,5 @@ def _is_one(expression: ir.Expr) -> bool:
     return expression is True or (type(expression).__name__ == "IntImm" and int(expression.value) == 1)
 
 
-def _is_load_of(expression: ir.Expr, buffer: tirx.Buffer) -> bool:
+def _loads_buffer(expression: ir.Expr, buffer: tirx.Buffer) -> bool:
     return type(expression).__name__ == "TensorLoad" and bool(expression.source.same_as(buffer))

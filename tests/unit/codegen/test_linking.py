@@ -64,11 +64,11 @@ def test_a_compiler_that_is_not_installed_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.o").write_bytes(b"")
     objects, path = [str(tmp_path / "a.o")], tmp_path / "a.so"
     module = SimpleNamespace(export_library=lambda path, fcompile: fcompile(path, objects))
-    linking._linker.cache_clear()
+    linking._find_linker.cache_clear()
     try:
         for link in (lambda: linking.link_objects(objects, path, {}), lambda: link_library(module, path)):
             with pytest.raises(BuildError, match=r"no C compiler is installed \(gcc.*apt-get install gcc") as caught:
                 link()
             assert "\n" not in str(caught.value)
     finally:
-        linking._linker.cache_clear()
+        linking._find_linker.cache_clear()

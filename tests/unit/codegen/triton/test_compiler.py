@@ -87,7 +87,7 @@ def test_a_kernel_for_a_range_takes_the_extent_behind_its_tensors(device, option
         written.append(built.asm.get("ptx", ""))
         return compiled_image(built, *more)
 
-    compiled_image = compiler._image
+    compiled_image = compiler._make_image
     with mock.patch.object(compiler, "_image", image):
         images = [compile_kernel(program, kernel, hardware, NOTHING) for kernel in program.kernels]
     if hardware.vendor == "nvidia":  # the extent, then the two pointers that Triton appends
