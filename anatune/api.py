@@ -408,18 +408,14 @@ def prune(
     from anatune.model.pruning.joined import make_subset  # numba: not where kernels are only measured
 
     checked_function("prune: progress", progress)
-    constraints = Constraints(accuracy=accuracy, time_limit_s=time_limit_s, distinct=distinct, call="prune")
+    limits = Constraints(accuracy=accuracy, time_limit_s=time_limit_s, distinct=distinct, call="prune")
     diverse = checked_flag("prune: diverse", diverse)
     device = _find_device(workload, hw, threads)
     if candidates is None:
         names = joint.asked_templates(workload, device, template or _DEFAULT_TEMPLATES.get(device.kind), accuracy)
-        corrections = joint.find_corrections(device, names, correction)
-        models = [
-            corrected(make_model(workload, device, name, constraints.admitted), corrections[name]) for name in names
-        ]
-        return make_subset(
-            models, keep, constraints.admitted, constraints.time_limit_s, constraints.distinct, diverse, progress
-        )
+        learned = joint.find_corrections(device, names, correction)
+        models = [corrected(make_model(workload, device, name, limits.admitted), learned[name]) for name in names]
+        return make_subset(models, keep, limits.admitted, limits.time_limit_s, limits.distinct, diverse, progress)
     if isinstance(candidates, Schedule) or not is_iterable(candidates):
         raise SpaceError(f"prune: candidates is {shown(candidates)}, expected a list of Schedule objects")
     model_of = partial(joint.make_corrected_model, workload, device, correction)

@@ -41,23 +41,21 @@ def register_pipeline(tvm: ModuleType) -> str:
     """Register a pipeline of TVM's and anatune's passes (indices, formulas, NaN, safe divisions); return its name."""
     from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
-    def make_pass(change: Callable[[ModuleType, ir.IRModule], ir.IRModule], name: str) -> ir.transform.Pass:
+    def wrap(change: Callable[[ModuleType, ir.IRModule], ir.IRModule], name: str) -> ir.transform.Pass:
         return tvm.transform.module_pass(lambda module, _: change(tvm, module), opt_level=0, name=name)
 
     def with_it(finish: _Finish) -> _Finish:
-        unguard, keep_nan = make_pass(unguard_indices, "UnguardIndices"), make_pass(keeping_nan, "KeepNan")
-        last = [make_pass(unguard_elements, "UnguardElements"), keep_nan, make_pass(with_safe_divisions, "Divide")]
+        unguard, keep_nan = wrap(unguard_indices, "UnguardIndices"), wrap(keeping_nan, "KeepNan")
+        last = [wrap(unguard_elements, "UnguardElements"), keep_nan, wrap(with_safe_divisions, "Divide")]
         return lambda: tvm.transform.Sequential([unguard, finish(), *last])
 
     def factory() -> tuple[ir.transform.Pass, _Finish, _Finish]:
         passes, host, device = PIPELINE_MAP["s_tir"]()
-        guards = [make_pass(guard_elements, "GuardElements"), make_pass(guard_indices, "GuardIndices")]
+        guards = [wrap(guard_elements, "GuardElements"), wrap(guard_indices, "GuardIndices")]
         guarded = tvm.transform.Sequential([*guards, passes])
 
         def behind(finish: _Finish, *changes: Callable[..., ir.IRModule]) -> _Finish:
-            return with_it(
-                lambda: tvm.transform.Sequential([*(make_pass(one, one.__name__) for one in changes), finish()])
-            )
+            return with_it(lambda: tvm.transform.Sequential([*(wrap(one, one.__name__) for one in changes), finish()]))
 
         return guarded, behind(host, with_safe_remainders, with_formulas), behind(device, with_device_functions)
 

@@ -122,7 +122,7 @@ def _convert_function(node: ast.stmt) -> ast.stmt:
     for parameter in given.args:
         if parameter.annotation is None or _builder_word(parameter.annotation) != "Buffer":
             raise _UnknownError
-        value = _make_call("_B.arg", ast.Constant(parameter.arg), _convert_expression(parameter.annotation))
+        value = _make_call("_B.arg", ast.Constant(parameter.arg), _convert(parameter.annotation))
         body.append(ast.Assign([ast.Name(parameter.arg, ast.Store())], value))
     head = ast.Call(
         ast.Attribute(ast.Name("_B", ast.Load()), "prim_func", ast.Load()),
@@ -139,28 +139,22 @@ def _convert_statement(node: ast.stmt) -> ast.stmt:
     if isinstance(node, ast.With) and len(node.items) == 1 and node.items[0].optional_vars is None:
         context = node.items[0].context_expr
         if _builder_word(context) == "sblock":
-            return _make_with(_convert_expression(context), [_convert_statement(one) for one in node.body])
+            return _make_with(_convert(context), [_convert_statement(one) for one in node.body])
     if isinstance(node, ast.If):
         body, others = ([_convert_statement(one) for one in part] for part in (node.body, node.orelse))
-        return _convert_choice(_convert_expression(node.test), body, others)
+        return _convert_choice(_convert(node.test), body, others)
     if isinstance(node, ast.Expr) and _builder_word(node.value) in _STATEMENTS:
-        return ast.Expr(_convert_expression(node.value))
+        return ast.Expr(_convert(node.value))
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         (target,) = node.targets
         if isinstance(target, ast.Subscript):
-            places = _convert_expression(target.slice)
+            places = _convert(target.slice)
             if isinstance(places, ast.Tuple):
                 places = ast.List(places.elts, ast.Load())
-            return ast.Expr(
-                _make_call(
-                    "_B.buffer_store", _convert_expression(target.value), _convert_expression(node.value), places
-                )
-            )
+            return ast.Expr(_make_call("_B.buffer_store", _convert(target.value), _convert(node.value), places))
         if isinstance(target, ast.Name) and _builder_word(node.value) in _ALLOCATIONS:
             named = _make_call("_name", ast.Constant(target.id), ast.Name(target.id, ast.Load()))
-            return ast.If(
-                ast.Constant(True), [ast.Assign([target], _convert_expression(node.value)), ast.Expr(named)], []
-            )
+            return ast.If(ast.Constant(True), [ast.Assign([target], _convert(node.value)), ast.Expr(named)], [])
     raise _UnknownError
 
 
@@ -180,14 +174,14 @@ def _convert_loop(node: ast.expr) -> ast.expr:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
         if len(node.args) > 2 or node.keywords:
             raise _UnknownError
-        bounds = [_convert_expression(one) for one in node.args]
+        bounds = [_convert(one) for one in node.args]
         return _make_call("_B.serial", *([ast.Constant(0)] * (2 - len(bounds))), *bounds)
     if _builder_word(node) in _LOOPS:
-        return _convert_expression(node)
+        return _convert(node)
     raise _UnknownError
 
 
-def _convert_expression(node: ast.expr) -> ast.expr:
+def _convert(node: ast.expr) -> ast.expr:
     result: ast.expr = _ConditionTransformer().visit(node)
     return result
 

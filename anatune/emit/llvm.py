@@ -267,14 +267,10 @@ class LlvmCode:
         if used == group:
             return self.splat(self.emit(f"load i32, ptr {pointer}, align {DTYPE_BYTES[dtype]}"), "i32")
         bits, value = 8 * DTYPE_BYTES[dtype], "0"
-        for position in range(used):
-            element = self.emit(
-                f"load i{bits}, ptr {self.address(pointer, dtype, position)}, align {DTYPE_BYTES[dtype]}"
-            )
+        for index in range(used):
+            element = self.emit(f"load i{bits}, ptr {self.address(pointer, dtype, index)}, align {DTYPE_BYTES[dtype]}")
             wide = self.emit(f"zext i{bits} {element} to i32")
-            value = (
-                self.emit(f"or i32 {value}, {self.emit(f'shl i32 {wide}, {bits * position}')}") if position else wide
-            )
+            value = self.emit(f"or i32 {value}, {self.emit(f'shl i32 {wide}, {bits * index}')}") if index else wide
         return self.splat(value, "i32")
 
     def highest_bits(self) -> str:

@@ -293,18 +293,16 @@ class Plan:
 
     def to_dict(self) -> dict[str, object]:
         """Return the plan as plain dictionaries and lists, the content of `to_json`."""
-        optional: dict[str, object] = (
-            {"compilation": self.compilation.to_dict()} if self.compilation is not None else {}
-        )
+        extra: dict[str, object] = {"compilation": self.compilation.to_dict()} if self.compilation is not None else {}
         if self.correction is not None:
-            optional["correction"] = _correction_tree(self.correction)
+            extra["correction"] = _correction_tree(self.correction)
         if self.joined or self.accuracy != STANDARD:
-            optional["accuracy"] = self.accuracy
+            extra["accuracy"] = self.accuracy
         if self.measured is not None:
-            optional["measured"] = msgspec.to_builtins(self.measured) | {"schedule": self.measured.schedule.to_dict()}
+            extra["measured"] = msgspec.to_builtins(self.measured) | {"schedule": self.measured.schedule.to_dict()}
         if self.joined:
-            optional["spaces"] = [space_tree(space) for space in self.joined]
-        return optional | {
+            extra["spaces"] = [space_tree(space) for space in self.joined]
+        return extra | {
             "workload": msgspec.to_builtins(self.workload),
             "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
             "template": self.template,

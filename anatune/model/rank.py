@@ -126,8 +126,8 @@ def rank_templates(
     models: dict[str, Model] = {}
     number, cut_s = len(names), math.inf
     for index, name in enumerate(sorted(names, key=lambda name: not template_named(name).is_whole)):
-        saved_correction, analytical = corrections[name], make_model(workload, hardware, name, accuracy)
-        corrected = None if saved_correction is None else CorrectedModel(analytical, saved_correction.model)
+        saved, analytical = corrections[name], make_model(workload, hardware, name, accuracy)
+        corrected = None if saved is None else CorrectedModel(analytical, saved.model)
         model = models[name] = analytical if corrected is None else corrected
         left_s = None if watch.left_s is None else max(_LEAST_S, watch.left_s / (number - index))
         part = watch.part(index / number, (index + 1) / number)
@@ -137,12 +137,10 @@ def rank_templates(
         else:
             ranking = _skip_search(model)
         plan, points = replace(_make_plan(model, ranking, accuracy), left_out=left_out), ranking.points
-        if corrected is not None and saved_correction is not None and len(points):
+        if corrected is not None and saved is not None and len(points):
             support = float(corrected.correction(points[:1]).support[0])
-            applied_correction = AppliedCorrection(
-                saved_correction.card.name, max(count, SHORTLIST), support, str(saved_correction.folder)
-            )
-            plan = replace(plan, correction=applied_correction)
+            applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
+            plan = replace(plan, correction=applied)
         plans[name] = plan
         if template_named(name).is_whole and len(points) >= count:
             cut_s = min(cut_s, max(prediction.time_s for prediction in plan.predictions))

@@ -36,13 +36,11 @@ _MOST_NEIGHBOURS = 4096
 @lru_cache(maxsize=64)
 def _list_steps(num_knobs: int, hops: int) -> Integers:
     """Return all vectors of steps with `hops` entries of +1 or -1, (count, num_knobs)."""
-    combinations = np.array(list(itertools.combinations(range(num_knobs), hops)), dtype=np.int64)
+    chosen = np.array(list(itertools.combinations(range(num_knobs), hops)), dtype=np.int64)
     signs = np.array(list(itertools.product((1, -1), repeat=hops)), dtype=np.int64)
-    steps = np.zeros((len(combinations), len(signs), num_knobs), dtype=np.int64)
+    steps = np.zeros((len(chosen), len(signs), num_knobs), dtype=np.int64)
     for hop in range(hops):
-        steps[np.arange(len(combinations))[:, None], np.arange(len(signs))[None, :], combinations[:, hop][:, None]] = (
-            signs[:, hop]
-        )
+        steps[np.arange(len(chosen))[:, None], np.arange(len(signs))[None, :], chosen[:, hop][:, None]] = signs[:, hop]
     flat = steps.reshape(-1, num_knobs)
     flat.setflags(write=False)
     return flat

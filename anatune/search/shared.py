@@ -61,14 +61,12 @@ class SharedStrategy:
         silent: set[int] = set()
         while len(schedules) < n and len(silent) < len(self._members):
             bounds = self._bounds()
-            number = min(
-                (place for place in range(len(bounds)) if place not in silent), key=lambda place: bounds[place]
-            )
-            proposed = self._members[number].strategy.ask(1, ahead=ahead)
+            best = min((place for place in range(len(bounds)) if place not in silent), key=lambda place: bounds[place])
+            proposed = self._members[best].strategy.ask(1, ahead=ahead)
             if not proposed:
-                silent.add(number)
+                silent.add(best)
                 continue
-            self._asked[number].add(proposed[0].key)
+            self._asked[best].add(proposed[0].key)
             schedules += proposed
         return schedules
 

@@ -130,8 +130,8 @@ def tile_unit_probe(hardware: CpuSpec, number: str, *, seconds: float = CALL_S) 
     Work is the number of instructions of one kind; buffers may hold any bits. Loaded tiles are stored after the loop,
     because LLVM would otherwise remove the loads.
     """
-    tile_numbers = range(TILE_COUNTS[number])
-    trips = max(1, round(seconds * hardware.compute.clock_hz / (_TILE_CYCLES * len(tile_numbers))))
+    indices = range(TILE_COUNTS[number])
+    trips = max(1, round(seconds * hardware.compute.clock_hz / (_TILE_CYCLES * len(indices))))
     shape = "i16 16, i16 64"
     product = hardware.amx[0] if hardware.amx else ""
     declared = [
@@ -140,38 +140,32 @@ def tile_unit_probe(hardware: CpuSpec, number: str, *, seconds: float = CALL_S) 
         "declare void @llvm.x86.tilestored64.internal(i16, i16, ptr, i64, x86_amx)",
     ]
 
-    def load_tile(tile: str, pointer: str) -> str:
+    def load(tile: str, pointer: str) -> str:
         return f"  %{tile} = call x86_amx @llvm.x86.tileloadd64.internal({shape}, ptr %{pointer}, i64 64)"
 
-    def store_tile(tile: str, pointer: str) -> str:
+    def store(tile: str, pointer: str) -> str:
         return f"  call void @llvm.x86.tilestored64.internal({shape}, ptr %{pointer}, i64 64, x86_amx %{tile})"
 
-    ahead, body, behind = [], [], [store_tile(f"t{place}", f"r{place}") for place in tile_numbers]
-    for number_of_tile in tile_numbers:
-        ahead += [
-            f"  %{to}{number_of_tile} = getelementptr i8, ptr %{to}, i64 {_TILE_BYTES * number_of_tile}" for to in "pr"
-        ]
+    ahead, body, behind = [], [], [store(f"t{place}", f"r{place}") for place in indices]
+    for index in indices:
+        ahead += [f"  %{to}{index} = getelementptr i8, ptr %{to}, i64 {_TILE_BYTES * index}" for to in "pr"]
     if number == "load_cycles":
-        body = [load_tile(f"t{place}", f"p{place}") for place in tile_numbers]
+        body = [load(f"t{place}", f"p{place}") for place in indices]
     elif number == "store_cycles":
-        ahead += [load_tile(f"t{place}", f"p{place}") for place in tile_numbers]
+        ahead += [load(f"t{place}", f"p{place}") for place in indices]
         body, behind = behind, []
     else:
-        ahead += [
-            load_tile("a", "p0"),
-            load_tile("b", "q"),
-            *(load_tile(f"c{place}", f"r{place}") for place in tile_numbers),
-        ]
-        body = [f"  %s{place} = phi x86_amx [%c{place}, %entry], [%t{place}, %loop]" for place in tile_numbers]
-        for number_of_tile in tile_numbers:
-            tiles = ", ".join(f"x86_amx %{tile}" for tile in (f"s{number_of_tile}", "a", "b"))
-            body.append(f"  %t{number_of_tile} = call x86_amx @llvm.x86.{product}.internal({shape}, i16 64, {tiles})")
+        ahead += [load("a", "p0"), load("b", "q"), *(load(f"c{place}", f"r{place}") for place in indices)]
+        body = [f"  %s{place} = phi x86_amx [%c{place}, %entry], [%t{place}, %loop]" for place in indices]
+        for index in indices:
+            tiles = ", ".join(f"x86_amx %{tile}" for tile in (f"s{index}", "a", "b"))
+            body.append(f"  %t{index} = call x86_amx @llvm.x86.{product}.internal({shape}, i16 64, {tiles})")
     head = f"tiles_{number}(ptr %p, ptr %q, ptr %r) noinline nounwind"
     llvm = "\n".join([*declared, _function(head, *ahead, *_loop(body, trips), *behind)])
     call = f'T.evaluate(T.call_extern("void", "tiles_{number}", A.data, B.data, C.data))'
     elements = _TILE_BYTES * max(TILE_COUNTS.values()) // 4
     sizes = (elements, _TILE_BYTES // 4, elements)
-    return Probe(number, probe_script(number, sizes, [], call), llvm, sizes, trips * len(tile_numbers))
+    return Probe(number, probe_script(number, sizes, [], call), llvm, sizes, trips * len(indices))
 
 
 def _loop(body: Iterable[str], trips: int, *, before: str = "entry", behind: str = "done") -> list[str]:

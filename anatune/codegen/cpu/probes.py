@@ -208,12 +208,10 @@ def fma_probe(
         body="multiply_add",
         accumulator=accumulator,
         operands=(
-            Operand(
-                widened or dtype, 0, _multiples(rows, group if widened else 0), *unchanging, masked=False, group=group
-            ),
+            Operand(widened or dtype, 0, _steps(rows, group if widened else 0), *unchanging, masked=False, group=group),
             Operand(dtype, group, (0,) * rows, *unchanging, masked=False, group=group),
         ),
-        result=Result(accumulator, 1, _multiples(rows, vectors * lanes)),
+        result=Result(accumulator, 1, _steps(rows, vectors * lanes)),
         trips=(trips,),
         num_steps=steps,
         is_partial=True,
@@ -234,7 +232,7 @@ def broadcast_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) ->
     lanes = max(4, hardware.fp32_lanes // 4)
     rows, steps = 12, 8
     trips = max(1, round(seconds * hardware.compute.clock_hz / (rows * steps)))
-    elements = _multiples(rows, 1)
+    elements = _steps(rows, 1)
     kernel = Microkernel(
         name=f"spread_{name}",
         lanes=lanes,
@@ -242,10 +240,10 @@ def broadcast_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) ->
         body="multiply_add",
         accumulator="float32",
         operands=(
-            Operand("float32", 0, elements, (rows * steps,), _multiples(steps, rows), masked=False),
+            Operand("float32", 0, elements, (rows * steps,), _steps(steps, rows), masked=False),
             Operand("float32", 1, (0,) * rows, (0,), (0,) * steps, masked=False),
         ),
-        result=Result("float32", 1, _multiples(rows, lanes)),
+        result=Result("float32", 1, _steps(rows, lanes)),
         trips=(_BROADCAST_TRIPS,),
         num_steps=steps,
         attributes=vector_attributes(lanes),
@@ -296,10 +294,10 @@ def tile_probe(
         body="multiply_add",
         accumulator="float32",
         operands=(
-            Operand("float32", 0, tuple(range(rows)), (unroll * rows,), _multiples(unroll, rows), masked=False),
-            Operand("float32", 1, (0,) * rows, (unroll * width,), _multiples(unroll, width), masked=False),
+            Operand("float32", 0, tuple(range(rows)), (unroll * rows,), _steps(unroll, rows), masked=False),
+            Operand("float32", 1, (0,) * rows, (unroll * width,), _steps(unroll, width), masked=False),
         ),
-        result=Result("float32", 1, _multiples(rows, width)),
+        result=Result("float32", 1, _steps(rows, width)),
         trips=(depth // unroll,),
         num_steps=unroll,
         attributes=vector_attributes(lanes),
@@ -323,7 +321,7 @@ def _panels(hardware: CpuSpec, vectors: int) -> int:
     return max(2, min(max(8, math.ceil(3 * hardware.l1.size_bytes / panel_bytes)), share // 2 // panel_bytes))
 
 
-def _multiples(count: int, stride: int) -> tuple[int, ...]:
+def _steps(count: int, stride: int) -> tuple[int, ...]:
     return tuple(number * stride for number in range(count))
 
 

@@ -34,10 +34,9 @@ def register_intrinsic(
     counted = _IndexShifter(tvm, [pair for pair in zip(buffers, bases, strict=True) if any(pair[1])]).statement(block)
     description = tvm.tirx.PrimFunc(buffers, s_tir.SBlockRealize(zeros, always, counted))
     description = tvm.ir.load_json(tvm.ir.save_json(description))  # with variables of its own
-    kernel_parameters = list((kernel or tvm.ir.load_json(tvm.ir.save_json(description))).params)
+    declared = list((kernel or tvm.ir.load_json(tvm.ir.save_json(description))).params)
     parameters = [
-        _move_buffer(tvm, buffer) if any(base) else buffer
-        for buffer, base in zip(kernel_parameters, bases, strict=True)
+        _move_buffer(tvm, buffer) if any(base) else buffer for buffer, base in zip(declared, bases, strict=True)
     ]
     *reads, write = [
         tvm.ir.expr.TensorRegion(buffer, [tvm.ir.Range(0, extent) for extent in buffer.shape], block.writes[0].ty)
@@ -49,7 +48,7 @@ def register_intrinsic(
         body = kernel.body.block
         whole = [
             s_tir.MatchBufferRegion(buffer, _whole_region(tvm, parameter, base, block.writes[0].ty))
-            for buffer, parameter, base in zip(kernel_parameters, parameters, bases, strict=True)
+            for buffer, parameter, base in zip(declared, parameters, bases, strict=True)
             if any(base)
         ]
         inner = s_tir.SBlock(

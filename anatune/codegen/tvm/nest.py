@@ -95,9 +95,9 @@ class _BlockReader:
         if kind == "IntImm":
             return _Affine({}, int(expression.value))
         if kind == "Var":
-            for position, variable in enumerate(self.variables):
+            for axis, variable in enumerate(self.variables):
                 if variable.same_as(expression):
-                    return _Affine({(position, ""): 1})
+                    return _Affine({(axis, ""): 1})
         elif kind == "Cast":
             return self.affine(expression.value)
         elif kind in ("Add", "Sub"):
@@ -114,49 +114,36 @@ class _BlockReader:
 
     def _convert_division(self, expression: ir.prim.BinaryOpExpr, part: str) -> _Affine:
         whole, divisor = self.affine(expression.a), _integer(expression.b)
-        (position, part_of_atom), *more = list(whole.terms) or [(-1, "")]
-        simple = (
-            not more
-            and not part_of_atom
-            and position >= 0
-            and whole.terms[position, part_of_atom] == 1
-            and not whole.constant
-        )
-        if (
-            not simple
-            or not divisor
-            or self.extents[position] % divisor
-            or self.divisors.get(position, divisor) != divisor
-        ):
+        (axis, piece), *more = list(whole.terms) or [(-1, "")]
+        simple = not more and not piece and axis >= 0 and whole.terms[axis, piece] == 1 and not whole.constant
+        if not simple or not divisor or self.extents[axis] % divisor or self.divisors.get(axis, divisor) != divisor:
             raise self.error(f"index {expression} is not affine in the block's iterators")
-        self.divisors[position] = divisor
-        return _Affine({(position, part): 1})
+        self.divisors[axis] = divisor
+        return _Affine({(axis, part): 1})
 
     def settle(self, index: _Affine) -> _Affine:
         """Return an index with divided iterators as two atoms, without atoms of one iteration."""
         settled = _Affine({}, index.constant)
-        for (position, part), coefficient in index.terms.items():
-            divisor = self.divisors.get(position)
+        for (axis, part), coefficient in index.terms.items():
+            divisor = self.divisors.get(axis)
             if divisor and not part:
-                settled = settled.plus(
-                    _Affine({(position, "div"): coefficient * divisor, (position, "mod"): coefficient})
-                )
+                settled = settled.plus(_Affine({(axis, "div"): coefficient * divisor, (axis, "mod"): coefficient}))
             else:
-                settled = settled.plus(_Affine({(position, part): coefficient}))
+                settled = settled.plus(_Affine({(axis, part): coefficient}))
         settled.terms = {atom: c for atom, c in settled.terms.items() if self.extent(atom) > 1}
         return settled
 
     def extent(self, atom: Atom) -> int:
-        position, part = atom
-        divisor = self.divisors.get(position, 1)
-        return {"": self.extents[position], "div": self.extents[position] // divisor, "mod": divisor}[part]
+        axis, part = atom
+        divisor = self.divisors.get(axis, 1)
+        return {"": self.extents[axis], "div": self.extents[axis] // divisor, "mod": divisor}[part]
 
     def atoms(self) -> Iterator[Atom]:
         """Yield the atoms with more than one iteration, in the block's order."""
-        for position in range(len(self.extents)):
-            for part in ("div", "mod") if position in self.divisors else ("",):
-                if self.extent((position, part)) > 1:
-                    yield position, part
+        for axis in range(len(self.extents)):
+            for part in ("div", "mod") if axis in self.divisors else ("",):
+                if self.extent((axis, part)) > 1:
+                    yield axis, part
 
     def operand(self, expression: ir.Expr) -> _BlockOperand:
         """Return a factor: a load, perhaps cast or guarded by a condition."""
@@ -287,7 +274,7 @@ def check_loops(module: tvm.IRModule, function: str, block: str) -> None:
     WorkloadError
         The block has a condition, its loops do not cover it, or an iterator is bound to more than a loop.
     """
-    realize, loops = _find_block(module[function].body.block.body, block, [])
+    realize, loops = _find(module[function].body.block.body, block, [])
     if realize is None:
         raise WorkloadError(f"block {block}: it lies under a condition or inside another block, expected plain loops")
     if not _is_one(realize.predicate):
@@ -305,15 +292,13 @@ def check_loops(module: tvm.IRModule, function: str, block: str) -> None:
         raise WorkloadError(f"block {block}: a loop around it belongs to no iterator")
 
 
-def _find_block(
-    node: tirx.Stmt, block: str, loops: list[tirx.For]
-) -> tuple[tvm.s_tir.SBlockRealize | None, list[tirx.For]]:
+def _find(node: tirx.Stmt, block: str, loops: list[tirx.For]) -> tuple[tvm.s_tir.SBlockRealize | None, list[tirx.For]]:
     """Return the realization of a block under plain loops, and these loops; (None, ...) if there is none."""
     kind = type(node).__name__
     if kind == "For":
-        return _find_block(node.body, block, [*loops, node])
+        return _find(node.body, block, [*loops, node])
     if kind == "SeqStmt":
-        results = (_find_block(part, block, loops) for part in node.seq)
+        results = (_find(part, block, loops) for part in node.seq)
         return next((pair for pair in results if pair[0] is not None), (None, []))
     if kind == "SBlockRealize" and str(node.block.name_hint) == block:
         return node, loops

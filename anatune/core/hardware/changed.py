@@ -49,7 +49,7 @@ def changes_of(hardware: HardwareSpec) -> list[Change]:
     return _gpu_changes(hardware) if hardware.kind == "gpu" else _cpu_changes(hardware)
 
 
-def _catch_impossible(make: Callable[[float], HardwareSpec]) -> Callable[[float], HardwareSpec | None]:
+def _guard(make: Callable[[float], HardwareSpec]) -> Callable[[float], HardwareSpec | None]:
     """Return a function that returns None if the changed numbers contradict each other or are implausible."""
 
     def scaled(factor: float) -> HardwareSpec | None:
@@ -61,7 +61,7 @@ def _catch_impossible(make: Callable[[float], HardwareSpec]) -> Callable[[float]
     return scaled
 
 
-def _scale_numbers(hardware: HardwareSpec, group: str, *keys: str) -> Callable[[float], HardwareSpec | None]:
+def _scale(hardware: HardwareSpec, group: str, *keys: str) -> Callable[[float], HardwareSpec | None]:
     """Return a function that multiplies some numbers of a group; bytes are rounded down."""
     before = getattr(hardware, group)
 
@@ -70,7 +70,7 @@ def _scale_numbers(hardware: HardwareSpec, group: str, *keys: str) -> Callable[[
         numbers = {key: int(number) if key.endswith("_bytes") else number for key, number in numbers.items()}
         return replace(hardware, **{group: replace(before, **numbers)})
 
-    return _catch_impossible(scaled)
+    return _guard(scaled)
 
 
 def _gpu_changes(gpu: GpuSpec) -> list[Change]:
@@ -93,18 +93,12 @@ def _gpu_changes(gpu: GpuSpec) -> list[Change]:
     rate, sizes = "bandwidth_bytes_per_s", ("per_sm_bytes", "per_block_bytes")
     dram_held, shared_held = "its latency, and the bandwidth of L2", "its bandwidth, and L1"
     return [
+        Change("DRAM bandwidth", gpu.dram.bandwidth_bytes_per_s, "bytes/s", dram_held, _scale(gpu, "dram", rate)),
+        Change("registers of an SM", registers.per_sm, "", "those a thread can have", _guard(register_file)),
         Change(
-            "DRAM bandwidth", gpu.dram.bandwidth_bytes_per_s, "bytes/s", dram_held, _scale_numbers(gpu, "dram", rate)
+            "shared memory of an SM", shared.per_sm_bytes, "bytes", shared_held, _scale(gpu, "shared_memory", *sizes)
         ),
-        Change("registers of an SM", registers.per_sm, "", "those a thread can have", _catch_impossible(register_file)),
-        Change(
-            "shared memory of an SM",
-            shared.per_sm_bytes,
-            "bytes",
-            shared_held,
-            _scale_numbers(gpu, "shared_memory", *sizes),
-        ),
-        Change("SMs", compute.num_sms, "", "the clock, L2 and DRAM", _catch_impossible(cores)),
+        Change("SMs", compute.num_sms, "", "the clock, L2 and DRAM", _guard(cores)),
     ]
 
 
@@ -122,15 +116,13 @@ def _cpu_changes(cpu: CpuSpec) -> list[Change]:
         numbers = {"num_cores": count, "fp32_peak_flop_per_s": peak, "parallel_speedup": speedup}
         return replace(cpu, compute=replace(compute, **numbers))
 
-    rates = _scale_numbers(cpu, "dram", "bandwidth_bytes_per_s", "core_bandwidth_bytes_per_s")
+    rates = _scale(cpu, "dram", "bandwidth_bytes_per_s", "core_bandwidth_bytes_per_s")
     count, unchanged = compute.num_vector_registers, "its bandwidth and latency, and L3"
     return [
         Change("DRAM bandwidth", dram.bandwidth_bytes_per_s, "bytes/s", "its latency", rates),
-        Change("vector registers of a core", count, "", "their width", _catch_impossible(vector_registers)),
-        Change("L2 of a core", l2.size_bytes, "bytes", unchanged, _scale_numbers(cpu, "l2", "size_bytes")),
-        Change(
-            "cores", compute.num_cores, "", "the clock, the caches of a core, L3 and DRAM", _catch_impossible(cores)
-        ),
+        Change("vector registers of a core", count, "", "their width", _guard(vector_registers)),
+        Change("L2 of a core", l2.size_bytes, "bytes", unchanged, _scale(cpu, "l2", "size_bytes")),
+        Change("cores", compute.num_cores, "", "the clock, the caches of a core, L3 and DRAM", _guard(cores)),
     ]
 
 

@@ -275,9 +275,7 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Vectors hold elements of the accumulator's dtype, four bytes each, so that the float32 peak holds for all
         dtypes; instructions that sum products of neighbouring elements are faster by their rate.
         """
-        rates = [
-            instruction.rate for name in DOT_INSTRUCTIONS.get(dtype, ()) if (instruction := self.dot_instruction(name))
-        ]
+        rates = [dot.rate for name in DOT_INSTRUCTIONS.get(dtype, ()) if (dot := self.dot_instruction(name))]
         peak = self.compute.fp32_peak_flop_per_s * max(rates, default=1.0)
         return peak * 4 / DTYPE_BYTES[ACCUMULATOR_DTYPE.get(dtype, dtype)]
 

@@ -139,11 +139,8 @@ def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: s
             f"{', '.join(PLAIN_DTYPES)}; two operands that are multiplied and summed may also be such a pair as uint8 "
             "and int8, bfloat16 and int8, or 8-bit floats"
         )
-    without_zero_point = [
-        *reads[1 if is_product and dtype in BYTE_DTYPES else 0 :],
-        *([] if "requantize" in epilogue else [write]),
-    ]
-    if any(access.zero_point for access in without_zero_point):
+    others = [*reads[1 if is_product and dtype in BYTE_DTYPES else 0 :], *([] if "requantize" in epilogue else [write])]
+    if any(access.zero_point for access in others):
         raise WorkloadError(
             f"{operator}: a zero point is given where none is allowed; expected one only for a product's first "
             "operand, or for the result of requantize; leave it out"
@@ -156,11 +153,10 @@ def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: s
     if body == "multiply":  # an element-wise operator, or an outer product of einsum
         allowed = {dtype, accumulated_dtype(dtype)}
     if write.dtype not in allowed:
-        with_steps = f" and the steps ({', '.join(epilogue)})" if epilogue else ""
+        steps = f" and the steps ({', '.join(epilogue)})" if epilogue else ""
         expected = " or ".join(sorted(allowed)) or "8-bit operands, with requantize as the last step,"
         raise WorkloadError(
-            f"{operator}: result {write.tensor!r} is {write.dtype}, expected {expected} for {body} of "
-            f"{dtype}{with_steps}"
+            f"{operator}: result {write.tensor!r} is {write.dtype}, expected {expected} for {body} of {dtype}{steps}"
         )
 
 

@@ -204,10 +204,8 @@ def ranged(workload: Workload, axis: object, extents: object) -> RangedWorkload:
         numbers = extents
     else:
         raise WorkloadError(f"range: extents are {shown(extents)}, expected '1..8192', range(1, 8193) or a list")
-    checked_extents = _check_extents(numbers)
-    return RangedWorkload(
-        _resize(workload, axis, checked_extents[-1], _find_attribute(workload, axis)), axis, checked_extents
-    )
+    unique = _check_extents(numbers)
+    return RangedWorkload(_resize(workload, axis, unique[-1], _find_attribute(workload, axis)), axis, unique)
 
 
 def _check_extents(numbers: Iterable[object]) -> tuple[int, ...]:

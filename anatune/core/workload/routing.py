@@ -106,15 +106,10 @@ def counted(counts: Sequence[int] | NDArray[np.int64]) -> Routing:
     WorkloadError
         A count is negative, or all are 0.
     """
-    rows_of_experts = np.asarray(counts)
-    if (
-        rows_of_experts.ndim != 1
-        or not len(rows_of_experts)
-        or (rows_of_experts < 0).any()
-        or not rows_of_experts.any()
-    ):
+    table = np.asarray(counts)
+    if table.ndim != 1 or not len(table) or (table < 0).any() or not table.any():
         raise WorkloadError(f"routing: counts are {shown(counts)}, expected the rows of each expert, not all 0")
-    rows, experts = np.unique(rows_of_experts[rows_of_experts > 0], return_counts=True)
+    rows, experts = np.unique(table[table > 0], return_counts=True)
     return Routing(rows.astype(np.float64), experts.astype(np.float64))
 
 

@@ -57,7 +57,7 @@ class Grammar(NamedTuple):
     build: Build
 
 
-def _build_by_names(operator: str, names: tuple[str, ...]) -> Build:
+def _build(operator: str, names: tuple[str, ...]) -> Build:
     """Return a builder that passes the extents of all words by name."""
 
     def build(extents: Sequence[Extents], options: Mapping[str, object]) -> Workload:
@@ -110,40 +110,30 @@ def _build_depthwise(extents: Sequence[Extents], options: Mapping[str, object]) 
 def _make_grammars() -> dict[str, Grammar]:
     """Return the grammar of every operator but einsum."""
     table = {
-        "matmul": Grammar(("MxNxK",), _PRODUCT, "512x4096x1024", _build_by_names("matmul", PLAIN["matmul"])),
-        "batch_matmul": Grammar(
-            ("BxMxNxK",), _PRODUCT, "16x512x64x512", _build_by_names("batch_matmul", PLAIN["batch_matmul"])
-        ),
-        "rotary": Grammar(
-            ("TokensxHeadsxHeadDim",), ("dtype",), "4096x32x128", _build_by_names("rotary", PLAIN["rotary"])
-        ),
+        "matmul": Grammar(("MxNxK",), _PRODUCT, "512x4096x1024", _build("matmul", PLAIN["matmul"])),
+        "batch_matmul": Grammar(("BxMxNxK",), _PRODUCT, "16x512x64x512", _build("batch_matmul", PLAIN["batch_matmul"])),
+        "rotary": Grammar(("TokensxHeadsxHeadDim",), ("dtype",), "4096x32x128", _build("rotary", PLAIN["rotary"])),
         "quantise_groups": Grammar(
-            ("RowsxColsxGroup",),
-            ("dtype",),
-            "4096x7168x128",
-            _build_by_names("quantise_groups", PLAIN["quantise_groups"]),
+            ("RowsxColsxGroup",), ("dtype",), "4096x7168x128", _build("quantise_groups", PLAIN["quantise_groups"])
         ),
         "scaled_matmul": Grammar(
             ("MxNxK",),
             (*_SCALED, "epilogue", "rounded"),
             "512x4096x7168",
-            _build_by_names("scaled_matmul", PLAIN["scaled_matmul"]),
+            _build("scaled_matmul", PLAIN["scaled_matmul"]),
         ),
         "grouped_matmul": Grammar(
             ("TxExTopKxNxK",),
             (*_SCALED, "routing", "expanded", "activation"),
             "512x256x8x2048x7168",
-            _build_by_names("grouped_matmul", PLAIN["grouped_matmul"]),
+            _build("grouped_matmul", PLAIN["grouped_matmul"]),
         ),
         "attention": Grammar(
-            ("BxHeadsxKvHeadsxQxKvxDim",),
-            _ATTENTION,
-            "4x32x8x2048x2048x128",
-            _build_by_names("attention", PLAIN["attention"]),
+            ("BxHeadsxKvHeadsxQxKvxDim",), _ATTENTION, "4x32x8x2048x2048x128", _build("attention", PLAIN["attention"])
         ),
     }
     for name in ROWS:
-        table[name] = Grammar(("RowsxCols",), ("dtype",), "4096x8192", _build_by_names(name, PLAIN[name]))
+        table[name] = Grammar(("RowsxCols",), ("dtype",), "4096x8192", _build(name, PLAIN[name]))
     data = {1: "NxCxW", 2: "NxCxHxW", 3: "NxCxDxHxW"}
     taps = {1: "S", 2: "RxS", 3: "TxRxS"}
     for rank, size, kernel in ((1, "56", "3"), (2, "56x56", "3x3"), (3, "16x56x56", "3x3x3")):
@@ -157,7 +147,7 @@ def _make_grammars() -> dict[str, Grammar]:
             names = ("n", "c", *INPUT_NAMES[rank], *KERNEL_NAMES[rank])
             operator = f"{short}_pool{rank}d"
             words = (data[rank], taps[rank])
-            table[operator] = Grammar(words, _WINDOW, f"1x64x{size} {kernel}", _build_by_names(operator, names))
+            table[operator] = Grammar(words, _WINDOW, f"1x64x{size} {kernel}", _build(operator, names))
     table["depthwise_conv2d"] = Grammar(
         ("NxCxHxW", "Kx1xRxS"), (*_WINDOW, *FUSED), "1x32x112x112 32x1x3x3", _build_depthwise
     )
@@ -256,11 +246,9 @@ def _split_words(words: Sequence[str] | str) -> tuple[list[str], dict[str, Optio
         spelled, equals, value = token[2:].partition("=")
         name = spelled.replace("-", "_")
         if name not in _OPTIONS or name in options:
-            allowed = ", ".join(_spell_option(option) for option in _OPTIONS)
+            names = ", ".join(_spell_option(option) for option in _OPTIONS)
             problem = "is given twice" if name in options else "is unknown"
-            raise WorkloadError(
-                f"workload option {token} {problem}, expected each of {allowed} at most once; correct it"
-            )
+            raise WorkloadError(f"workload option {token} {problem}, expected each of {names} at most once; correct it")
         if name in _FLAGS and not equals:
             options[name] = True
             continue
@@ -367,10 +355,10 @@ def parse_workload(
     {'i': 512, 'j': 4096, 'k': 1024}
     """
     keywords = {name: value for name, value in locals().items() if name in _OPTIONS}
-    leading, typed_options = _split_words(words)
+    leading, typed = _split_words(words)
     if not leading:
         raise WorkloadError("workload is empty, expected an operator and extents; write for example matmul 512x512x512")
-    given_options = {**typed_options, **{name: value for name, value in keywords.items() if not _is_absent(value)}}
+    given_options = {**typed, **{name: value for name, value in keywords.items() if not _is_absent(value)}}
     options = {name: _parse_option(name, value) for name, value in given_options.items()}
     operator, extents = leading[0], leading[1:]
     if ":" in operator:

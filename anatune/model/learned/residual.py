@@ -189,17 +189,17 @@ class ResidualModel:
     def predict(self, features: Floats) -> Correction:
         """Return the correction of points with these features, (num_points, num_features)."""
         features = np.atleast_2d(features)
-        outputs = np.array([_predict_raw(member, features) for member in self.members_])
+        outputs = np.array([_score(member, features) for member in self.members_])
         support = self._support(features)
         log_ratio = self.offset_ + self.options.share * outputs.mean(axis=0) * support
         if self.delta_ is not None:
-            log_ratio = log_ratio + _predict_raw(self.delta_, features)
+            log_ratio = log_ratio + _score(self.delta_, features)
         spread = outputs.std(axis=0) if len(outputs) > 1 else np.zeros(len(features))
         std = np.sqrt(np.square(self.noise_) + np.square(spread) + np.square((1.0 - support) * 2.0 * self.noise_))
         failure = (
             np.zeros(len(features))
             if self.failures_ is None
-            else 1.0 / (1.0 + np.exp(-_predict_raw(self.failures_, features)))
+            else 1.0 / (1.0 + np.exp(-_score(self.failures_, features)))
         )
         return Correction(log_ratio, std, support, failure)
 
@@ -209,7 +209,7 @@ class ResidualModel:
         return np.concatenate([np.asarray(part, dtype=np.int64).reshape(len(features), -1) for part in parts], axis=1)
 
     def _mean(self, features: Floats) -> Floats:
-        mean: Floats = np.mean([_predict_raw(member, features) for member in self.members_], axis=0)
+        mean: Floats = np.mean([_score(member, features) for member in self.members_], axis=0)
         return mean
 
     def _support(self, features: Floats) -> Floats:
@@ -259,7 +259,7 @@ class ResidualModel:
         return booster
 
 
-def _predict_raw(booster: Booster, features: Floats) -> Floats:
+def _score(booster: Booster, features: Floats) -> Floats:
     result: Floats = np.asarray(booster.predict(features, raw_score=True, num_threads=1), dtype=np.float64)
     return result
 

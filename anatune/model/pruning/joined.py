@@ -112,11 +112,9 @@ class JoinedSubset(RankedSubset):
             times = [prediction.time_s for prediction in self._batch(0, self.num_kept)[1]] or [np.nan]
             return min(times), max(times)
         best_s = min(space.best_s for space in self._brought if space.best_s is not None)
-        times_of_samples = [part.model.plain.times(part.space.sample_points(SAMPLE, 0))[0] for part in self._asked]
-        sampled = np.concatenate(times_of_samples)
-        weights = np.repeat(
-            [part.num_legal / SAMPLE for part in self._asked], [len(times) for times in times_of_samples]
-        )
+        sampled_s = [part.model.plain.times(part.space.sample_points(SAMPLE, 0))[0] for part in self._asked]
+        sampled = np.concatenate(sampled_s)
+        weights = np.repeat([part.num_legal / SAMPLE for part in self._asked], [len(times) for times in sampled_s])
         order = np.argsort(sampled)
         position = np.searchsorted(np.cumsum(weights[order]), self.num_kept)
         return best_s, float(sampled[order][min(int(position), len(order) - 1)])
@@ -153,12 +151,7 @@ class JoinedSubset(RankedSubset):
         if self._places is None:
             return prediction, True, None, ""
         position = self._places.get(self._key(schedule))
-        return (
-            prediction,
-            position is not None,
-            position,
-            "as fast as the last one kept, but later in the order of ties",
-        )
+        return (prediction, position is not None, position, "as fast as the last one kept, but later among ties")
 
     def to_dict(self) -> dict[str, object]:
         """Return workload, hardware, space, `keep` and guarantee, and the space of each template."""

@@ -172,12 +172,12 @@ class Subset(ABC):
             return Verdict(
                 False, None, prediction.rule, needed, limit, **facts, bound_by=prediction.bound_by, text=text
             )
-        description = f"{_format_time(time_s)}, {time_s / best_s:.3g} times the best, bound by {prediction.bound_by}"
+        description = f"{_to_text(time_s)}, {time_s / best_s:.3g} times the best, bound by {prediction.bound_by}"
         if kept:
             place_text = f"place {position} of {self.num_kept}" if position else f"among the first {self.num_kept}"
             text = f"kept: {place_text}, predicted {description}"
         else:
-            slower = f"{time_s / cut_s:.3g} times the last one kept ({_format_time(cut_s)})"
+            slower = f"{time_s / cut_s:.3g} times the last one kept ({_to_text(cut_s)})"
             text = f"left out: predicted {description}; {remark or slower}"
         return Verdict(kept, position, "", None, None, **facts, bound_by=prediction.bound_by, text=text)
 
@@ -379,12 +379,7 @@ class SpaceSubset(RankedSubset):
             return prediction, False, None, ""
         _, cut_s = self._time_range()
         if self._places is None:
-            return (
-                prediction,
-                prediction.time_s <= cut_s,
-                None,
-                f"slower than about {_format_time(cut_s)} (from a sample)",
-            )
+            return (prediction, prediction.time_s <= cut_s, None, f"slower than about {_to_text(cut_s)} (estimated)")
         position = self._places.get(self.model.program_key(point))
         if position is not None:
             return prediction, True, position, ""
@@ -398,7 +393,7 @@ class SpaceSubset(RankedSubset):
             return prediction, False, None, "too late in the analytical order for the correction to consider it"
         if self._distinct:
             return prediction, False, None, "as fast as one that is kept"
-        return prediction, False, None, "as fast as the last one kept, but later in the order of ties"
+        return prediction, False, None, "as fast as the last one kept, but later among ties"
 
     def to_dict(self) -> dict[str, object]:
         """Return workload, hardware, space, `keep` and guarantee."""
@@ -418,13 +413,11 @@ def _describe_broken_rule(prediction: Prediction, rules: Sequence[Rule]) -> tupl
 def describe_likeness(likeness: Likeness, considered: bool) -> str:
     """Return why a schedule is left out although it is predicted as fast as some that are kept."""
     position, common, ratio = likeness
-    similarity = (
-        "nearly the same" if common > _NEARLY else f"the most similar one ({common:.0%} of the error in common)"
-    )
+    similarity = "nearly the same" if common > _NEARLY else f"the most similar ({common:.0%} of the error shared)"
     speed = f"is predicted {ratio:.3g} times as fast" if ratio > 1.0005 else "is predicted as fast"
     reason = "other schedules promise more" if considered else "this one was not among the random candidates"
     return f"kept place {position} is {similarity} and {speed}; {reason}"
 
 
-def _format_time(seconds: float) -> str:
+def _to_text(seconds: float) -> str:
     return f"{seconds * 1e6:.4g} us" if seconds < 1e-3 else f"{seconds * 1e3:.4g} ms"

@@ -152,15 +152,15 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         They are both ends and the middle of the first and the last interval of each program.
         """
         extents: set[int] = set()
-        all_extents = self.workload.extents
+        values = self.workload.extents
         for number in range(len(self.programs)):
             own_intervals = [interval for interval in self.intervals if interval.program == number]
             for interval in (own_intervals[0], own_intervals[-1]):
                 first, last = (
-                    bisect.bisect_left(all_extents, interval.first),
-                    bisect.bisect_right(all_extents, interval.last) - 1,
+                    bisect.bisect_left(values, interval.first),
+                    bisect.bisect_right(values, interval.last) - 1,
                 )
-                extents |= {all_extents[first], all_extents[(first + last) // 2], all_extents[last]}
+                extents |= {values[first], values[(first + last) // 2], values[last]}
         return sorted(extents)
 
     def least(self, number: int) -> int:

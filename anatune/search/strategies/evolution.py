@@ -47,15 +47,12 @@ class EvolutionStrategy(StepwiseStrategy):
         if not len(points):
             return
         elite, points, speeds = points, points[:0], np.empty(0)
-        known_points, known_speeds = points, speeds
+        past, past_speeds = points, speeds
         for generation in range(1, 1 << 30):
-            for new_points, answers in self.receive_new(elite, (yield elite)):
+            for new, answers in self.receive_new(elite, (yield elite)):
                 new_speeds = _compute_speeds(answers)
-                known_points, known_speeds = (
-                    np.concatenate([known_points, new_points]),
-                    np.concatenate([known_speeds, new_speeds]),
-                )
-                points, speeds = np.concatenate([points, new_points]), np.concatenate([speeds, new_speeds])
+                past, past_speeds = (np.concatenate([past, new]), np.concatenate([past_speeds, new_speeds]))
+                points, speeds = np.concatenate([points, new]), np.concatenate([speeds, new_speeds])
             if generation > 1:
                 best = np.argsort(-speeds, kind="stable")[:size]
                 points, speeds = points[best], speeds[best]
@@ -68,7 +65,7 @@ class EvolutionStrategy(StepwiseStrategy):
                     return
                 elite = children
                 continue
-            predicted = self._predict(children, known_points, known_speeds)
+            predicted = self._predict(children, past, past_speeds)
             elite = children[np.argsort(-predicted, kind="stable")[: max(1, round(self.elite * size))]]
 
     def _children(self, points: Integers, speeds: Floats, generation: int) -> Integers:

@@ -105,11 +105,9 @@ class StructuredStrategy(SequenceStrategy):
     def _kernel_ids(self, points: Integers) -> Integers:
         """Return a number for each point; points with equal microkernels have equal numbers."""
         space = self.space
-        microkernels = [space.microkernel(axis) for axis in space.axes]
+        kernels = [space.microkernel(axis) for axis in space.axes]
         inner = [((f"{axis}.{space.levels[axis][-1]}",),) for axis in space.axes]
-        groups = [
-            group for one, other in zip(microkernels, inner, strict=True) for group in (other if one is None else one)
-        ]
+        groups = [group for one, other in zip(kernels, inner, strict=True) for group in (other if one is None else one)]
         tiles = _products(points, space.columns, groups)
         return np.unique(tiles, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 

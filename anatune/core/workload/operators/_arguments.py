@@ -12,7 +12,7 @@ from anatune.core.workload.number_formats import PLAIN_DTYPES, dtype_hint
 from anatune.errors import WorkloadError
 
 
-def check_argument_integer(operator: str, name: str, value: object, minimum: int, next_step: str) -> int:
+def check_integer(operator: str, name: str, value: object, minimum: int, next_step: str) -> int:
     """Return `value` as a Python int, at least `minimum`; NumPy integers are converted.
 
     Raises
@@ -43,7 +43,7 @@ def check_extent(operator: str, name: str, value: object) -> int:
     WorkloadError
         The value is not an integer >= 1.
     """
-    return check_argument_integer(operator, name, value, 1, "give the real size in elements")
+    return check_integer(operator, name, value, 1, "give the real size in elements")
 
 
 def check_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
@@ -62,7 +62,7 @@ def check_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
     return shape
 
 
-def check_argument_choice(operator: str, name: str, value: object, choices: Sequence[str]) -> str:
+def check_choice(operator: str, name: str, value: object, choices: Sequence[str]) -> str:
     """Return `value` if it is one of `choices`.
 
     Raises
@@ -88,10 +88,10 @@ def check_dtype(operator: str, value: object) -> str:
     if hint := dtype_hint(value, PLAIN_DTYPES):
         allowed = ", ".join(PLAIN_DTYPES)
         raise WorkloadError(f"{operator}: dtype is {shown(value)}, expected one of {allowed}{hint}")
-    return check_argument_choice(operator, "dtype", value, PLAIN_DTYPES)
+    return check_choice(operator, "dtype", value, PLAIN_DTYPES)
 
 
-def check_argument_flag(operator: str, name: str, value: object) -> bool:
+def check_flag(operator: str, name: str, value: object) -> bool:
     """Return a switch as a Python bool.
 
     Raises

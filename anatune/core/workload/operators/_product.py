@@ -16,7 +16,7 @@ from anatune.core.workload.number_formats import (
     parse_formats,
     step_dtypes,
 )
-from anatune.core.workload.operators._arguments import check_argument_choice, check_argument_integer, collect_attributes
+from anatune.core.workload.operators._arguments import check_choice, check_integer, collect_attributes
 from anatune.errors import WorkloadError
 
 Dimension = tuple[int, tuple[Term, ...], int]
@@ -120,7 +120,7 @@ def _zero_point(operator: str, name: str, value: object, dtype: str) -> int:
     """
     low, high = INTEGER_RANGE[dtype] if dtype else (0, 0)
     meaning = f"the stored {dtype} number that means zero" if dtype else "0: nothing is quantised there"
-    number = check_argument_integer(operator, name, value, low, f"give {meaning}")
+    number = check_integer(operator, name, value, low, f"give {meaning}")
     if number > high:
         raise WorkloadError(f"{operator}: {name} is {number}, expected an integer from {low} to {high}; give {meaning}")
     return number
@@ -141,7 +141,7 @@ def check_steps(operator: str, value: object) -> tuple[str, ...]:
         )
     steps = tuple(value)
     for step in steps:
-        check_argument_choice(operator, "epilogue step", step, EPILOGUE_STEPS)
+        check_choice(operator, "epilogue step", step, EPILOGUE_STEPS)
     if len(set(steps)) != len(steps):
         raise WorkloadError(
             f"{operator}: epilogue {', '.join(steps)} repeats a step, expected each of {allowed} at most once; "

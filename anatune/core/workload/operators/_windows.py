@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from anatune.arguments import shown
 from anatune.core.workload.nest import Axis, Term
-from anatune.core.workload.operators._arguments import check_argument_integer, check_extent
+from anatune.core.workload.operators._arguments import check_extent, check_integer
 from anatune.core.workload.operators._product import Dimension
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word, order_named
 from anatune.errors import WorkloadError
@@ -129,8 +129,8 @@ def _per_dimension(operator: str, name: str, value: object, count: int, minimum:
     if isinstance(value, (tuple, list)):
         if len(value) != count:
             raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected {count} integers >= {minimum}; {step}")
-        return tuple(check_argument_integer(operator, name, item, minimum, step) for item in value)
-    return (check_argument_integer(operator, name, value, minimum, step),) * count
+        return tuple(check_integer(operator, name, item, minimum, step) for item in value)
+    return (check_integer(operator, name, value, minimum, step),) * count
 
 
 def _paddings(

@@ -8,12 +8,7 @@ import msgspec
 
 from anatune.core.workload.access import FLOAT8_DTYPES
 from anatune.core.workload.nest import Access, Axis, Term, Workload
-from anatune.core.workload.operators._arguments import (
-    check_argument_choice,
-    check_argument_flag,
-    check_argument_integer,
-    check_extent,
-)
+from anatune.core.workload.operators._arguments import check_choice, check_extent, check_flag, check_integer
 from anatune.core.workload.operators._product import Dimension, make_access
 from anatune.errors import WorkloadError
 
@@ -61,10 +56,10 @@ def attention(
     extents = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "seq_q": seq_q, "seq_kv": seq_kv}
     extents["head_dim"] = head_dim
     sizes = {name: check_extent("attention", name, value) for name, value in extents.items()}
-    is_causal = check_argument_flag("attention", "causal", causal)
-    visible_keys = check_argument_integer("attention", "window", window, 0, "leave it out where a query sees all keys")
-    page = check_argument_integer("attention", "page_size", page_size, 0, "leave it out where keys lie in order")
-    word = check_argument_choice("attention", "dtype", dtype, _WORDS)
+    is_causal = check_flag("attention", "causal", causal)
+    visible_keys = check_integer("attention", "window", window, 0, "leave it out where a query sees all keys")
+    page = check_integer("attention", "page_size", page_size, 0, "leave it out where keys lie in order")
+    word = check_choice("attention", "dtype", dtype, _WORDS)
     _check(sizes, is_causal, visible_keys)
     element, _, result = word.partition(":")
     result = result or (element if element in _HALVES else "bfloat16")

@@ -160,10 +160,8 @@ def _make_convolution(operator: str, arguments: Mapping[str, object]) -> Workloa
         "weight": channel_set.weight_dimensions(shape.taps),
         "output": [images, *channel_set.result_dimensions(shape.outputs)],
     }
-    channel_dimensions = channel_set.channel_positions(len(tensors["output"]))
-    return make_product(
-        operator, arguments, axes, tensors, channel_dimensions, {**sizes, **shape.attributes, "layout": layout}
-    )
+    along = channel_set.channel_positions(len(tensors["output"]))
+    return make_product(operator, arguments, axes, tensors, along, {**sizes, **shape.attributes, "layout": layout})
 
 
 def conv2d(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from anatune.core.workload.nest import Axis, Term, Workload
-from anatune.core.workload.operators._arguments import check_argument_flag, check_extent
+from anatune.core.workload.operators._arguments import check_extent, check_flag
 from anatune.core.workload.operators._product import Dimension, make_product
 
 __all__ = ["batch_matmul", "matmul"]
@@ -14,7 +14,7 @@ __all__ = ["batch_matmul", "matmul"]
 def _make_matrix_product(operator: str, arguments: Mapping[str, object]) -> Workload:
     """Return the product C = A B for the unchecked arguments of its constructor."""
     sizes = {name: check_extent(operator, name, arguments[name]) for name in "bmnk" if name in arguments}
-    flips = {name: check_argument_flag(operator, name, arguments[name]) for name in ("transpose_a", "transpose_b")}
+    flips = {name: check_flag(operator, name, arguments[name]) for name in ("transpose_a", "transpose_b")}
     axis_of = {"b": "b", "m": "i", "n": "j", "k": "k"}
 
     def dimensions(names: str) -> list[Dimension]:

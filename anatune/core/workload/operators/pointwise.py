@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from anatune.arguments import shown
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.number_formats import accumulated_dtype
-from anatune.core.workload.operators._arguments import (
-    check_argument_choice,
-    check_argument_integer,
-    check_dtype,
-    check_shape,
-)
+from anatune.core.workload.operators._arguments import check_choice, check_dtype, check_integer, check_shape
 from anatune.core.workload.operators._product import make_access
 from anatune.errors import WorkloadError
 
@@ -63,21 +58,21 @@ def reduction(
     if isinstance(axes, (tuple, list)):
         dimensions = tuple(axes)
     hint = f"give some of 0..{rank - 1}, each once"
-    positions = [check_argument_integer("reduction", "axes", place, -rank, hint) for place in dimensions]
+    positions = [check_integer("reduction", "axes", place, -rank, hint) for place in dimensions]
     reduced = sorted(place % rank for place in positions)
     if not reduced or max(positions) >= rank or len(set(reduced)) != len(reduced):
         raise WorkloadError(f"reduction: axes is {shown(axes)}, expected dimensions of a shape of rank {rank}; {hint}")
-    body = REDUCTION_KINDS[check_argument_choice("reduction", "kind", kind, tuple(REDUCTION_KINDS))]
+    body = REDUCTION_KINDS[check_choice("reduction", "kind", kind, tuple(REDUCTION_KINDS))]
     element = check_dtype("reduction", dtype)
-    remaining = [place for place in range(rank) if place not in reduced]
+    kept_dimensions = [place for place in range(rank) if place not in reduced]
     return Workload(
         operator="reduction",
         axes=(
-            *(Axis(f"d{place}", extents[place], "spatial") for place in remaining),
+            *(Axis(f"d{place}", extents[place], "spatial") for place in kept_dimensions),
             *(Axis(f"d{place}", extents[place], "reduction") for place in reduced),
         ),
         reads=(_access("data", element, extents, range(rank)),),
-        write=_access("output", element if body == "max" else accumulated_dtype(element), extents, remaining),
+        write=_access("output", element if body == "max" else accumulated_dtype(element), extents, kept_dimensions),
         body=body,
         flop_per_point=1,
         attributes=(("shape", extents), ("axes", tuple(reduced)), ("kind", kind), ("dtype", element)),
@@ -102,9 +97,7 @@ def elementwise(shape: Sequence[int], op: str = "relu", dtype: str = "float32") 
         An argument is out of range.
     """
     extents = check_shape("elementwise", "shape", shape)
-    body, operands, flop = ELEMENTWISE_OPERATORS[
-        check_argument_choice("elementwise", "op", op, tuple(ELEMENTWISE_OPERATORS))
-    ]
+    body, operands, flop = ELEMENTWISE_OPERATORS[check_choice("elementwise", "op", op, tuple(ELEMENTWISE_OPERATORS))]
     element = check_dtype("elementwise", dtype)
     names = ("data", "output") if operands == 1 else ("A", "B", "C")
     accesses = [_access(name, element, extents, range(len(extents))) for name in names]

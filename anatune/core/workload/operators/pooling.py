@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from anatune.core.workload.nest import Axis, Term, Workload
 from anatune.core.workload.number_formats import accumulated_dtype
-from anatune.core.workload.operators._arguments import (
-    check_argument_choice,
-    check_dtype,
-    check_extent,
-    collect_attributes,
-)
+from anatune.core.workload.operators._arguments import check_choice, check_dtype, check_extent, collect_attributes
 from anatune.core.workload.operators._product import Dimension, make_access
 from anatune.core.workload.operators._windows import check_order, check_windows, order_dimensions
 from anatune.errors import WorkloadError
@@ -40,20 +35,14 @@ def _make_pooling(operator: str, arguments: Mapping[str, object]) -> Workload:
     order, word = check_order(operator, arguments["layout"], len(shape.windows))
     element = check_dtype(operator, arguments["dtype"])
     largest = operator.startswith("max")
-    batch_dimension: Dimension = (batch, (Term("n"),), 0)
-    channel_dimension: list[Dimension] = [(channels, (Term("c"),), 0)]
+    images: Dimension = (batch, (Term("n"),), 0)
+    planes: list[Dimension] = [(channels, (Term("c"),), 0)]
     result_dtype = element if largest else accumulated_dtype(element)
     return Workload(
         operator=operator,
         axes=(Axis("n", batch, "spatial"), Axis("c", channels, "spatial"), *shape.outer_axes, *shape.kernel_axes),
-        reads=(
-            make_access(
-                "data", element, [batch_dimension, *order_dimensions(order, channel_dimension, shape.positions)]
-            ),
-        ),
-        write=make_access(
-            "output", result_dtype, [batch_dimension, *order_dimensions(order, channel_dimension, shape.outputs)]
-        ),
+        reads=(make_access("data", element, [images, *order_dimensions(order, planes, shape.positions)]),),
+        write=make_access("output", result_dtype, [images, *order_dimensions(order, planes, shape.outputs)]),
         body="max" if largest else "average",
         flop_per_point=1,
         attributes=collect_attributes(
@@ -101,7 +90,7 @@ def pool2d(
     WorkloadError
         An argument is out of range, or the output would be empty.
     """
-    is_largest = check_argument_choice("pool2d", "kind", kind, ("max", "average")) == "max"
+    is_largest = check_choice("pool2d", "kind", kind, ("max", "average")) == "max"
     constructor = max_pool2d if is_largest else avg_pool2d
     return constructor(n, c, h, w, r, s, stride, padding, dilation, layout, dtype)
 

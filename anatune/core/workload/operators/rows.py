@@ -5,7 +5,7 @@ from __future__ import annotations
 from anatune.arguments import shown
 from anatune.core.workload.kernels import LARGEST
 from anatune.core.workload.nest import Attribute, Axis, Term, Workload
-from anatune.core.workload.operators._arguments import check_argument_choice, check_extent
+from anatune.core.workload.operators._arguments import check_choice, check_extent
 from anatune.core.workload.operators._product import Dimension, make_access
 from anatune.errors import WorkloadError
 
@@ -15,7 +15,7 @@ _DTYPES = ("float32", "float16", "bfloat16")
 def _make_row_operator(operator: str, rows: int, cols: int, dtype: str, flop: int, *more: str) -> Workload:
     """Return an operator on rows whose operands are data, a residual, and vectors along the columns."""
     sizes = {"i": check_extent(operator, "rows", rows), "j": check_extent(operator, "cols", cols)}
-    element = check_argument_choice(operator, "dtype", dtype, _DTYPES)
+    element = check_choice(operator, "dtype", dtype, _DTYPES)
     along: dict[str, Dimension] = {axis: (size, (Term(axis),), 0) for axis, size in sizes.items()}
     reads = tuple(
         make_access(name, element, [*along.values()] if name in ("data", "residual") else [along["j"]])
@@ -95,7 +95,7 @@ def silu_multiply(rows: int, cols: int, dtype: str = "float32") -> Workload:
         An argument is out of range.
     """
     i, j = check_extent("silu_multiply", "rows", rows), check_extent("silu_multiply", "cols", cols)
-    element = check_argument_choice("silu_multiply", "dtype", dtype, _DTYPES)
+    element = check_choice("silu_multiply", "dtype", dtype, _DTYPES)
     row, column, half = (i, (Term("i"),), 0), (j, (Term("j"),), 0), (2, (Term("h"),), 0)
     return Workload(
         operator="silu_multiply",
@@ -129,7 +129,7 @@ def rotary(tokens: int, heads: int, head_dim: int, dtype: str = "float32") -> Wo
     names = ("tokens", "heads", "head_dim")
     extents = (tokens, heads, head_dim)
     t, h, width = (check_extent("rotary", name, size) for name, size in zip(names, extents, strict=True))
-    element = check_argument_choice("rotary", "dtype", dtype, _DTYPES)
+    element = check_choice("rotary", "dtype", dtype, _DTYPES)
     if width % 2:
         raise WorkloadError(f"rotary: head_dim is {width}, expected an even number: it has two halves")
     half = width // 2

@@ -9,12 +9,7 @@ from typing import NamedTuple
 from anatune.arguments import is_iterable, shown
 from anatune.core.workload.nest import Access, Attribute, Axis, Term, Workload
 from anatune.core.workload.number_formats import FACTOR_STEPS, Formats
-from anatune.core.workload.operators._arguments import (
-    check_argument_choice,
-    check_argument_flag,
-    check_argument_integer,
-    check_extent,
-)
+from anatune.core.workload.operators._arguments import check_choice, check_extent, check_flag, check_integer
 from anatune.core.workload.operators._product import Dimension, check_steps, epilogue_reads, make_access
 from anatune.core.workload.scaling import SCALED_FORMATS, SCALES, SIDE, ScaledFormat
 from anatune.errors import WorkloadError
@@ -71,7 +66,7 @@ def scaled_matmul(
     rows, columns, depth = (
         (size, (Term(axis),), 0) for size, axis in zip(sizes.values(), ("i", "j", "k"), strict=True)
     )
-    steps, may_round = check_steps("scaled_matmul", epilogue), check_argument_flag("scaled_matmul", "rounded", rounded)
+    steps, may_round = check_steps("scaled_matmul", epilogue), check_flag("scaled_matmul", "rounded", rounded)
     on_cpu = formats.format.data == "float32"
     if (not on_cpu and (steps or may_round)) or {*steps} & {*FACTOR_STEPS}:
         raise WorkloadError(
@@ -135,7 +130,7 @@ def grouped_matmul(
     total = sizes["tokens"] * sizes["top_k"]
     spread = checked_routing("grouped_matmul", routing, sizes["experts"], total)
     is_expanded, is_activated = (
-        check_argument_flag("grouped_matmul", *pair) for pair in (("expanded", expanded), ("activation", activation))
+        check_flag("grouped_matmul", *pair) for pair in (("expanded", expanded), ("activation", activation))
     )
     rows: Dimension = (total, (Term("i"),), 0) if is_expanded else (sizes["tokens"], (), 0)
     columns: Dimension = (sizes["n"], (Term("j"),), 0)
@@ -176,34 +171,32 @@ def _check_operand_formats(
 ) -> _OperandFormats:
     """Return the formats of the operands; raise WorkloadError if the arguments contradict each other."""
     name, _, result = str(dtype).partition(":")
-    operand_format = SCALED_FORMATS[check_argument_choice(operator, "dtype", name, tuple(SCALED_FORMATS))]
-    on_cpu = operand_format.data == "float32"
-    result = check_argument_choice(
-        operator, "dtype of the result", result or operand_format.result, ("float32",) if on_cpu else _RESULTS
+    scheme = SCALED_FORMATS[check_choice(operator, "dtype", name, tuple(SCALED_FORMATS))]
+    on_cpu = scheme.data == "float32"
+    result = check_choice(
+        operator, "dtype of the result", result or scheme.result, ("float32",) if on_cpu else _RESULTS
     )
-    scale_kind = check_argument_choice(operator, "scales", scales, SCALES)
-    scale_group = check_argument_integer(operator, "group", group, 0, "leave it out where a column has one scale")
-    has_zero_points = check_argument_flag(operator, "zero_points", zero_points)
-    if scale_kind != "tensor" and (operand_format.converts or operand_format.scale != "float32"):
+    scale_kind = check_choice(operator, "scales", scales, SCALES)
+    size = check_integer(operator, "group", group, 0, "leave it out where a column has one scale")
+    has_zeros = check_flag(operator, "zero_points", zero_points)
+    if scale_kind != "tensor" and (scheme.converts or scheme.scale != "float32"):
         raise WorkloadError(
             f"{operator}: scales is {scale_kind!r} with {name}, expected two operands of 8 bits; leave it out"
         )
     groups = (16, *_GROUPS) if on_cpu else _GROUPS
-    if scale_group and (not operand_format.converts or scale_group not in groups or k % scale_group):
+    if size and (not scheme.converts or size not in groups or k % size):
         raise WorkloadError(
-            f"{operator}: group is {scale_group} with {name} and k = {k}, expected {', '.join(map(str, groups[:-1]))} "
+            f"{operator}: group is {size} with {name} and k = {k}, expected {', '.join(map(str, groups[:-1]))} "
             "or 256, a divisor of k, and weights of fewer bits than the data; correct it or leave it out"
         )
-    if has_zero_points and not on_cpu and (operand_format.weight != "uint8" or not operand_format.converts):
+    if has_zeros and not on_cpu and (scheme.weight != "uint8" or not scheme.converts):
         raise WorkloadError(f"{operator}: zero_points with {name}, expected 4-bit weights only; leave them out")
-    divisor = max(operand_format.run, 2 if operand_format.weight == "uint8" else 1)
+    divisor = max(scheme.run, 2 if scheme.weight == "uint8" else 1)
     if k % divisor:
         raise WorkloadError(f"{operator}: k is {k}, expected a multiple of {divisor} for {name}; pad it")
-    word = name if result == operand_format.result else f"{name}:{result}"
-    attributes = (("dtype", word), ("scales", scale_kind), ("group", scale_group), ("zero_points", has_zero_points))
-    return _OperandFormats(
-        operand_format, result, scale_kind, operand_format.run or scale_group, has_zero_points, attributes
-    )
+    word = name if result == scheme.result else f"{name}:{result}"
+    attributes = (("dtype", word), ("scales", scale_kind), ("group", size), ("zero_points", has_zeros))
+    return _OperandFormats(scheme, result, scale_kind, scheme.run or size, has_zeros, attributes)
 
 
 def _axes(rows: int, columns: int, depth: int) -> tuple[Axis, ...]:
@@ -214,42 +207,34 @@ def _operands(
     formats: _OperandFormats, rows: Dimension, experts: list[Dimension], columns: Dimension, depth: Dimension
 ) -> tuple[Access, ...]:
     """Return the accesses to data, weight and their scales; dimensions with several elements an entry have no index."""
-    operand_format, k = formats.format, depth[0]
+    scheme, k = formats.format, depth[0]
 
-    def make_dimension(size: int, whole: Dimension) -> Dimension:
+    def sized_dimension(size: int, whole: Dimension) -> Dimension:
         return whole if size == whole[0] else (size, (), 0)
 
-    packed = {8: depth, 16: depth, 32: depth, 4: make_dimension(k // 2, depth)}
-    data = make_access("data", operand_format.data, [rows, packed[operand_format.data_bits]])
-    weight = make_access("weight", operand_format.weight, [*experts, columns, packed[operand_format.weight_bits]])
-    if not operand_format.scale:
+    packed = {8: depth, 16: depth, 32: depth, 4: sized_dimension(k // 2, depth)}
+    data = make_access("data", scheme.data, [rows, packed[scheme.data_bits]])
+    weight = make_access("weight", scheme.weight, [*experts, columns, packed[scheme.weight_bits]])
+    if not scheme.scale:
         return data, weight
-    runs = make_dimension(-(-k // (SIDE if formats.scales == "blocks" else formats.run or k)), depth)
+    runs = sized_dimension(-(-k // (SIDE if formats.scales == "blocks" else formats.run or k)), depth)
     data_scales: dict[str, list[Dimension]] = {"tensor": [(1, (), 0)], "rows": [rows], "blocks": [rows, runs]}
     weight_scales_by_kind: dict[str, list[Dimension]] = {
         "tensor": [*experts] or [(1, (), 0)],
         "rows": [*experts, columns],
-        "blocks": [*experts, make_dimension(-(-columns[0] // SIDE), columns), runs],
+        "blocks": [*experts, sized_dimension(-(-columns[0] // SIDE), columns), runs],
     }
-    if operand_format.run:
-        scale_accesses = [make_access("data_scales", operand_format.scale, [rows, runs])]
-        scale_accesses += (
-            [make_access("factor", "float32", [*experts] or [(1, (), 0)])] if operand_format.run == 16 else []
-        )
-    elif operand_format.converts:
-        scale_accesses = (
-            [make_access("weight_zeros", operand_format.weight, [*experts, columns, runs])]
-            if formats.zero_points
-            else []
-        )
+    if scheme.run:
+        scales = [make_access("data_scales", scheme.scale, [rows, runs])]
+        scales += [make_access("factor", "float32", [*experts] or [(1, (), 0)])] if scheme.run == 16 else []
+    elif scheme.converts:
+        scales = [make_access("weight_zeros", scheme.weight, [*experts, columns, runs])] if formats.zero_points else []
     else:
-        scale_accesses = [make_access("data_scales", operand_format.scale, data_scales[formats.scales])]
+        scales = [make_access("data_scales", scheme.scale, data_scales[formats.scales])]
     weight_scales = (
-        [*experts, columns, runs]
-        if operand_format.run or operand_format.converts
-        else weight_scales_by_kind[formats.scales]
+        [*experts, columns, runs] if scheme.run or scheme.converts else weight_scales_by_kind[formats.scales]
     )
-    return data, weight, make_access("weight_scales", operand_format.scale, weight_scales), *scale_accesses
+    return data, weight, make_access("weight_scales", scheme.scale, weight_scales), *scales
 
 
 def checked_routing(operator: str, value: object, experts: int, rows: int) -> str | tuple[int, ...]:
