@@ -23,7 +23,7 @@ from anatune.search.points import Floats
 
 _F = TypeVar("_F", bound=NamedTuple)
 """Type of the features of a batch: arrays with one row for each point."""
-_FeaturesT = TypeVar("_Given", bound=NamedTuple, contravariant=True)
+_FeaturesT = TypeVar("_FeaturesT", bound=NamedTuple, contravariant=True)
 
 
 def take_row(batch: _F, number: int) -> _F:

@@ -48,7 +48,7 @@ def test_the_linker_is_called_itself_and_a_compiler_where_that_fails(tmp_path, m
 
     monkeypatch.setattr("tvm.support.cc.create_shared", compiler)
     link_library(SimpleNamespace(export_library=export_library), tmp_path / "one.so")
-    monkeypatch.setattr(linking, "_linker", lambda: ("false", "-lgcc"))
+    monkeypatch.setattr(linking, "_find_linker", lambda: ("false", "-lgcc"))
     link_library(SimpleNamespace(export_library=export_library), tmp_path / "two.so")
     assert called[-1] == str(tmp_path / "two.so")
     for name in ("one.so", "two.so"):  # what libgcc has is inside

@@ -88,7 +88,7 @@ def test_a_kernel_for_a_range_takes_the_extent_behind_its_tensors(device, option
         return compiled_image(built, *more)
 
     compiled_image = compiler._make_image
-    with mock.patch.object(compiler, "_image", image):
+    with mock.patch.object(compiler, "_make_image", image):
         images = [compile_kernel(program, kernel, hardware, NOTHING) for kernel in program.kernels]
     if hardware.vendor == "nvidia":  # the extent, then the two pointers that Triton appends
         taken = re.findall(r"\.param \.(\w+) .*product_param_\d", written[0].split("\n)")[0])
