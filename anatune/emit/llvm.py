@@ -58,7 +58,7 @@ class LlvmCode:
 
     @property
     def is_integer(self) -> bool:
-        """Whether all arithmetic is on integers."""
+        """True if all arithmetic is on integers."""
         return self.scalar.startswith("i")
 
     def of(self, accumulator: str) -> LlvmCode:

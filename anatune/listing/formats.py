@@ -49,7 +49,7 @@ class PruneRequest:
 
     @property
     def may_end_early(self) -> bool:
-        """Whether more schedules may be kept than are written."""
+        """True if more schedules may be kept than are written."""
         return not isinstance(self.keep, int) or self.keep > self.most
 
     @property

@@ -83,18 +83,22 @@ def predict_rows(
     rows: list[dict[str, object]] = [{} for _ in schedules]
     for template in dict.fromkeys(schedule.template for schedule in schedules):
         model = make_model(workload, hardware, template)
-        places = [place for place, schedule in enumerate(schedules) if schedule.template == template]
-        points = np.array([model.space.point_of(schedules[place]) for place in places], dtype=np.int64)
-        for place, prediction in zip(places, model.predictions(points), strict=True):
-            rows[place] = prediction_row(prediction)
-        saved = find_correction(hardware, template, correction)
-        if saved is None:
+        positions = [place for place, schedule in enumerate(schedules) if schedule.template == template]
+        points = np.array([model.space.point_of(schedules[place]) for place in positions], dtype=np.int64)
+        for row, prediction in zip(positions, model.predictions(points), strict=True):
+            rows[row] = prediction_row(prediction)
+        saved_correction = find_correction(hardware, template, correction)
+        if saved_correction is None:
             continue
-        learned = CorrectedModel(model, saved.model)
+        learned = CorrectedModel(model, saved_correction.model)
         support = learned.correction(points).support.tolist()
-        for place, prediction, share in zip(places, learned.predictions(points), support, strict=True):
-            more = {"correction": saved.card.name, "plain_s": rows[place]["time_s"], "support": share}
-            rows[place] = prediction_row(prediction) | more
+        for row, prediction, share in zip(positions, learned.predictions(points), support, strict=True):
+            correction_fields = {
+                "correction": saved_correction.card.name,
+                "plain_s": rows[row]["time_s"],
+                "support": share,
+            }
+            rows[row] = prediction_row(prediction) | correction_fields
     return rows
 
 

@@ -129,7 +129,7 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class JoinedSpace(msgspec.Struct, frozen=True):
-    """One template's part of a plan that ranks several templates.
+    """The part of one template in a plan that ranks several.
 
     Attributes
     ----------

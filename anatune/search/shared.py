@@ -1,4 +1,4 @@
-"""One search over the spaces of several templates: a strategy for each, and a rule that chooses among them.
+"""A search over the spaces of several templates: a strategy for each, and a rule that chooses among them.
 
 Each space has a bound of what its next trial may reach: the best time measured there, less what further trials usually
 gain; before its first trial, the model's best time, scaled by what was measured in other spaces, less the possible
@@ -30,7 +30,7 @@ fifth slower. Ratios of Winograd to direct kernels were wrong by 0.04 (median of
 
 
 class Member(NamedTuple):
-    """One of the spaces: its model, its strategy, and the first points of its ranking (at least one)."""
+    """A space of the search: its model, its strategy, and the first points of its ranking (at least one)."""
 
     model: Model
     strategy: Strategy

@@ -55,9 +55,9 @@ class StepwiseStrategy(SpaceStrategy):
     """
 
     is_ahead = False
-    """Whether devices are idle unless the walk continues without answers."""
+    """True if devices are idle unless the walk continues without answers."""
     has_limits = False
-    """Whether the published form keeps the limits of published searches on GPUs, see `search.knobs`."""
+    """True if the published form keeps the limits of published searches on GPUs, see `search.knobs`."""
 
     def _prepare(self) -> None:
         self.knobs = make_limited_knobs(self.model) if self.as_published and self.has_limits else knobs_of(self.model)

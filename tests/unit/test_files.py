@@ -130,7 +130,8 @@ def test_commands_do_not_wait_for_what_is_no_file(tmp_path, capsys, words, kind)
     captured = capsys.readouterr()
     assert captured.err.count("error: ") == captured.err.count("\n") - captured.err.count("note: ") == 1
     assert any(
-        text in captured.err + captured.out for text in (kind, "no regular file", "not a directory", "no folder", "expected a folder")
+        text in captured.err + captured.out
+        for text in (kind, "no regular file", "not a directory", "no folder", "expected a folder")
     )
 
 

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 APART = False
-"""Whether builds need processes of their own: no, because TVM and NVRTC raise errors and do not print."""
+"""False: builds need no processes of their own, because TVM and NVRTC raise errors and do not print."""
 
 _REFERENCE_CHAINS, _REFERENCE_WARPS, _REFERENCE_BLOCKS_PER_SM = 8, 8, 2
 

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 APART = True
-"""Whether builds need processes of their own: yes, because a failing pass prints and may end its process."""
+"""True: builds need processes of their own, because a failing pass prints and may end its process."""
 
 
 class _PrincipalKernel(NamedTuple):

@@ -94,7 +94,7 @@ def _build_convolution(operator: str, rank: int) -> Build:
     return build
 
 
-def _build_depthwise(extents: Sequence[Extents], options: Mapping[str, object]) -> Workload:
+def _depthwise(extents: Sequence[Extents], options: Mapping[str, object]) -> Workload:
     """Build a depthwise convolution; the first extent of the weight is channels x multiplier."""
     (batch, channels, height, width), (filters, inner, rows, columns) = extents
     if inner != 1 or channels == 0 or filters % channels:
@@ -148,9 +148,7 @@ def _make_grammars() -> dict[str, Grammar]:
             operator = f"{short}_pool{rank}d"
             words = (data[rank], taps[rank])
             table[operator] = Grammar(words, _WINDOW, f"1x64x{size} {kernel}", _build(operator, names))
-    table["depthwise_conv2d"] = Grammar(
-        ("NxCxHxW", "Kx1xRxS"), (*_WINDOW, *FUSED), "1x32x112x112 32x1x3x3", _build_depthwise
-    )
+    table["depthwise_conv2d"] = Grammar(("NxCxHxW", "Kx1xRxS"), (*_WINDOW, *FUSED), "1x32x112x112 32x1x3x3", _depthwise)
     for word in ("reduction", *REDUCTION_KINDS):
         build = _build_from_shape("reduction", kind="sum" if word == "reduction" else word)
         table[word] = Grammar(("",), ("axes", "dtype"), "1024x4096 --axes 1", build)

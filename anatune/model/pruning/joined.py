@@ -59,7 +59,7 @@ class JoinedSubset(RankedSubset):
 
     @property
     def guarantee(self) -> Guarantee:
-        """How much is proven about the order before a correction: the weakest guarantee of the templates."""
+        """Guarantee of the order before a correction: the weakest guarantee of the templates."""
         return join_guarantees(self._brought)
 
     @cached_property

@@ -43,7 +43,7 @@ _NEEDS = {"grid_blocks": ("blocks", 1.0), "local_bytes_per_thread": ("accumulato
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether a schedule, or a configuration of another tuner, is kept, and why.
+    """The decision on a schedule, or on a configuration of another tuner: kept or not, and why.
 
     Attributes
     ----------
@@ -203,7 +203,7 @@ class RankedSubset(Subset):
     @property
     @abstractmethod
     def guarantee(self) -> Guarantee:
-        """How much is proven about the order before a correction."""
+        """Guarantee of the order before a correction."""
 
     @property
     def templates(self) -> tuple[str, ...]:
@@ -317,7 +317,7 @@ class SpaceSubset(RankedSubset):
 
     @property
     def guarantee(self) -> Guarantee:
-        """How much is proven about the order before a correction."""
+        """Guarantee of the order before a correction."""
         return self.ranking.guarantee
 
     @property
