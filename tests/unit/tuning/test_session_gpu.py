@@ -164,7 +164,7 @@ def test_damaged_manifests_are_one_line(state):
         (path, text[:100], "is damaged or no manifest"),
         (path, "{}", "is damaged or no manifest"),
         (path, text.replace('"version":2', '"version":7'), "is of version 7, expected 2; build it again"),
-        (cubin, "x", "is damaged: its contents are not what was built"),
+        (cubin, "x", "is damaged: its contents have changed since it was built"),
         (cubin, None, "no such file"),
     ]
     for file, changed, message in cases:
