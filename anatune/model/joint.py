@@ -87,18 +87,14 @@ def predict_rows(
         points = np.array([model.space.point_of(schedules[place]) for place in positions], dtype=np.int64)
         for row, prediction in zip(positions, model.predictions(points), strict=True):
             rows[row] = prediction_row(prediction)
-        saved_correction = find_correction(hardware, template, correction)
-        if saved_correction is None:
+        saved = find_correction(hardware, template, correction)
+        if saved is None:
             continue
-        learned = CorrectedModel(model, saved_correction.model)
+        learned = CorrectedModel(model, saved.model)
         support = learned.correction(points).support.tolist()
         for row, prediction, share in zip(positions, learned.predictions(points), support, strict=True):
-            correction_fields = {
-                "correction": saved_correction.card.name,
-                "plain_s": rows[row]["time_s"],
-                "support": share,
-            }
-            rows[row] = prediction_row(prediction) | correction_fields
+            extra = {"correction": saved.card.name, "plain_s": rows[row]["time_s"], "support": share}
+            rows[row] = prediction_row(prediction) | extra
     return rows
 
 

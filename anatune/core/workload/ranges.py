@@ -77,7 +77,7 @@ class RangedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     def _attribute(self) -> str:
         return _find_attribute(self.largest, self.axis)
 
-    def spelled(self) -> str:
+    def format_extents(self) -> str:
         """Return the extents as short text: "1..8192", "64..4096:64", or a list of all."""
         steps = np.unique(np.diff(self.numbers))
         if len(self.extents) > 2 and len(steps) == 1:
@@ -88,7 +88,8 @@ class RangedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     def describe(self) -> str:
         """Return one line: operator, axes with extents, and dtypes."""
         loops = " ".join(
-            f"{axis.name}={self.spelled() if axis.name == self.axis else axis.extent}" for axis in self.largest.axes
+            f"{axis.name}={self.format_extents() if axis.name == self.axis else axis.extent}"
+            for axis in self.largest.axes
         )
         tail = "".join(f"+{step}" for step in self.largest.epilogue)
         return f"{self.largest.operator}{tail} {loops} {self.largest.formats}"

@@ -175,7 +175,7 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         """Return the dispatch table: the axis, and the first and last extent and the program of each interval."""
         return {
             "axis": self.workload.axis,
-            "extents": self.workload.spelled(),
+            "extents": self.workload.format_extents(),
             "intervals": [{"first": one.first, "last": one.last, "program": one.program} for one in self.intervals],
             "programs": [one.schedule.key for one in self.programs],
         }
