@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anatune.version import __version__ as __version__
 
-if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same to Python
+if TYPE_CHECKING:  # for type checkers; `_PUBLIC` is the same list for run time
     from anatune.api import hardware as hardware
     from anatune.api import plan as plan
     from anatune.api import plan_range as plan_range
@@ -79,7 +79,7 @@ if TYPE_CHECKING:  # type checkers follow these imports; `_PUBLIC` says the same
     from anatune.tuning.result import TuningProgress as TuningProgress
     from anatune.tuning.result import TuningResult as TuningResult
     from anatune.tuning.tune import tune as tune
-else:  # hidden from type checkers, which would take every name for one that `__getattr__` knows
+else:  # hidden from type checkers: with `__getattr__` in sight they would accept every name
     from importlib import import_module
 
     _PUBLIC = {
@@ -116,7 +116,7 @@ else:  # hidden from type checkers, which would take every name for one that `__
     }
     _MODULE = {name: module for module, names in _PUBLIC.items() for name in names}
     _CALLS = ("CompiledModel", "compare", "compile", "load")
-    """The package of whole networks registers these names."""
+    """Public names that the optional package `anatune.network` registers."""
 
     __all__ = sorted([*_MODULE, *_CALLS, "__version__"])
 
@@ -138,8 +138,8 @@ else:  # hidden from type checkers, which would take every name for one that `__
             globals()[name] = value = import_module("anatune.named").load("calls", name, f"anatune.{name}")
             return value
         if name not in _MODULE:
-            known = ", ".join(sorted([*_MODULE, *_CALLS]))
-            raise AttributeError(f"module 'anatune' has no attribute {name!r}; public names: {known}")
+            public_names = ", ".join(sorted([*_MODULE, *_CALLS]))
+            raise AttributeError(f"module 'anatune' has no attribute {name!r}; public names: {public_names}")
         value = getattr(import_module(_MODULE[name]), name)
         globals()[name] = value
         return value

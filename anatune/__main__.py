@@ -1,4 +1,4 @@
-"""``python -m anatune``, and what the ``anatune`` script calls."""
+"""Entry point of ``python -m anatune`` and of the ``anatune`` script."""
 
 import os
 import signal
@@ -7,19 +7,19 @@ from types import FrameType
 
 
 def run() -> None:
-    """Run the command line and exit. Ctrl-C while it is still being imported is one line, too."""
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # where it is ignored, it stays so
+    """Run the command line and exit; Ctrl-C during its imports prints one line, too."""
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # an ignored signal stays ignored
     if usual:
         signal.signal(signal.SIGINT, _stop)
     try:
         from anatune.cli.main import run as run_command
     except Exception as error:  # noqa: BLE001 - a damaged package may raise anything
         sys.exit(_without_command_line(error, sys.argv[1:]))
-    run_command(interruptible=usual)  # which waits for Ctrl-C in its own way
+    run_command(interruptible=usual)  # handles Ctrl-C itself
 
 
 def _without_command_line(error: Exception, words: list[str]) -> int:
-    """Run ``doctor``, which needs no package, or say in a line that nothing else runs; return the exit status."""
+    """Run ``doctor``, which needs no other package, or print why nothing else runs; return the exit status."""
     from anatune.doctor.__main__ import main as doctor
 
     if words[:1] == ["doctor"]:
@@ -30,7 +30,7 @@ def _without_command_line(error: Exception, words: list[str]) -> int:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """End the process: nothing has begun, and an exception in the middle of an import may come out as another."""
+    """End the process at once: an exception in the middle of an import may come out as another one."""
     if sys.stderr is not None:
         os.write(2, b"error: interrupted\n")
     os._exit(130)

@@ -1,4 +1,4 @@
-"""The library calls: hardware, space, plan, predict. Everything here is one step on top of the models."""
+"""The library calls: model, space, plan, plan_range, predict and prune."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anatune.arguments import checked_flag, checked_function, checked_integer, c
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload.nest import Workload
-from anatune.core.workload.ranges import RangedWorkload, asked_range
+from anatune.core.workload.ranges import RangedWorkload, check_range_arguments
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model import joint
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "RangePlan", "hardware", "plan", "plan_range", "predict", "prune", "space"]
 
 MOST_SCHEDULES = 10_000
-"""Most schedules that one plan returns."""
-_WALKED = {"cpu": "cpu"}  # kind of device -> the one template that `prune` ranks
+"""Largest number of schedules that one plan returns."""
+_DEFAULT_TEMPLATES = {"cpu": "cpu"}  # kind of device -> the only template that `prune` ranks there by default
 
 
-def _checked(workload: Workload, hw: HardwareLike, threads: int | None) -> HardwareSpec:
-    """Return the hardware that is meant, with so many of its cores; arguments that were swapped are a SpaceError."""
+def _find_device(workload: Workload, hw: HardwareLike, threads: int | None) -> HardwareSpec:
+    """Return the spec of `hw`, limited to `threads` cores; raise SpaceError if the two arguments were swapped."""
     if not isinstance(workload, Workload):
         raise SpaceError(
             f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...) or "
@@ -59,23 +59,23 @@ def _checked(workload: Workload, hw: HardwareLike, threads: int | None) -> Hardw
 def model(
     workload: Workload, hw: HardwareLike, template: str | None = None, threads: int | None = None
 ) -> AnalyticalModel:
-    """Return the analytical model of `workload` on `hw` (with its tile space as ``.space``).
+    """Return the analytical model of `workload` on `hw`; its tile space is the attribute ``space``.
 
     Parameters
     ----------
     template : str, optional
-        As `plan`: what the schedules look like; left out: the device's default, "cuda" (CUDA cores) or "cpu".
+        Name of the template, as in `plan`; by default the device's own, "cuda" (CUDA cores) or "cpu".
     threads : int, optional
-        Of CPUs: threads that kernels run with, from 1 to the number of cores (the default).
+        Number of threads that CPU kernels run with, from 1 to the number of cores (the default).
 
     Raises
     ------
     SpaceError
-        An argument is of another type (swapped arguments); the template or `threads` do not apply.
+        The arguments were swapped or have a wrong type, or the template or `threads` does not apply.
     UnknownNameError, SpecError
-        As `hardware`.
+        The hardware is unknown or its spec file is damaged, see `hardware`.
     """
-    return make_model(workload, _checked(workload, hw, threads), template)
+    return make_model(workload, _find_device(workload, hw, threads), template)
 
 
 @overload
@@ -97,7 +97,32 @@ def space(
 
 
 def space(workload: Workload, hw: HardwareLike, *, template: str | None = None, threads: int | None = None) -> Space:
-    """Return the tile space of `workload` on `hw`: size, axes, extents, sample(), schedule(); options as `model`'s."""
+    """Return the tile space of `workload` on `hw`: all schedules of one template.
+
+    Parameters
+    ----------
+    workload : Workload
+        The computation.
+    hw : str, Path, GpuSpec or CpuSpec
+        The device: a name or path for `hardware`, or a spec.
+    template : str, optional
+        Name of the template, as in `plan`; by default the device's own, "cuda" (CUDA cores) or "cpu".
+    threads : int, optional
+        Number of threads that CPU kernels run with, from 1 to the number of cores (the default).
+
+    Returns
+    -------
+    GpuSpace, CpuSpace, PipelinedSpace or Space
+        ``size`` is the number of points, ``axes`` and ``extents`` describe the loops, ``sample(count, seed)`` draws
+        legal schedules, ``schedule(tiles=..., ...)`` builds one.
+
+    Raises
+    ------
+    SpaceError
+        The arguments were swapped or have a wrong type, or the template or `threads` does not apply.
+    UnknownNameError, SpecError
+        The hardware is unknown or its spec file is damaged, see `hardware`.
+    """
     return model(workload, hw, template, threads).space
 
 
@@ -117,62 +142,82 @@ def plan(
     progress: Progress | None = None,
     compile_progress: Callable[[int, int], None] | None = None,
 ) -> Plan:
-    """Rank every schedule of `workload` on `hw` with the analytical model; no device is needed.
+    """Rank the schedules of `workload` on `hw` with the analytical model; the device itself is not needed.
 
     Parameters
     ----------
-    workload, hw
-        What is computed, where: a spec, or a name or path for `hardware`.
+    workload : Workload
+        The computation.
+    hw : str, Path, GpuSpec or CpuSpec
+        The device: a name or path for `hardware`, or a spec.
     top_k : int
-        How many schedules to return, >= 1.
+        Number of schedules to return, 1 to 10,000.
     template : str, optional
-        "cuda", "pipelined", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
-        Rank the schedules of one template alone: "triton" for float16, bfloat16 and tf32 (float32 operands are
-        rounded) on matrix units. Left out: the device's default and those that join it where they apply, in one order
-        (GPUs: "cuda", "thin" and "triton"; CPUs: "cpu", "winograd", "scaled", "amx" and "fp16_accumulation").
+        Rank only the schedules of this template: "cuda", "pipelined", "thin", "triton", "cpu", "winograd",
+        "scaled", "fp16_accumulation" or "amx". "triton" computes on matrix units in float16, bfloat16 or tf32
+        (float32 operands are rounded). By default the device's own template and all that join it are ranked
+        together: on GPUs "cuda", "thin" and "triton"; on CPUs "cpu", "winograd", "scaled", "amx" and
+        "fp16_accumulation".
     accuracy : {"standard", "relaxed"}, optional
-        What arithmetic is admitted. "standard", the default: what errs about as much as a plain sum of the products,
-        which includes Winograd's F(2x2, 3x3). "relaxed": F(4x4, 3x3), too, which errs several times as much, sums in
-        float16, and float32 rounded to tf32. Left out, a named template may round to tf32; "standard" refuses that.
+        How much the arithmetic may err. "standard" (the default) allows errors about as large as those of a plain
+        sum of products; Winograd's F(2x2, 3x3) is among them. "relaxed" also allows arithmetic that errs several
+        times as much: F(4x4, 3x3), sums in float16, float32 operands rounded to tf32. If it is left out and
+        `template` is given, that template may round to tf32; "standard" forbids it.
     threads : int, optional
-        Of CPUs: threads that kernels run with, from 1 to all cores, the default, whose best is seldom the best for one.
+        Number of threads that CPU kernels run with, from 1 to the number of cores (the default). The best schedule
+        for all cores is seldom the best for one.
     time_limit_s : float, optional
-        Stop the search after this many seconds; the guarantee then says how far from the optimum the answer can be.
+        Stop the search after this many seconds; the guarantee then states the largest possible gap to the optimum.
     distinct : bool
-        One schedule of each predicted time, as the command line without ``--all``; ``Plan.num_alike`` counts the alike.
+        Return only one schedule of each predicted time, as the command line does without ``--all``;
+        ``Plan.num_alike`` counts the schedules that share it.
     compile : int
-        Compile the first so many different programs (no GPU is needed), correct registers, occupancy and time by what
-        the compiler says, and order them anew; ``Plan.compilation`` tells what changed. What fails to compile is left
-        out. Compiling stops after `time_limit_s`, too.
+        Compile the first `compile` different kernels (no GPU is needed), correct registers, occupancy and time with
+        the compiler's numbers, and rank them again; ``Plan.compilation`` tells what changed. Schedules that do not
+        compile are left out. `time_limit_s` limits the compiling, too.
     correction : "auto", "none", or str or Path
-        Learned correction of times and order: "auto" uses one that was made for this device (shipped, or by
-        ``anatune records train``), unless something is compiled; a folder or a shipped one's name uses that;
-        "none" is the analytical model as it is. ``Plan.correction`` tells what was used.
+        Learned correction of times and order. "auto" uses the one trained for this device (shipped, or made by
+        ``anatune records train``), unless `compile` is given; a folder or the name of a shipped correction uses
+        that one; "none" uses the analytical model alone. ``Plan.correction`` tells what was used.
     records : str or Path, optional
-        Record file, or URL of a PostgreSQL server: ``Plan.measured`` is its best of this workload, device, threads and
-        template; "auto" corrects by what it teaches of the device (LightGBM) where that helps on workloads left out.
+        Record file, or URL of a PostgreSQL server. ``Plan.measured`` is its fastest record of this workload,
+        device, threads and template. With "auto", a correction (LightGBM) is also trained on its records of the
+        device, and used if it ranks workloads better that it was not trained on.
     progress, compile_progress : callable, optional
-        Called with the share of a long search that is done, in [0, 1]; with (programs compiled, programs to compile).
+        Functions to report progress to: `progress` is called with the finished share of a long search, in [0, 1],
+        `compile_progress` with (kernels compiled, kernels to compile).
+
+    Returns
+    -------
+    Plan
+        The schedules with their predictions, best first, and what is proven about them.
 
     Raises
     ------
     SpaceError
-        `top_k` or `time_limit_s` is not positive; there is no such accuracy; the template or `threads` does not apply;
-        `compile` is no number of programs, or the hardware is no GPU.
+        `top_k`, `time_limit_s`, `accuracy` or `compile` is out of range; `template` or `threads` does not apply;
+        `compile` is given for a CPU.
     BuildError
         The compiler does not know the GPU's architecture.
     MissingDependencyError
-        Compiling, or the correction that was named, needs packages that are not installed.
+        Compiling, or the given correction, needs packages that are not installed.
     UnknownNameError, ModelVersionError
-        There is no such correction; it is damaged, or for another template or version.
+        The correction does not exist, is damaged, or was made for another template or version.
     RecordError
-        There are no such records, or they cannot be read.
+        The records do not exist or cannot be read.
+
+    Examples
+    --------
+    >>> import anatune
+    >>> plan = anatune.plan(anatune.matmul(512, 4096, 1024), "rtx3090", top_k=3)
+    >>> plan.guarantee.kind, plan.predictions[0].bound_by
+    ('certified', 'issue')
     """
     top_k = checked_integer("plan: top_k", top_k, 1, MOST_SCHEDULES)
     checked_function("plan: progress", progress)
     constraints = Constraints(template=template, accuracy=accuracy, time_limit_s=time_limit_s, distinct=distinct)
     evidence = Evidence(compile=compile, records=records, compile_progress=compile_progress)
-    device = _checked(workload, hw, threads)
+    device = _find_device(workload, hw, threads)
     if not evidence.compile and records is None:
         return rank(workload, device, top_k, constraints, correction, progress)
     return plan_with_evidence(workload, device, top_k, constraints, evidence, correction, progress)
@@ -192,55 +237,56 @@ def plan_range(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> RangePlan:
-    """Choose few programs that serve a range of extents, and prove what that loses; no device is needed.
+    """Choose few kernels that serve a range of extents, and prove how much time that loses; no device is needed.
 
-    A program is one compiled kernel that takes the extent when it is called, of any template that has some. What it
-    loses is its predicted time over that of the best schedule of the single shape, less 1; see `RangePlan.left_out`.
+    Each kernel takes the extent as an argument when it is called. Its loss at an extent is its predicted time over
+    that of the best schedule for this single extent, minus 1; see `RangePlan.left_out`.
 
     Parameters
     ----------
-    workload
-        Words with a range ("matmul 1..8192x4096x4096"; "64..4096:64" takes steps, "1,2,4,8" is a list), or a workload
-        at any extent of the axis that varies.
-    hw
-        As in `plan`.
+    workload : str, Workload or RangedWorkload
+        Text with a range ("matmul 1..8192x4096x4096"; "64..4096:64" takes steps of 64, "1,2,4,8" is a list), or a
+        workload whose `axis` varies (its own extent of that axis does not matter).
+    hw : str, Path, GpuSpec or CpuSpec
+        The device, as in `plan`.
     axis : str, optional
-        Of a workload: the axis that varies: "i".
+        The axis that varies, for example "i"; only together with a Workload.
     extents : str or iterable of int, optional
-        Of a workload: "1..8192", ``range(1, 8193)`` or a list.
+        The extents of the axis: "1..8192", ``range(1, 8193)`` or a list; only together with a Workload.
     kernels : int, optional
-        At most so many programs: chosen so that the worst loss is least.
+        Largest number of kernels; they are chosen to minimise the worst loss.
     loss : float, optional
-        In their place: the fewest programs that lose no more than this share; 0.05 is 5 %.
+        Instead of `kernels`: choose the fewest kernels that lose no more than this share at any extent: 0.05
+        is 5 %.
     weights : mapping or sequence, optional
-        With `kernels`: how much each extent counts, extent -> weight or one an extent. The mean loss is then made least
-        in place of the worst one.
+        With `kernels`: the weight of each extent, as a mapping from extent to weight or as one weight for each
+        extent. The weighted mean loss is then minimised instead of the worst loss.
     template, threads
         As in `plan`.
     time_limit_s : float, optional
-        Stop after this many seconds: the best choice that was found then, and the loss that was proven.
+        Stop the search after this many seconds and return the best choice found, with the loss proven for it.
     progress : callable, optional
-        Called with the share that is done, in [0, 1].
+        Function to call with the finished share of the work, in [0, 1].
 
     Raises
     ------
     WorkloadError
-        The extents are none, reversed, too many, or of an axis that cannot vary alone.
+        There are no extents or too many, a range is reversed, or the axis cannot vary alone.
     SpaceError
-        `kernels`, `loss`, `weights` or `time_limit_s` is none; no program is legal at every extent; the template has no
-        programs for a range.
+        `kernels`, `loss`, `weights` or `time_limit_s` is out of range; no kernel is legal at every extent; the
+        template has no kernels for a range.
     UnknownNameError, SpecError
-        As `hardware`.
+        The hardware is unknown or its spec file is damaged, see `hardware`.
     """
-    from anatune.model.ranges.planning import checked_goal, families_of, plan_families
+    from anatune.model.ranges.planning import check_goal, find_families, plan_families
 
     checked_function("plan_range: progress", progress)
     time_limit_s = checked_seconds("plan_range: time_limit_s", time_limit_s)
-    many = asked_range(workload, axis, extents)
-    goal = checked_goal(many, kernels, loss, weights)
-    device = _checked(many.largest, hw, threads)
-    families, applying = families_of(many, device, template)
-    return plan_families(families, goal, Watch(time_limit_s, progress), applying)
+    ranged_workload = check_range_arguments(workload, axis, extents)
+    goal = check_goal(ranged_workload, kernels, loss, weights)
+    device = _find_device(ranged_workload.largest, hw, threads)
+    families, applicable = find_families(ranged_workload, device, template)
+    return plan_families(families, goal, Watch(time_limit_s, progress), applicable)
 
 
 def predict(
@@ -251,40 +297,44 @@ def predict(
     threads: int | None = None,
     correction: str | Path = AUTO,
 ) -> pd.DataFrame:
-    """Score schedules with the analytical model, and a learned correction where one was made for the device.
+    """Predict the times of schedules with the analytical model, and with a learned correction if the device has one.
 
     Parameters
     ----------
+    workload, hw
+        The computation and the device, as in `plan`.
+    schedules : iterable of Schedule
+        Schedules of this workload. Those made for another device are predicted for `hw`.
     threads, correction
-        As in `plan`. Times are for so many threads, whatever a schedule was planned for.
+        As in `plan`. All times are for this number of threads, whatever a schedule was planned for.
 
     Returns
     -------
     pandas.DataFrame
-        One row a schedule, in the order given: time_s, its parts, the features, legal, rule (the first broken one).
-        Where a correction was used, there are three more columns: correction (its name), plain_s (the analytical time)
-        and support (the share of the correction that was used, in [0, 1]).
+        One row for each schedule, in the given order: time_s and its parts (s), the features, legal, and rule (the
+        id of the first broken rule). With a correction three more columns: correction (its name), plain_s (the
+        analytical time, s) and support (the share of the correction that was applied, in [0, 1]).
 
     Raises
     ------
     SpaceError
-        A schedule belongs to another workload or template, `schedules` holds something else, or `threads` does not
-        apply. A schedule that was made for another device is scored on `hw`: that is how a choice is carried over.
+        A schedule belongs to another workload or to a template of another kind of device, `schedules` holds other
+        objects, or `threads` does not apply.
     UnknownNameError, ModelVersionError, MissingDependencyError
-        The correction that was named does not exist, does not fit, or needs a package that is not installed.
+        The given correction does not exist, does not fit, or needs a package that is not installed.
     """
     import pandas as pd
 
-    device = _checked(workload, hw, threads)
+    device = _find_device(workload, hw, threads)
     if isinstance(schedules, Schedule) or not is_iterable(schedules):
         raise SpaceError(f"predict: schedules is {shown(schedules)}, expected a list of Schedule objects")
     schedules = list(schedules)
     for schedule in schedules:
         checked_schedule("predict", schedule)
-    rows = joint.prediction_rows(workload, device, schedules, correction)
+    rows = joint.predict_rows(workload, device, schedules, correction)
     if rows:
         return pd.DataFrame(rows)
-    chosen = make_model(workload, device)  # no schedules: no rows, but the columns
+    chosen = make_model(workload, device)  # no schedules: an empty table with all columns
     empty = np.array([chosen.space.point_of(chosen.space.schedule({}))], dtype=np.int64)
     return pd.DataFrame([prediction_row(prediction) for prediction in chosen.predictions(empty)]).iloc[:0]
 
@@ -304,67 +354,69 @@ def prune(
     correction: str | Path = AUTO,
     progress: Progress | None = None,
 ) -> Subset:
-    """Return the schedules that deserve a run: the first of the predicted order, for a tuner of one's own.
+    """Return the schedules that are worth measuring, in predicted order, for another tuner.
 
     Parameters
     ----------
     workload, hw
-        What is computed, where: a spec, or a name or path for `hardware`.
+        The computation and the device, as in `plan`.
     keep : float or int
-        A float: share of the legal schedules, above 0 and below 1 (CPUs: loop nests that are the same are listed once,
-        so fewer come). An integer: how many.
+        A float above 0 and below 1: the share of the legal schedules to keep (on CPUs fewer come, because identical
+        loop nests are listed once). An integer: the number of schedules to keep.
     template
-        Whose schedules: one template's. Left out: on GPUs all that apply, in one order, as in `plan`; else "cpu".
+        Name of the template. By default all templates that apply on GPUs, ranked together as in `plan`; on CPUs
+        "cpu".
     accuracy, threads
         As in `plan`.
     candidates : iterable of Schedule, optional
-        Rank only these, of any templates, instead of a space.
+        Rank only these schedules, of any templates, instead of a space.
     time_limit_s : float, optional
-        Of the search; the order then has at most 10,000 schedules.
+        Time limit of the search, s; at most 10,000 schedules are then ranked.
     distinct : bool
-        Keep one schedule of each predicted time: schedules that the model cannot tell apart count as one. For a count,
-        and for a space.
+        Keep one schedule of each predicted time, because the model cannot tell the others apart. Only for an
+        integer `keep`, and not together with `candidates`.
     diverse : bool
-        Where at most 256 are kept (template "cuda", no time limit): choose them so that they do not share what the
-        model gets wrong, from the best schedules of different predicted times and the fastest of 50,000 drawn ones
-        (of candidates: from the first ones, four times as many as are kept, at least 256); the more are kept, the
-        more of them are the first of the order. They still come in predicted order, the best predicted first. False:
-        keep the first ones; schedules predicted alike then stay together.
+        Applies where at most 256 schedules are kept (template "cuda", no time limit). True: keep schedules that
+        differ, so that they do not all share the model's errors. They are chosen from the best schedules of
+        different predicted times and the fastest of 50,000 random ones (of `candidates`: from the first four times
+        as many as are kept, at least 256). The larger `keep` is, the more of them are simply the first in predicted
+        order. False: keep the first schedules; those with equal predictions then stay together.
     correction : "auto", "none", or str or Path
-        As in `plan`. It chooses among the first of the analytical order, four times as many as are kept (at least 64).
-        Beyond 20,000 kept schedules the analytical order says which, and the correction orders them as they are read.
+        As in `plan`. The correction reorders the first schedules of the analytical order, four times as many as are
+        kept (at least 64). Above 20,000 kept schedules the analytical order decides which are kept, and the
+        correction only changes their order.
     progress : callable, optional
-        Called now and then with the share of a long search that is done, in [0, 1]; a subset that is read far makes
-        several, each longer than the last.
+        Function to call with the finished share of a long search, in [0, 1]. A subset that is read far searches
+        several times, each time longer.
 
     Returns
     -------
     Subset
-        An iterable of schedules, best first, computed as it is read: of a space of 10^10 points only the beginning is
-        ever ranked. ``explain(schedule)`` says why one is kept or not, ``keeps(schedule)`` whether; beyond 20,000 kept
-        schedules both go by the time that a sample of the space suggests for the last one. ``num_kept``, ``num_legal``.
+        An iterable of schedules, best first, that is computed while it is read: of a space of 10^10 points only the
+        beginning is ever ranked. ``keeps(schedule)`` tells whether a schedule is kept, ``explain(schedule)`` why;
+        above 20,000 kept schedules both compare with a limit that is estimated from a sample of the space.
+        ``num_kept`` and ``num_legal`` are counts.
 
     Raises
     ------
-    SpaceError
-        `keep` or `time_limit_s` is no such number, a candidate is no Schedule of the workload, the template or
+        `keep` or `time_limit_s` is out of range, a candidate is not a Schedule of the workload, or the template or
         `threads` does not apply.
     UnknownNameError, ModelVersionError, MissingDependencyError
-        As `predict`.
+        The given correction does not exist, does not fit, or needs a package that is not installed.
     """
     from anatune.model.pruning.candidates import CandidateSubset
-    from anatune.model.pruning.joined import subset_of  # numba: not where kernels are only measured
+    from anatune.model.pruning.joined import make_subset  # numba: not where kernels are only measured
 
     checked_function("prune: progress", progress)
-    asked = Constraints(accuracy=accuracy, time_limit_s=time_limit_s, distinct=distinct, call="prune")
+    limits = Constraints(accuracy=accuracy, time_limit_s=time_limit_s, distinct=distinct, call="prune")
     diverse = checked_flag("prune: diverse", diverse)
-    device = _checked(workload, hw, threads)
+    device = _find_device(workload, hw, threads)
     if candidates is None:
-        names = joint.asked_templates(workload, device, template or _WALKED.get(device.kind), accuracy)
-        saved = joint.find_corrections(device, names, correction)
-        models = [corrected(make_model(workload, device, name, asked.admitted), saved[name]) for name in names]
-        return subset_of(models, keep, asked.admitted, asked.time_limit_s, asked.distinct, diverse, progress)
+        names = joint.asked_templates(workload, device, template or _DEFAULT_TEMPLATES.get(device.kind), accuracy)
+        learned = joint.find_corrections(device, names, correction)
+        models = [corrected(make_model(workload, device, name, limits.admitted), learned[name]) for name in names]
+        return make_subset(models, keep, limits.admitted, limits.time_limit_s, limits.distinct, diverse, progress)
     if isinstance(candidates, Schedule) or not is_iterable(candidates):
         raise SpaceError(f"prune: candidates is {shown(candidates)}, expected a list of Schedule objects")
-    model_of = partial(joint.corrected_model, workload, device, correction)
+    model_of = partial(joint.make_corrected_model, workload, device, correction)
     return CandidateSubset(workload, device, keep, list(candidates), model_of, diverse=diverse)

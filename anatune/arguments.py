@@ -1,6 +1,6 @@
-"""Checks of what callers pass: each returns a plain value, or raises one line that says what was got and expected.
+"""Checks of arguments: each returns the value in its plain type, or raises an error that states what was expected.
 
-The calls of the library check their arguments here once, at the door; what lies below trusts them.
+Public functions check their arguments once, here; the code below them relies on it.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_SECONDS = 1e6
-"""Longest time limit, s (11 days): what waits for processes counts milliseconds in 32 bits."""
+"""Longest time limit, s (11 days): processes are waited for with 32-bit counts of milliseconds."""
 MOST_SEED = 2**63 - 1
 MOST_TRIALS = 100_000
-"""Of a session, or of all kernels of a model."""
-_SHOWN = 60
+"""Largest number of trials of one session, or of all kernels of a network."""
+_MOST_CHARACTERS = 60
 _MOST_NAME_BYTES = 255
 """Longest name of a file in its folder, on all common file systems."""
 
 
 def shown(value: object) -> str:
-    """Return an argument for a message: its repr in one line, cut where it is long."""
+    """Return `value` for a message: its repr on one line, shortened if it is long."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
-        return f"an integer of {value.bit_length()} bits"  # Python refuses to print long ones
+        return f"an integer of {value.bit_length()} bits"  # Python refuses to print longer ones
     text = " ".join(repr(value).split())
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
 
 
 def checked_integer(
     name: str, value: object, least: int, most: int | None = None, error: type[AnatuneError] = SpaceError
 ) -> int:
-    """Return an integer, Python's or NumPy's, as Python's.
+    """Return an integer of Python or NumPy as an ``int``.
 
     Parameters
     ----------
     name : str
-        What it is, for the message: "plan: top_k".
+        Name for the message, for example "plan: top_k".
     least, most : int
-        Its range, both ends included.
+        The allowed range, both ends included.
 
     Raises
     ------
     AnatuneError
-        Of type `error`: it is something else (a bool and a float are none), or out of range.
+        Raised as `error`: the value is not an integer (bool and float are refused) or out of range.
     """
     if isinstance(value, Integral) and not isinstance(value, bool):
         number = int(value)
@@ -63,12 +63,12 @@ def checked_integer(
 
 
 def checked_seconds(name: str, value: object, error: type[AnatuneError] = SpaceError) -> float | None:
-    """Return a time limit in seconds; None is none.
+    """Return a time limit in seconds as a float; None means no limit.
 
     Raises
     ------
     AnatuneError
-        Of type `error`: it is no number above 0 and up to `MOST_SECONDS`.
+        Raised as `error`: the value is not a number above 0 and at most `MOST_SECONDS`.
     """
     if value is None:
         return None
@@ -85,12 +85,12 @@ def checked_seconds(name: str, value: object, error: type[AnatuneError] = SpaceE
 
 
 def checked_share(name: str, value: object, error: type[AnatuneError] = SpaceError) -> float | None:
-    """Return a share above 0 and up to 1 as a float; None is none.
+    """Return a share above 0 and up to 1 as a float; None stays None.
 
     Raises
     ------
     AnatuneError
-        Of type `error`: it is something else.
+        Raised as `error`: the value is not such a number.
     """
     if value is None:
         return None
@@ -109,12 +109,12 @@ def checked_choice(
     Parameters
     ----------
     otherwise : str
-        What else would be taken, for the message: "or None".
+        Further accepted values, for the message: "or None".
 
     Raises
     ------
     AnatuneError
-        Of type `error`: it is not.
+        Raised as `error`: the value is none of them.
     """
     if isinstance(value, str) and value in choices:
         return value
@@ -122,12 +122,12 @@ def checked_choice(
 
 
 def checked_flag(name: str, value: object, error: type[AnatuneError] = SpaceError) -> bool:
-    """Return True or False; 1 and "no" are neither.
+    """Return a bool of Python or NumPy as a ``bool``; 1 and "no" are refused.
 
     Raises
     ------
     AnatuneError
-        Of type `error`: it is something else.
+        Raised as `error`: the value is no bool.
     """
     if type(value).__name__ in ("bool", "bool_"):  # NumPy's, too
         return bool(value)
@@ -135,13 +135,13 @@ def checked_flag(name: str, value: object, error: type[AnatuneError] = SpaceErro
 
 
 def checked_function(name: str, value: object, error: type[AnatuneError] = SpaceError) -> None:
-    """Raise an error of type `error` if a callback is neither callable nor None."""
+    """Raise `error` unless a callback is callable or None."""
     if value is not None and not callable(value):
         raise error(f"{name} is {shown(value)}, expected a function or None")
 
 
 def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
-    """Whether a value can be looped over; an array without dimensions has the method and cannot."""
+    """Return whether a value can be iterated over; a NumPy array without dimensions cannot."""
     try:
         iter(value)  # type: ignore[call-overload]
     except TypeError:
@@ -150,12 +150,13 @@ def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
 
 
 def checked_path(name: str, value: object, error: type[AnatuneError] = SpaceError) -> Path:
-    """Return a path of a file or folder, which need not be there.
+    """Return the path of a file or folder, which need not exist.
 
     Raises
     ------
     AnatuneError
-        Of type `error`: it is no str and no path object (bytes are none), is empty, or no system has such a name.
+        Raised as `error`: the value is not a str or path object (bytes are refused), is empty, or no file can have
+        such a name.
     """
     if not isinstance(value, (str, os.PathLike)) or not isinstance(text := os.fspath(value), str) or not text:
         raise error(f"{name} is {shown(value)}, expected a path (a str or pathlib.Path)")
@@ -174,25 +175,25 @@ def checked_path(name: str, value: object, error: type[AnatuneError] = SpaceErro
 
 
 def plain_array(name: str, value: object, error: type[AnatuneError]) -> NDArray[np.generic]:
-    """Return what NumPy makes an array of as one of its own class, in the byte order of the processor.
+    """Return `value` as a NumPy array in native byte order.
 
     Parameters
     ----------
     name : str
-        What it is, for the message: "input x".
+        Name for the message, for example "input x".
 
     Raises
     ------
     AnatuneError
-        Of type `error`: NumPy makes no array of it, or it hides elements behind a mask.
+        Raised as `error`: NumPy cannot convert the value, or it is a masked array with hidden elements.
     """
     import numpy as np  # late: what only reads arguments needs none
 
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as reason:
-        told = " ".join(str(reason).split())
-        raise error(f"{name} is {shown(value)}, expected an array of numbers: {told:.200}") from None
+        message = " ".join(str(reason).split())
+        raise error(f"{name} is {shown(value)}, expected an array of numbers: {message:.200}") from None
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise error(f"{name} is an array that hides elements behind a mask; give array.filled(number)")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -1,8 +1,8 @@
-"""Typed JSON and MessagePack, read by several threads at once.
+"""Reading of typed JSON and MessagePack, safe for several threads.
 
-msgspec describes a type to itself the first time that it reads one, and is not safe for threads while it does: a second
-thread that meets the half-made description ends the process (msgspec 0.22, structs within structs). Here that
-happens behind a lock, once for each type.
+msgspec (0.22) builds a description of a type when it first decodes that type, and is not safe for threads while it
+does: a second thread that uses the unfinished description crashes the process. Decoders are therefore built behind a
+lock, once for each type.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def from_json(text: bytes | str, kind: type[_T]) -> _T: ...
 @overload
 def from_json(text: bytes | str, kind: object) -> Any: ...
 def from_json(text: bytes | str, kind: object) -> Any:
-    """Return what JSON holds as a type; see `msgspec.json.decode`."""
+    """Decode JSON to an object of type `kind`; see `msgspec.json.decode`."""
     return _decoder(kind, msgspec.json.Decoder).decode(text)
 
 
 def from_message(content: bytes, kind: type[_T]) -> _T:
-    """Return what MessagePack holds as a type; see `msgspec.msgpack.decode`."""
-    what: Any = kind
-    value: _T = _decoder(what, msgspec.msgpack.Decoder).decode(content)
+    """Decode MessagePack to an object of type `kind`; see `msgspec.msgpack.decode`."""
+    target: Any = kind
+    value: _T = _decoder(target, msgspec.msgpack.Decoder).decode(content)
     return value
 
 
@@ -45,6 +45,6 @@ def converted(value: object, kind: type[_T]) -> _T: ...
 @overload
 def converted(value: object, kind: object) -> Any: ...
 def converted(value: object, kind: object) -> Any:
-    """Return builtin objects as a type, checked; see `msgspec.convert`."""
+    """Convert builtin objects to an object of type `kind` and check them; see `msgspec.convert`."""
     _decoder(kind, msgspec.json.Decoder)
     return msgspec.convert(value, kind)  # type: ignore[call-overload]

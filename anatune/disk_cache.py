@@ -1,8 +1,8 @@
-"""A folder of what can be made again, by the hash of what it was made from.
+"""A cache on disk for data that can be computed again, found by a hash of what it was computed from.
 
-One file an entry: a digest of key and content, then the content. Files appear whole (they are renamed into their
-place), so many processes may use one folder; an entry that is damaged, or another key's, is as good as none. The folder
-is kept below a size by removing what was used longest ago.
+An entry is one file: a digest of key and content, then the content. Files are written elsewhere and renamed, so that
+several processes can share a folder. A damaged entry, or one whose digest belongs to another key, is ignored. The
+oldest entries are removed when the folder grows beyond a size.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from pathlib import Path
 from anatune.files import open_file, replace_file
 
 _KEPT_SHARE = 0.8
-"""Share of the limit that is left after a cleaning, so that not every entry has to clean."""
+"""Share of the size limit that remains after a cleaning, so that not every new entry triggers one."""
 _CLEANED_EVERY = 256
-"""Entries of one process between two looks at the folder's size; the first one looks."""
+"""Number of entries that a process writes between two checks of the folder's size; the first entry checks, too."""
 _DIGEST_BYTES = 32
 _FORMAT = "anatune 2"
-"""In each digest: what older and newer versions wrote otherwise is none."""
+"""Part of every digest: entries of other versions of this format are ignored."""
 
 _DISTRIBUTIONS = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi"}
-"""Package -> what it is installed as, where that differs."""
+"""Package -> name of its distribution, where the two differ."""
 
 
 @functools.cache
 def sources_of(*folders: str) -> str:
-    """Return a digest of the package's own sources in some of its folders; none named: of all.
+    """Return a digest of anatune's own source files in `folders`, by default in all of its folders.
 
     Raises
     ------
     FileNotFoundError
-        There is no such folder: a digest of nothing would never change.
+        A folder does not exist: the digest would never change.
     """
     root, digest = Path(__file__).parent, hashlib.sha256()
     for folder in folders or (".",):
@@ -51,39 +51,39 @@ def sources_of(*folders: str) -> str:
 
 @functools.cache
 def versions_of(*packages: str) -> str:
-    """Return what changes when one of some packages does: versions, and when their libraries were written.
+    """Return a text that changes when one of some packages changes: versions, sizes and dates of their libraries.
 
     Parameters
     ----------
     packages
-        Names to import them by; those that are not there count, too.
+        Import names; packages that are not installed count, too.
     """
     words = []
     for name in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
             words.append(f"{name} {metadata.version(_DISTRIBUTIONS.get(name, name))}")
         spec = find_spec(name)
-        for place in () if spec is None else spec.submodule_search_locations or ():
-            for file in sorted([*Path(place).glob("__init__.py"), *Path(place).glob("lib/*.so")]):
+        for folder in () if spec is None else spec.submodule_search_locations or ():
+            for file in sorted([*Path(folder).glob("__init__.py"), *Path(folder).glob("lib/*.so")]):
                 status = file.stat()
                 words.append(f"{file} {status.st_size} {status.st_mtime_ns}")
     return "\n".join(words)
 
 
 class DiskCache:
-    """A folder of entries; safe for many processes and threads.
+    """A folder of cache entries; safe for several processes and threads.
 
-    A folder that cannot be read or written to means that nothing is kept, not an error; so does ANATUNE_CACHE=off in
-    the environment.
+    If the folder cannot be read or written, nothing is cached and no error is raised; the environment variable
+    ANATUNE_CACHE=off has the same effect.
 
     Parameters
     ----------
     folder : Path or None
-        Made when first needed; None keeps nothing.
+        Created when it is first needed; None disables the cache.
     suffix : str
-        Of the files' names.
+        Ending of the files' names.
     most_bytes : int
-        Size that it is kept below.
+        Largest size of the folder, bytes.
     """
 
     def __init__(self, folder: Path | None, suffix: str, most_bytes: int) -> None:
@@ -95,24 +95,24 @@ class DiskCache:
         return folder / key[:2] / f"{key}{self._suffix}"
 
     def _digest(self, key: str, parts: Iterable[bytes | memoryview]) -> bytes:
-        """Return what binds content to its key: the file of another entry is none of this one."""
+        """Return a digest of key and content, which tells an entry from those of other keys."""
         digest = hashlib.sha256("\0".join((_FORMAT, self._suffix, key, "")).encode())
         for part in parts:
             digest.update(part)
         return digest.digest()
 
     def read(self, key: str) -> bytes | None:
-        """Return what was written under `key`, a hash in hexadecimal digits; None if that is not there as it was."""
+        """Return the content stored under `key` (hexadecimal digits), or None if there is none or it is damaged."""
         content = self.mapped(key)
         return None if content is None else bytes(content)
 
     def mapped(self, key: str) -> memoryview | None:
-        """Return the same without reading it into memory: the file's pages, which stay when the entry is removed."""
+        """Return the same as a memory-mapped view of the file, which stays valid when the entry is removed."""
         if self.folder is None:
             return None
         path = self._path(self.folder, key)
         try:
-            with open_file(path, self.most_bytes + _DIGEST_BYTES) as stream:  # never waits for a pipe
+            with open_file(path, self.most_bytes + _DIGEST_BYTES) as stream:  # does not block if it is a pipe
                 content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
         except (OSError, ValueError):  # an empty file cannot be mapped
             return None
@@ -120,11 +120,11 @@ class DiskCache:
         if content[:_DIGEST_BYTES] != self._digest(key, (payload,)):
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # used now
+            os.utime(path)  # marks it as used now
         return payload
 
     def write(self, key: str, *parts: bytes | memoryview) -> None:
-        """Keep content, in one part or several, under `key`; now and then remove the oldest entries."""
+        """Store content, in one part or several, under `key`; every `_CLEANED_EVERY` entries remove the oldest ones."""
         if self.folder is None or sum(len(part) for part in parts) > self.most_bytes:
             return
         path = self._path(self.folder, key)
@@ -136,7 +136,7 @@ class DiskCache:
         self._stored += 1
 
     def clean(self) -> None:
-        """Remove what was used longest ago if the folder is too large; also what killed processes left behind."""
+        """Remove the least recently used entries, and what killed processes left, if the folder is too large."""
         files: list[tuple[float, int, Path]] = []
         for path in self.folder.glob("*/*") if self.folder is not None else ():
             with contextlib.suppress(OSError):  # another process may have removed it

@@ -1,7 +1,7 @@
-"""The exception tree: every error a user can meet is an ``AnatuneError`` with a one-line message.
+"""Exceptions: every error that a user can meet is an ``AnatuneError`` with a message of one line.
 
-A message says which object and field, what was got, what was expected and the next step. Each leaf also
-inherits the builtin that callers expect, so ``except ValueError`` keeps working.
+A message says which object and field is wrong, what was got, what was expected and what to do next. Each class also
+inherits the builtin exception that callers expect, so that ``except ValueError`` works.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from anatune.printable import printable
 
 
 class AnatuneError(Exception):
-    """Root of all errors raised on purpose by anatune; the message is one line, whatever text it quotes."""
+    """Base class of all errors that anatune raises on purpose; the message is always one line."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(printable(" ".join(arg.split("\n"))) if isinstance(arg, str) else arg for arg in args))
 
 
 class WorkloadError(AnatuneError, ValueError):
-    """A workload cannot exist as asked for (an extent of 0, a negative stride, text that does not parse)."""
+    """A workload is impossible (an extent of 0, a negative stride) or its text cannot be parsed."""
 
 
 class SpecError(AnatuneError, ValueError):
@@ -25,27 +25,27 @@ class SpecError(AnatuneError, ValueError):
 
 
 class SpaceError(AnatuneError, ValueError):
-    """A point or a schedule does not belong to the tile space it was used with."""
+    """A schedule, a point or another argument does not fit the tile space, or an argument is out of range."""
 
 
 class UnknownNameError(AnatuneError, LookupError):
-    """A name (hardware, layer, operator, strategy) is not known; the message lists the known ones."""
+    """A name (of hardware, a layer, an operator, a strategy) is unknown; the message lists close or all known names."""
 
 
 class DeviceError(AnatuneError, RuntimeError):
-    """The present machine lacks, or does not tell about, the device that was asked for."""
+    """The requested device is missing on this machine, or the machine cannot describe it."""
 
 
 class MissingDependencyError(AnatuneError, ImportError):
-    """An optional package is not installed; the message gives the pip line."""
+    """An optional package is not installed; the message contains the pip command."""
 
 
 class ModelVersionError(AnatuneError, ValueError):
-    """A saved model is damaged, incomplete, or of another version of the features."""
+    """A saved correction is damaged, incomplete, or made for another version of the features."""
 
 
 class NotJudgedWarning(UserWarning):
-    """Another program's tuner asked about something that no model covers: it was left as it is."""
+    """A tuner of another program asked about something that no model of anatune covers; its list was not changed."""
 
 
 class BuildError(AnatuneError, RuntimeError):
@@ -53,23 +53,23 @@ class BuildError(AnatuneError, RuntimeError):
 
 
 class RunError(AnatuneError, RuntimeError):
-    """A built kernel cannot be loaded or run as asked for."""
+    """A built kernel cannot be loaded or run."""
 
 
 class DivisionError(RunError, ZeroDivisionError):
-    """A model divides whole numbers by zero."""
+    """A network divides integers by zero."""
 
 
 class RecordError(AnatuneError, ValueError):
-    """A record file is damaged, of another version, or cannot be written."""
+    """A record file is damaged, has another version, or cannot be written."""
 
 
 class SecurityError(AnatuneError, ValueError):
-    """Certificates cannot be used, or what was asked for would let anybody in."""
+    """Certificates cannot be used, or a setting would open a service to anybody."""
 
 
 def no_scratch(error: OSError) -> str:
-    """Return why temporary files cannot be written, and what to do, in one line."""
+    """Return a message of one line that says why temporary files cannot be written, and what to do."""
     import tempfile
 
     return f"{tempfile.gettempdir()}: {error.strerror or error}; free some space or set TMPDIR"

@@ -1,9 +1,8 @@
-"""Reading a file that a user named, and writing one as a whole: whatever goes wrong is an OSError.
+"""Reading files that a user named, and writing files and folders as a whole; every problem is an OSError.
 
-A pipe would be waited for, a device has no end, a folder's error says little, and a path with a NUL is a ValueError
-of Python's. What a command or a call reads by its path, it reads through here; what a command writes because an option
-names it is an `Output`, or a folder of `make_folder` and `replaced_folder`: none of them takes the place of something
-else.
+Reading refuses what is no regular file: opening a pipe would block, a device has no end. Whatever a command or a call
+reads by a path, it reads with these functions. A file that a command writes because an option names it is an `Output`;
+folders are written with `make_folder` and `replaced_folder`. None of them overwrites files that anatune did not write.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from anatune.errors import AnatuneError, no_scratch
 from anatune.writable import can_write
 
 _scratch: set[str] = set()
-"""Temporary files and folders of this process that may still be there."""
+"""Temporary files and folders of this process that may still exist."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_scratch.clear)
 
 MOST_BYTES = 64 << 20
-"""Largest file that is read whole, unless a caller says otherwise."""
+"""Default limit for the size of files that are read as a whole, bytes."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -38,29 +37,29 @@ _KINDS = {
 
 
 def open_file(path: str | os.PathLike[str], most_bytes: int | None = MOST_BYTES) -> BinaryIO:
-    """Open a regular file for reading; never waits.
+    """Open a regular file for reading; never block.
 
     Parameters
     ----------
     path : str or path
     most_bytes : int, optional
-        Largest size; None: any.
+        Largest allowed size; None: no limit.
 
     Raises
     ------
     OSError
-        It is not there, may not be read, is no regular file, or is larger; ``strerror`` says which.
+        The file does not exist, may not be read, is no regular file, or is too large; ``strerror`` says which.
     """
     name = os.fspath(path)
     try:
-        _check(os.stat(name), name, most_bytes)
-        # What lies there may have changed since: opened without waiting, then looked at again.
+        _check_regular(os.stat(name), name, most_bytes)
+        # The file may have changed since: open it without blocking and check it again.
         handle = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except ValueError as error:  # a NUL, a character that no file's name can have
+    except ValueError as error:  # a NUL, or a character that no file name can have
         raise OSError(errno.EINVAL, f"is no path ({error})", name) from None
     stream = os.fdopen(handle, "rb")
     try:
-        _check(os.fstat(handle), name, most_bytes)
+        _check_regular(os.fstat(handle), name, most_bytes)
     except OSError:
         stream.close()
         raise
@@ -68,39 +67,39 @@ def open_file(path: str | os.PathLike[str], most_bytes: int | None = MOST_BYTES)
 
 
 def read_file(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> bytes:
-    """Return what is in a regular file; as `open_file`."""
+    """Return the content of a regular file; parameters and errors as in `open_file`."""
     with open_file(path, most_bytes) as stream:
-        content = stream.read(most_bytes + 1)  # files of /proc say that they are empty
+        content = stream.read(most_bytes + 1)  # files of /proc claim to be empty
     if len(content) > most_bytes:
-        raise _too_large(len(content), os.fspath(path), most_bytes)
+        raise _size_error(len(content), os.fspath(path), most_bytes)
     return content
 
 
 def read_lines(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> Iterator[str]:
-    """Yield the lines of a regular file of any size as UTF-8 text, longer ones in pieces; as `open_file`.
+    """Yield the lines of a regular file of any size as UTF-8 text, very long lines in pieces; errors as in `open_file`.
 
     Raises
     ------
     UnicodeDecodeError
-        It is no UTF-8 text.
+        The file is not UTF-8 text.
     """
     with open_file(path, None) as stream:
-        encoding = "utf-8-sig"  # editors of Windows put a byte-order mark before the first line
+        encoding = "utf-8-sig"  # Windows editors write a byte-order mark before the first line
         while line := stream.readline(most_bytes):
             yield line.decode(encoding)
             encoding = "utf-8"
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes | Iterable[bytes | memoryview]) -> None:
-    """Write a file, given whole or in pieces, that appears as a whole or not at all; what was there is replaced.
+    """Write a file completely or not at all, from one or several pieces of content; an existing file is replaced.
 
-    Several processes may write the same file at once: one of them wins. Nothing else is left in the folder, whatever
-    is raised.
+    If several processes write the same file at once, one of them wins. No other file is left in the folder, even after
+    an error.
 
     Raises
     ------
     OSError
-        The folder is missing or cannot be written to, the disk is full.
+        The folder does not exist or cannot be written to, or the disk is full.
     """
     name = os.fspath(path)
     scratch = os.path.join(os.path.dirname(name), f".anatune-{secrets.token_hex(8)}.part")
@@ -121,29 +120,29 @@ def replace_file(path: str | os.PathLike[str], content: bytes | Iterable[bytes |
 
 
 class OutputKind(NamedTuple):
-    """What a command writes to a file.
+    """The kind of file that a command writes.
 
     Attributes
     ----------
     what : str
-        In words, behind "expected": "a page that anatune wrote".
+        Description for messages, behind "expected": "a page that anatune wrote".
     is_own : callable
-        Whether a regular file, which is not empty, holds what such a command wrote; what cannot be read does not.
+        Function that tells whether a non-empty regular file was written by such a command; errors count as False.
     """
 
     what: str
     is_own: Callable[[Path], bool]
 
     def knows(self, path: Path) -> bool:
-        """Whether a regular file may be replaced."""
+        """Return whether a regular file may be replaced."""
         try:
             return os.access(path, os.W_OK) and self.is_own(path)
-        except Exception:  # noqa: BLE001 - a file of anybody's: whatever its reader stumbles over, it is not ours
+        except Exception:  # noqa: BLE001 - the file may hold anything, and its reader may raise anything
             return False
 
 
 def json_with(*keys: str) -> Callable[[Path], bool]:
-    """Return what says whether a file is a JSON object with these keys."""
+    """Return a function that tells whether a file is a JSON object with these keys."""
 
     def has_keys(path: Path) -> bool:
         import json  # late: what only reads TOML needs none
@@ -155,21 +154,22 @@ def json_with(*keys: str) -> Callable[[Path], bool]:
 
 
 class Output:
-    """A file that a command was asked to write: looked at before the work, written after it.
+    """A file that a command was asked to write: checked before the work, written after it.
 
-    What is missing, empty or of the command's own kind is written, as a whole; a symbolic link is followed. A character
-    device and a pipe that somebody reads get the content as it is. Anything else stays as it is and is an error.
+    A missing file, an empty one, or one of the command's own kind is written as a whole; symbolic links are followed.
+    Character devices, and pipes that have a reader, receive the content directly. Anything else is an error and is not
+    changed.
 
     Parameters
     ----------
     path : str or path
     kind : OutputKind
-        What will be written.
+        The kind of file.
 
     Raises
     ------
     OSError
-        Nothing may or can be written there; `write` raises it, too.
+        The path may not or cannot be written; `write` raises it, too.
     """
 
     def __init__(self, path: str | os.PathLike[str], kind: OutputKind) -> None:
@@ -182,35 +182,35 @@ class Output:
         """Write the content, whole or in pieces, and close the file."""
         pieces = [content] if isinstance(content, bytes) else content
         try:
-            place = self._regular()
-            if place is not None:
-                replace_file(place, pieces)
+            target = self._regular()
+            if target is not None:
+                replace_file(target, pieces)
                 return
             with self._pipe or open(self.path, "wb") as stream:
                 stream.writelines(pieces)
-        except OSError as error:  # of the file beside it that became this one
+        except OSError as error:  # report the path, not that of the temporary file
             raise OSError(error.errno, error.strerror or str(error), str(self.path)) from None
 
     def _regular(self) -> str | None:
-        """Return the regular file to make or replace; None for what is written as it is."""
+        """Return the path of the regular file to create or replace; None for a device or pipe."""
         name = os.fspath(self.path)
         try:
             status = os.stat(name)
         except FileNotFoundError:
             status = None
-        except ValueError as error:  # a NUL, a character that no file's name can have
+        except ValueError as error:  # a NUL, or a character that no file name can have
             raise OSError(errno.EINVAL, f"is no path ({error})", name) from None
         if status is not None and not stat.S_ISREG(status.st_mode):
             self._check_stream(status.st_mode, name)
             return None
-        place = os.path.realpath(name)
-        _check_parent(place, name)
-        if status is not None and status.st_size and not self._kind.knows(Path(place)):
-            raise _taken(name, f"a new file or {self._kind.what}")
-        return place
+        target = os.path.realpath(name)
+        _check_parent(target, name)
+        if status is not None and status.st_size and not self._kind.knows(Path(target)):
+            raise _occupied_error(name, f"a new file or {self._kind.what}")
+        return target
 
     def _check_stream(self, mode: int, name: str) -> None:
-        """Open a pipe, without waiting for its reader; raise OSError for what takes no content."""
+        """Open a pipe without waiting for its reader; raise OSError if the path cannot receive content."""
         if stat.S_ISFIFO(mode) and self._pipe is None:
             try:
                 handle = os.open(name, os.O_WRONLY | os.O_NONBLOCK)
@@ -227,105 +227,105 @@ class Output:
 
 
 def check_folder(
-    path: str | os.PathLike[str], what: str, own: Callable[[Path, Collection[str]], Collection[str]]
+    path: str | os.PathLike[str], what: str, list_own_names: Callable[[Path, Collection[str]], Collection[str]]
 ) -> None:
-    """Raise OSError where a folder cannot be written as a whole, or something else lies there.
+    """Raise OSError if a folder cannot be written as a whole, or holds files that anatune did not write.
 
     Parameters
     ----------
     what : str
-        What is going to be written, behind "expected a new folder or": "one of a compiled model".
+        Description for messages, behind "expected a new folder or": "one of a compiled model".
     own : callable
-        (folder, the names in it) -> those that the command itself wrote.
+        ``(folder, names in it) -> names``: those that the command itself wrote.
     """
     name = os.fspath(path)
-    place = _real(name)
-    if os.path.isdir(place):
-        names = set(os.listdir(place))
-        if others := sorted(names - set(own(Path(place), names))) if names else []:
-            raise _taken(name, f"a new folder or {what}", f"holds {others[0]!r}")
-        if not can_write(place):
+    folder = _resolve_path(name)
+    if os.path.isdir(folder):
+        names = set(os.listdir(folder))
+        if others := sorted(names - set(list_own_names(Path(folder), names))) if names else []:
+            raise _occupied_error(name, f"a new folder or {what}", f"holds {others[0]!r}")
+        if not can_write(folder):
             raise PermissionError(errno.EACCES, "the folder cannot be written to; name another", name)
-    elif os.path.lexists(place):
+    elif os.path.lexists(folder):
         raise NotADirectoryError(errno.ENOTDIR, f"is no folder, expected a new one or {what}; name another", name)
-    _check_parent(place, name)
+    _check_parent(folder, name)
 
 
 @contextlib.contextmanager
-def replaced_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a new folder that takes the place of another one at the end of the block, or is removed where that fails.
+def replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a new folder that replaces another one at the end of the block; an exception in the block removes it.
 
     Raises
     ------
     OSError
-        It cannot be made, or not take its place.
+        The folder cannot be created, or cannot replace the other one.
     """
-    place = os.path.realpath(path)
-    with temporary_folder(os.path.dirname(place)) as scratch:
-        made = scratch / "made"
-        made.mkdir()
-        yield made
-        if not os.path.lexists(place):
-            os.replace(made, place)
+    target = os.path.realpath(path)
+    with temporary_folder(os.path.dirname(target)) as scratch:
+        new_folder = scratch / "made"
+        new_folder.mkdir()
+        yield new_folder
+        if not os.path.lexists(target):
+            os.replace(new_folder, target)
             return
-        old = f"{scratch}.old"  # beside the scratch folder: whatever ends the process now, one of them is kept
-        os.replace(place, old)
+        old = f"{scratch}.old"  # beside the scratch folder: if the process is killed here, one of the two survives
+        os.replace(target, old)
         try:
-            os.replace(made, place)
+            os.replace(new_folder, target)
         except OSError:
-            os.replace(old, place)
+            os.replace(old, target)
             raise
     _remove_tree(old)
 
 
 def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
-    """Make a folder, unless it is there: files are going to be written into it.
+    """Create a folder that files will be written into, unless it exists.
 
     Parameters
     ----------
     mode : int
-        Of a new one, less the process's umask.
+        Permissions of a new folder, less the process's umask.
 
     Raises
     ------
     OSError
-        It cannot be made or written to, or something else lies there.
+        The folder cannot be created or written to, or something else has this name.
     """
     name = os.fspath(path)
-    place = _real(name)
-    if os.path.isdir(place):
-        if not can_write(place):
+    folder = _resolve_path(name)
+    if os.path.isdir(folder):
+        if not can_write(folder):
             raise PermissionError(errno.EACCES, "the folder cannot be written to; name another", name)
         return
-    if os.path.lexists(place):
+    if os.path.lexists(folder):
         raise NotADirectoryError(errno.ENOTDIR, "is no folder, expected a new or an existing one; name another", name)
-    _check_parent(place, name)
-    os.mkdir(place, mode)
+    _check_parent(folder, name)
+    os.mkdir(folder, mode)
 
 
-def _real(name: str) -> str:
-    """Return the path that a name stands for, links followed; raise OSError for what can be no path."""
+def _resolve_path(name: str) -> str:
+    """Return the path that a name stands for, links followed; raise OSError for an impossible path."""
     try:
         return os.path.realpath(name)
-    except ValueError as error:  # a NUL, a character that no file's name can have
+    except ValueError as error:  # a NUL, or a character that no file name can have
         raise OSError(errno.EINVAL, f"is no path ({error})", name) from None
 
 
 def reason(error: OSError) -> str:
-    """Return what is wrong with a file, in lower case, for the middle of a line."""
+    """Return what is wrong with a file, in lower case, for the middle of a sentence."""
     text = error.strerror or str(error)
     return text[:1].lower() + text[1:]
 
 
 def scratch_folder(error: type[AnatuneError], room_bytes: int = 0) -> Path:
-    """Return a new folder for temporary files; the caller removes it.
+    """Create a folder for temporary files and return its path; the caller removes it.
 
     Parameters
     ----------
     error : type
-        Raised where none can be made.
+        Exception to raise if it cannot be created.
     room_bytes : int
-        How large a file has to fit: asked for ahead by those whose compiler ends the process on a full disk.
+        Size of a file that must fit, bytes: checked first for compilers that end the process on a full disk.
     """
     import shutil  # late: what only plans needs none
     import tempfile
@@ -347,23 +347,23 @@ def scratch_folder(error: type[AnatuneError], room_bytes: int = 0) -> Path:
 
 
 @contextlib.contextmanager
-def temporary_folder(place: str | os.PathLike[str] | None = None) -> Iterator[Path]:
-    """Give a folder that is removed at the end of the block, also where Ctrl-C ends the process in it.
+def temporary_folder(parent: str | os.PathLike[str] | None = None) -> Iterator[Path]:
+    """Yield a folder that is removed at the end of the block, even if Ctrl-C ends the process in it.
 
     Parameters
     ----------
     place : path, optional
-        Where; by default with all temporary files.
+        Parent folder; by default that of all temporary files.
 
     Raises
     ------
     OSError
-        None can be made.
+        The folder cannot be created.
     """
     import tempfile
 
-    prefix = "anatune-" if place is None else ".anatune-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True) as name:
+    prefix = "anatune-" if parent is None else ".anatune-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
         _scratch.add(name)
         try:
             yield Path(name)
@@ -372,7 +372,7 @@ def temporary_folder(place: str | os.PathLike[str] | None = None) -> Iterator[Pa
 
 
 def remove_scratch() -> None:
-    """Remove what temporary files and folders of this process are still there: it ends without unwinding."""
+    """Remove the temporary files and folders that still exist, for a process that ends without unwinding."""
     for name in list(_scratch):
         with contextlib.suppress(OSError):
             os.unlink(name)
@@ -380,7 +380,7 @@ def remove_scratch() -> None:
 
 
 def remove_with(owner: object, folder: Path) -> None:
-    """Remove a folder when `owner` goes, or this process ends; a child of ``fork`` leaves it to its parent."""
+    """Remove a folder when `owner` is destroyed or this process ends; a child of ``fork`` leaves it to its parent."""
     weakref.finalize(owner, _remove_own, str(folder), os.getpid())
 
 
@@ -395,29 +395,29 @@ def _remove_tree(name: str) -> None:
     shutil.rmtree(name, ignore_errors=True)
 
 
-def _check_parent(place: str, name: str) -> None:
-    """Raise OSError where nothing can be written beside a place; `name` is what it was called."""
-    parent = os.path.dirname(place)
+def _check_parent(path: str, name: str) -> None:
+    """Raise OSError if the parent folder of a path is missing or read-only; `name` is the path as the user wrote it."""
+    parent = os.path.dirname(path)
     if not os.path.isdir(parent):
         raise FileNotFoundError(errno.ENOENT, f"the folder {parent} does not exist; make it", name)
     if not can_write(parent):
         raise PermissionError(errno.EACCES, f"the folder {parent} cannot be written to; name another", name)
 
 
-def _taken(name: str, expected: str, found: str = "is something else") -> OSError:
-    """Return the error of a place where something lies that the command did not write."""
-    return FileExistsError(errno.EEXIST, f"{found}, expected {expected}; name another place, or remove it", name)
+def _occupied_error(name: str, expected: str, problem: str = "is something else") -> OSError:
+    """Return the error for a path where the command did not write what exists."""
+    return FileExistsError(errno.EEXIST, f"{problem}, expected {expected}; name another place, or remove it", name)
 
 
-def _check(status: os.stat_result, name: str, most_bytes: int | None) -> None:
-    """Raise OSError unless it is a regular file that is small enough."""
+def _check_regular(status: os.stat_result, name: str, most_bytes: int | None) -> None:
+    """Raise OSError unless the file is regular and small enough."""
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no file")
         number = errno.EISDIR if kind == "a folder" else errno.EINVAL
         raise OSError(number, f"is {kind}, expected a regular file", name)
     if most_bytes is not None and status.st_size > most_bytes:
-        raise _too_large(status.st_size, name, most_bytes)
+        raise _size_error(status.st_size, name, most_bytes)
 
 
-def _too_large(size: int, name: str, most_bytes: int) -> OSError:
+def _size_error(size: int, name: str, most_bytes: int) -> OSError:
     return OSError(errno.EFBIG, f"has {size:,} bytes, expected at most {most_bytes:,}", name)

@@ -1,8 +1,9 @@
-"""Objects and packages by name, imported when they are asked for: what is chosen at run time, what is optional.
+"""Objects and packages that are imported by name when they are needed, because they are chosen at run time or optional.
 
-The optional packages of anatune (whole networks, servers, fleets, exports, adapters, pages) register what they offer
-as entry points in pyproject.toml. The core (what plans, prunes, tunes, measures, builds and records) imports none of
-them: it asks here. A folder that is missing takes its entry points along, and the core works without it.
+The optional packages of anatune (networks, servers, fleets, exports, adapters, pages, plots) register what they offer
+as entry points in pyproject.toml. The core (planning, pruning, tuning, measuring, building, records) never imports
+them; it looks them up here. If the folder of an optional package is missing, so are its entry points, and the core
+still works.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from anatune.requirements import pip_line, read_project
 
 
 def resolve(name: str) -> Any:
-    """Return the object called ``module:object``.
+    """Import and return the object called ``module:object``.
 
     Raises
     ------
     AnatuneError
-        There is none.
+        The object does not exist or cannot be imported.
     """
     module, _, attribute = name.partition(":")
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        if isinstance(error, AnatuneError):  # a missing package, told with the line that installs it
+        if isinstance(error, AnatuneError):  # a missing package: the message contains the pip command
             raise
         raise AnatuneError(f"{name!r} cannot be imported: {error}") from None
 
@@ -47,7 +48,7 @@ def entries(group: str) -> Mapping[str, str]:
 
 @cache
 def _read_entry_points() -> Mapping[str, Mapping[str, str]]:
-    """Return all groups of entry points: those of a checkout's pyproject.toml, else those of the installation."""
+    """Return all groups of entry points: from the checkout's pyproject.toml, or else from the installed metadata."""
     project = read_project()
     if project is not None:
         return dict(project.get("entry-points", {}))
@@ -64,28 +65,28 @@ def _read_entry_points() -> Mapping[str, Mapping[str, str]]:
 
 
 def load(group: str, name: str, purpose: str = "") -> Any:
-    """Return what an optional package of anatune registers under a name; `purpose`: what asks, for the message.
+    """Return the object that an optional package registers under a name; `purpose` names the caller in the message.
 
     Raises
     ------
     MissingDependencyError
-        No package of this installation registers it.
+        No installed package of anatune registers the name.
     """
     if name not in entries(group):
         raise MissingDependencyError(
-            f"{purpose or name} belongs to a package of anatune that this installation leaves out; install all of it: "
-            "pip install . in a clone of anatune"
+            f"{purpose or name} belongs to an optional package of anatune that is not installed here; install "
+            "all of them: pip install . in a clone of anatune"
         )
     return resolve(entries(group)[name])
 
 
 def check_all(*checks: Callable[[], object]) -> None:
-    """Run checks, and say in one error of all packages that are missing.
+    """Run checks, and report all missing packages in one error.
 
     Raises
     ------
     MissingDependencyError
-        Packages cannot be imported; the message has the pip command of each.
+        Packages cannot be imported; the message contains the pip command of each.
     """
     missing = []
     for check in checks:
@@ -98,19 +99,19 @@ def check_all(*checks: Callable[[], object]) -> None:
 
 
 def import_optional(package: str, extra: str, purpose: str) -> ModuleType:
-    """Return a package that an extra of anatune installs.
+    """Import and return a package that an extra of anatune installs.
 
     Parameters
     ----------
     package, extra : str
-        Its name, and that of the extra.
+        Name of the package, and of the extra.
     purpose : str
-        What needs it, for the message.
+        The feature that needs it, for the message.
 
     Raises
     ------
     MissingDependencyError
-        It cannot be imported; the message has the pip command.
+        The package cannot be imported; the message contains the pip command.
     """
     try:
         return import_module(package)

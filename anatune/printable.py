@@ -1,10 +1,10 @@
-"""Text of others on its way to people: names and messages come out of files, and terminals obey control characters."""
+"""Escaping of control characters: names and messages may come from files, and terminals obey such characters."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Return text in which all that is no sign is escaped as in Python's source; ends of lines and tabs stay."""
+    """Return the text with unprintable characters escaped as in Python source; newlines and tabs stay."""
     if text.isprintable():
         return text
     return "".join(

@@ -1,4 +1,4 @@
-"""Finds the data that travels with the package (``hwspecs/``, ``models/``), the user's own folders, and the cores.
+"""The folders of packaged data (``hwspecs/``, ``models/``) and of the user, and the number of usable processors.
 
 A wheel holds the data under ``anatune/_data``; a checkout (also an editable install) at the repository root.
 """
@@ -24,7 +24,7 @@ def data_folder(name: str) -> Path:
     Raises
     ------
     FileNotFoundError
-        The installation is damaged: neither place holds the folder.
+        The installation is damaged: the folder does not exist.
     """
     for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if candidate.is_dir():
@@ -33,20 +33,20 @@ def data_folder(name: str) -> Path:
 
 
 def user_cache_folder() -> Path | None:
-    """Return the user's folder for what can be made again, below ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """Return the user's cache folder, below ``$XDG_CACHE_HOME`` or ``~/.cache``.
 
-    None where the system knows no home: then nothing is kept.
+    It is None if the system knows no home folder; then nothing is cached.
     """
     return _user_folder(os.environ.get("XDG_CACHE_HOME"), ".cache")
 
 
 def user_config_folder(config_home: str | os.PathLike[str] | None = None) -> Path | None:
-    """Return the user's folder of what they wrote or measured, below ``$XDG_CONFIG_HOME`` or ``~/.config``.
+    """Return the user's configuration folder (own specs, calibrations), below ``$XDG_CONFIG_HOME`` or ``~/.config``.
 
     Parameters
     ----------
     config_home : str or path, optional
-        Instead of these two. None where the system knows no home, and nobody says another.
+        Base folder to use instead. The result is None if neither is known.
     """
     return _user_folder(config_home or os.environ.get("XDG_CONFIG_HOME"), ".config")
 
@@ -59,29 +59,30 @@ def _user_folder(base: str | os.PathLike[str] | None, otherwise: str) -> Path | 
 
 
 def allowed_cores() -> int:
-    """Return the logical processors that this process may run on."""
+    """Return the number of logical processors that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Return how many logical processors this process should keep busy: those allowed, but for a container's quota.
+    """Return how many logical processors this process should use: the allowed ones within a container's quota.
 
-    Of 1.5 processors it is 1: where a quota is used up, all threads stop until its period of 100 ms ends, which is
-    longer than most kernels, and Python has threads of its own.
+    A quota of 1.5 processors counts as 1: when a quota is used up, all threads stop until its period of 100 ms ends,
+    which is longer than most kernels take, and Python has threads of its own.
 
     Parameters
     ----------
     root : Path
-        Where ``proc`` and ``sys`` are.
+        Folder that holds ``proc`` and ``sys``; for tests.
     """
     quota = cpu_quota(root)
     return allowed_cores() if quota is None else max(1, min(allowed_cores(), int(quota)))
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the processors' worth of time that control groups grant this process; None: as much as there is.
+    """Return the processor quota of this process's control groups, in processors; None: no quota.
 
-    The least quota of its group and all around it, of both versions of control groups. What cannot be read grants all.
+    It is the smallest quota of the process's group and all groups around it, for both versions of control groups. Files
+    that cannot be read count as no quota.
     """
     quotas = []
     for folder, *files in _control_groups(root):
@@ -93,20 +94,20 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def _control_groups(root: Path) -> Iterator[tuple[Path, str] | tuple[Path, str, str]]:
-    """Yield folders of control groups that hold this process, and the files that a quota and its period are in.
+    """Yield the control groups of this process: a folder, and the names of the files with quota and period.
 
-    A container may see its own group as the top, under a path of the host's that is not there.
+    A container may see its own group as the root, under a path of the host that does not exist in the container.
     """
     lines = ["0::/"]
     with contextlib.suppress(OSError, ValueError):
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        _, _, fields = line.partition(":")
+        controllers, _, path = fields.partition(":")
         parts = [part for part in PurePosixPath(path).parts if part not in ("/", "..")]
-        for below in ("/".join(parts[:depth]) for depth in range(len(parts) + 1)):
+        for subfolder in ("/".join(parts[:depth]) for depth in range(len(parts) + 1)):
             if not controllers:
-                yield root / "sys/fs/cgroup" / below, "cpu.max"
+                yield root / "sys/fs/cgroup" / subfolder, "cpu.max"
             elif "cpu" in controllers.split(","):
                 for mount in {controllers, "cpu"}:
-                    yield root / "sys/fs/cgroup" / mount / below, "cpu.cfs_quota_us", "cpu.cfs_period_us"
+                    yield root / "sys/fs/cgroup" / mount / subfolder, "cpu.cfs_quota_us", "cpu.cfs_period_us"

@@ -1,4 +1,4 @@
-"""Locks that a child of ``fork`` gets anew, attributes that threads compute once, and functions that run one by one."""
+"""Locks that a child of ``fork`` can use, attributes that one thread computes, functions that run one at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _locks: WeakSet[threading.RLock] = WeakSet()
 
 
 def new_lock() -> threading.RLock:
-    """Return a lock; in a child of ``fork`` it is free where another thread of the parent held it, which is gone."""
+    """Return a lock that is free in a child of ``fork`` even if another thread of the parent held it."""
     lock = threading.RLock()
     _locks.add(lock)
     return lock
@@ -24,7 +24,7 @@ def new_lock() -> threading.RLock:
 
 def _renew() -> None:
     for lock in list(_locks):
-        if not lock._is_owned():  # type: ignore[attr-defined]  # as locks of the standard library
+        if not lock._is_owned():  # type: ignore[attr-defined]  # as the standard library does for its locks
             lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 else:
 
     class LockedProperty(functools.cached_property):
-        """A cached property that one thread computes, under the object's `_lock`, while others wait for it."""
+        """A cached property that one thread computes, under the object's `_lock`, while other threads wait."""
 
         def __get__(self, instance, owner=None):
             if instance is None:
@@ -46,7 +46,7 @@ else:
 
 
 def in_turn(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return a method that runs under its object's `_lock`: of all those of the object, one at a time."""
+    """Wrap a method so that it runs under its object's `_lock`: one such method of the object at a time."""
 
     @functools.wraps(method)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -56,24 +56,24 @@ def in_turn(method: Callable[_P, _R]) -> Callable[_P, _R]:
     return run
 
 
-def once(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
-    """Return a function whose result for an argument one thread computes, while others wait for it."""
-    kept, lock = functools.cache(function), new_lock()
+def compute_once(function: Callable[[_A], _R]) -> Callable[[_A], _R]:
+    """Wrap a function so that one thread computes the result of an argument while other threads wait for it."""
+    cached, lock = functools.cache(function), new_lock()
 
     @functools.wraps(function)
     def run(argument: _A) -> _R:
         with lock:
-            return kept(argument)
+            return cached(argument)
 
     return run
 
 
 _compilers = new_lock()
-"""TVM compiles in one thread at a time: it keeps what it is at in variables of the process."""
+"""The lock for compiling: TVM keeps its state in variables of the process, so one thread compiles at a time."""
 
 
 def one_by_one(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return a function that compiles, and that waits while another thread is in one of this kind."""
+    """Wrap a function that compiles, so that it waits while another thread is in such a function."""
 
     @functools.wraps(function)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -1,7 +1,4 @@
-"""Packages that need not be there, for annotations: type checkers see them, functions import what they need.
-
-At run time the names are None.
-"""
+"""Types of packages that may be missing, for annotations: type checkers import them, at run time the names are None."""
 
 from __future__ import annotations
 
@@ -34,4 +31,4 @@ TvmObject = Any
 TorchObject = Any
 OnnxObject = Any
 Arithmetic = Any
-"""What can be added, multiplied and divided: numbers, expressions of TVM's or PyTorch's."""
+"""Numbers, and expressions of TVM and PyTorch, which can be added, multiplied and divided."""

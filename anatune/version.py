@@ -1,3 +1,3 @@
-"""The version: apart from the public names, so that every layer may know it."""
+"""The version of anatune, in a module that every layer may import."""
 
 __version__ = "0.1.0"

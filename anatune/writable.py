@@ -1,4 +1,4 @@
-"""Whether a folder can be written to: told by trying."""
+"""A check whether a folder can be written to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def can_write(folder: str | os.PathLike[str]) -> bool:
-    """Whether a file can be made in a folder; `os.access` says to root that it can, also of /proc."""
+    """Return whether a file can be created in a folder: `os.access` tells root that it can even in /proc."""
     import tempfile
 
     with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder):

@@ -1,1 +1,1 @@
-"""Programs of templates as TVM modules, libraries, cubins and exports; whole models to and from Relax."""
+"""Code generation: schedules become TVM modules, shared libraries and GPU machine code."""

@@ -1,4 +1,4 @@
-"""What a schedule's kernel does to numbers: what it multiplies, what it sums in, and how far off results are."""
+"""The arithmetic of a schedule's kernel: number formats of products and sums, and the expected error."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from anatune.core.workload.nest import ACCUMULATOR_DTYPE
 from anatune.templates import template_named
 
 _ROUNDING = 1 / math.sqrt(28)
-"""Root mean square of rounding errors over that of the values, in eps, for values that are uniform around 0: in each
-power of two errors are uniform over one spacing; summed over the powers, ``(1 / 84) / (1 / 3)``, squared."""
+"""Root mean square of rounding errors over that of the values, in eps, for values that are uniform around 0. In each
+power of two errors are uniform over one spacing; the sum over all powers gives ``(1 / 84) / (1 / 3)``, squared."""
 
 
 class Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Number formats of a kernel. Immutable; JSON both ways.
+    """The number formats of a kernel. Immutable; JSON both ways.
 
     Attributes
     ----------
     operands, result : str
         Dtypes in memory.
     multiplied_as : str
-        What operands are rounded to before they are multiplied; "tf32" for float32 on tensor cores.
+        Format that operands are rounded to before they are multiplied; "tf32" for float32 on tensor cores.
     accumulated_in : str
-        Dtype of sums, and of the epilogue.
+        Dtype of the sums and of the epilogue.
     expected_relative_error : float
-        About, root mean square: error of the result over the result, for operands that are uniform around 0.
+        Expected error of the result over the result (root mean square), for operands that are uniform around 0.
     """
 
     operands: str
@@ -39,22 +39,22 @@ class Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expected_relative_error: float
 
     def sentences(self) -> str:
-        """Say it in words."""
+        """Return the arithmetic in words."""
         if self.operands == self.multiplied_as == self.accumulated_in == self.result:
-            said = f"Arithmetic: {self.operands} throughout"
+            text = f"Arithmetic: {self.operands} throughout"
         else:
-            said = f"Arithmetic: {self.operands} operands"
+            text = f"Arithmetic: {self.operands} operands"
         if self.multiplied_as != self.operands:
-            said += f", rounded to {self.multiplied_as} (10 bits behind the point),"
+            text += f", rounded to {self.multiplied_as} (10 bits of mantissa),"
         if self.accumulated_in != self.result or self.multiplied_as != self.operands:
-            said += f" summed in {self.accumulated_in}, results in {self.result}"
+            text += f" summed in {self.accumulated_in}, results in {self.result}"
         if self.expected_relative_error:
-            said += f". Expect errors of about {self.expected_relative_error:.1g} of a typical result"
-        return f"{said}."
+            text += f". Expect errors of about {self.expected_relative_error:.1g} of a typical result"
+        return f"{text}."
 
 
 def comment_lines(text: str, first: str, rest: str = "") -> str:
-    """Return a text as lines of a C comment that begin with `first`, and with `rest` (left out: the same)."""
+    """Return a text as lines of a C comment that begin with `first`, later ones with `rest` (by default `first`)."""
     return textwrap.fill(text, 120, initial_indent=first, subsequent_indent=rest or first)
 
 
@@ -64,7 +64,7 @@ def arithmetic_of(schedule: Schedule) -> Arithmetic:
     on_tensor_cores = template_named(schedule.template).tensor_cores and workload.multiplies
     dtype, result = workload.formats.partition(":")[0] if workload.is_kernel else workload.dtype, workload.write.dtype
     multiplied = "tf32" if on_tensor_cores and dtype == "float32" else dtype
-    sums = ACCUMULATOR_DTYPE.get(dtype, "float32" if workload.is_kernel else dtype)  # of mixed and 4-bit formats
+    sums = ACCUMULATOR_DTYPE.get(dtype, "float32" if workload.is_kernel else dtype)  # for mixed and 4-bit formats
     products = math.prod(axis.extent for axis in workload.reduction_axes)
     rounds = workload.body not in ("max", "copy", "relu")
     parts = [_ROUNDING * EPS.get(result, 0.0)] if rounds or workload.epilogue else []

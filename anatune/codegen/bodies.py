@@ -1,4 +1,4 @@
-"""Bodies of the functions of a module of TVM's, rewritten."""
+"""Rewriting of the function bodies of a TVM module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["change_bodies"]
 
 
 def change_bodies(tvm: ModuleType, module: tvm.IRModule, change: Callable[[tirx.Stmt], tirx.Stmt]) -> tvm.IRModule:
-    """Return a module with what `change` makes of the body of each of its functions of loops."""
+    """Return a module in which `change` has rewritten the body of each PrimFunc."""
     for name, function in module.functions_items():
         if isinstance(function, tvm.tirx.PrimFunc) and not (body := change(function.body)).same_as(function.body):
             module[name] = function.with_body(body)

@@ -1,4 +1,4 @@
-"""Everything that depends on TVM's version: imports, targets, compiling, the text of a program."""
+"""Everything that depends on TVM's version: imports, targets, compiling, reading of programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.codegen.extremes import register_pipeline
-from anatune.codegen.quick_reader import quick_reader
+from anatune.codegen.quick_reader import make_quick_reader
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.dot import dot_features, tile_features
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
@@ -31,14 +31,14 @@ __all__ = [
     "bare_target",
     "build_measured",
     "compile_module",
-    "cuda_source_of",
-    "device_part_of",
     "features_of",
+    "generate_cuda_source",
     "gpu_target_of",
     "import_meta_schedule",
     "import_tvm",
     "lacks_feature",
     "last_line",
+    "lower_device_part",
     "operators_left",
     "parse_program",
     "register_errors",
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 _IMPORTED: set[str] = set()
-"""What has been imported whole."""
+"""Packages whose import has finished."""
 PARTS_OF_ISA: dict[str, tuple[str, str]] = {
     "avx512": ("x86_64-linux-gnu", "+avx512f,+avx512vl,+avx512bw,+avx512dq,+fma,+f16c"),
     "avx2": ("x86_64-linux-gnu", "+avx2,+fma,+f16c"),
@@ -59,22 +59,22 @@ PARTS_OF_ISA: dict[str, tuple[str, str]] = {
     "neon": ("aarch64-linux-gnu", "+neon"),
     "sve": ("aarch64-linux-gnu", "+neon"),
 }
-"""Instruction set -> (LLVM triple, features that are asked for beside the processor's own)."""
+"""Instruction set -> (LLVM triple, features that are requested in addition to the processor's own)."""
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
-"""What TVM raises when it refuses a program: its own errors are RuntimeErrors, C++ may throw the others by name."""
+"""Exceptions that TVM raises when it refuses a program: its own are RuntimeErrors, C++ may throw the others by name."""
 
 
 def import_tvm() -> ModuleType:
-    """Return the tvm package.
+    """Import and return the package tvm.
 
     Raises
     ------
     MissingDependencyError
-        It is not installed, or a package it needs is of another version.
+        TVM is not installed, or a package that it needs has another version.
     """
-    if _IMPORTED and (known := sys.modules.get("tvm")) is not None:  # each call of a compiled model asks
-        return known
+    if _IMPORTED and (loaded := sys.modules.get("tvm")) is not None:  # fast path: each call of a compiled model
+        return loaded
     try:
         with _without_torch():
             import tvm
@@ -90,20 +90,20 @@ def import_tvm() -> ModuleType:
 
 
 class _NoTorch:
-    """Finds no PyTorch for one thread."""
+    """An import finder that hides PyTorch from one thread."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
 
     def find_spec(self, name: str, *_: object) -> None:
-        """Return None: others find the module. Raise ImportError for what is not to be found."""
+        """Return None, so that other finders search; raise ImportError for a hidden module."""
         if name == "torch" and threading.get_ident() == self._thread:
             raise ModuleNotFoundError("anatune keeps TVM from importing torch", name=name)
 
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
-    """Let this thread not import PyTorch, unless somebody has: TVM does without it, and it takes 2.6 s of CPU time.
+    """Prevent this thread from importing PyTorch, unless it is loaded: TVM does not need it, and it takes 2.6 s.
 
     TVM imports it first for the sake of Windows. Source: tvm_ffi 0.1, `__init__`.
     """
@@ -121,10 +121,10 @@ def _without_torch() -> Iterator[None]:
 def set_pool_threads(threads: int) -> int:
     """Let parallel loops that this thread starts run on `threads` threads; return how many they get.
 
-    Left to itself TVM takes half the logical processors of an x86 machine, as if each core had two, when the pool is
-    made, and again at every launch: with one it runs the loop in the calling thread, whatever was asked for. So the
-    variable TVM_NUM_THREADS, if nobody has set it, says how many there are from here on. A pool that was made before
-    stays as large as it is.
+    By default TVM uses half the logical processors of an x86 machine, as if each core had two, when it makes the pool
+    and again at every launch; if that is one, it runs the loop in the calling thread, whatever was requested. The
+    variable TVM_NUM_THREADS, unless the user has set it, therefore states the number from here on. A pool that was made
+    before keeps its size.
     """
     tvm = import_tvm()
     os.environ.setdefault("TVM_NUM_THREADS", str(max(threads, os.cpu_count() or 1)))
@@ -133,12 +133,12 @@ def set_pool_threads(threads: int) -> int:
 
 
 def import_meta_schedule() -> ModuleType:
-    """Return TVM's meta_schedule package.
+    """Import and return TVM's meta_schedule package.
 
     Raises
     ------
     MissingDependencyError
-        TVM, or a package that its meta_schedule needs beside it (psutil, cloudpickle, ...), is not installed.
+        TVM is not installed, or a package that its meta_schedule needs (psutil, cloudpickle, ...).
     """
     import_tvm()
     from importlib import import_module
@@ -147,7 +147,7 @@ def import_meta_schedule() -> ModuleType:
         package = import_module("tvm.s_tir.meta_schedule")
         for name in ("arg_info", "database"):
             import_module(f"{package.__name__}.{name}")
-        for name in ("psutil", "cloudpickle"):  # its search and its builder import them late
+        for name in ("psutil", "cloudpickle"):  # imported late by its search and its builder
             import_module(name)
     except ImportError as error:
         raise MissingDependencyError(
@@ -157,7 +157,7 @@ def import_meta_schedule() -> ModuleType:
 
 
 def register_errors() -> None:
-    """Let errors of functions that TVM calls back arrive as what they are: it makes RuntimeErrors of unknown names."""
+    """Make errors of functions that TVM calls back keep their class; TVM turns unknown ones into RuntimeErrors."""
     import tvm_ffi
 
     for error in (RecordError, SpaceError, WorkloadError):
@@ -165,9 +165,9 @@ def register_errors() -> None:
 
 
 def target_of(hardware: CpuSpec, *, threads: int = 1) -> tvm.target.Target:
-    """Return the TVM target of a CPU spec: LLVM for its processor, its instruction set and triple.
+    """Return the TVM target of a CPU spec: LLVM for its processor, instruction set and triple.
 
-    What the machine hides is taken away from the processor's features; its scheduling stays.
+    Features that the machine lacks are removed; the processor's instruction scheduling remains.
     """
     import platform
 
@@ -188,7 +188,7 @@ def target_of(hardware: CpuSpec, *, threads: int = 1) -> tvm.target.Target:
 
 
 def triple_of(target: tvm.target.Target) -> str:
-    """Return LLVM's word for the processor and system of a target."""
+    """Return the LLVM triple of a target."""
     import_tvm()
     from tvm.target.codegen import llvm_get_system_triple
 
@@ -196,14 +196,14 @@ def triple_of(target: tvm.target.Target) -> str:
 
 
 def bare_target(machine: str) -> tvm.target.Target:
-    """Return the TVM target of the least Linux processor of an architecture, "x86_64" or "aarch64"."""
+    """Return the TVM target of the simplest Linux processor of an architecture, "x86_64" or "aarch64"."""
     mcpu = {"x86_64": "x86-64", "aarch64": "generic"}[machine]
     options = {"kind": "llvm", "mcpu": mcpu, "mtriple": f"{machine}-linux-gnu"}
     return import_tvm().target.Target(options)
 
 
 def lacks_feature(target: tvm.target.Target, hardware: CpuSpec) -> str:
-    """Return a feature of LLVM's that the microkernels of `hardware` use and `target` has not; "": there is none."""
+    """Return an LLVM feature that the microkernels of `hardware` need and `target` lacks; "" if there is none."""
     tvm = import_tvm()
     has = tvm.get_global_func("target.target_has_feature")
     _, features = PARTS_OF_ISA[hardware.compute.isa]
@@ -212,7 +212,7 @@ def lacks_feature(target: tvm.target.Target, hardware: CpuSpec) -> str:
 
 
 def features_of(target: tvm.target.Target) -> frozenset[str]:
-    """Return LLVM's names of what the processor of an LLVM target has."""
+    """Return LLVM's names of the features that the processor of an LLVM target has."""
     return frozenset(str(name) for name in import_tvm().get_global_func("target.llvm_get_cpu_features")(target))
 
 
@@ -222,7 +222,7 @@ def gpu_target_of(hardware: GpuSpec) -> tvm.target.Target:
     Raises
     ------
     BuildError
-        It is no NVIDIA GPU.
+        The device is not an NVIDIA GPU.
     """
     tvm = import_tvm()
     if limit := vendor_limit(hardware):
@@ -240,31 +240,31 @@ def gpu_target_of(hardware: GpuSpec) -> tvm.target.Target:
 
 
 class DevicePart(NamedTuple):
-    """The device functions of a lowered module, and the target that code is made of them for."""
+    """The device functions of a lowered module, and the target that they are compiled for."""
 
     module: tvm.IRModule
     target: tvm.target.Target
 
     def built(self) -> tvm.runtime.Module:
-        """Return TVM's CUDA module of it; errors are TVM's."""
+        """Compile the functions to a CUDA module of TVM; errors are TVM's."""
         return import_tvm().get_global_func("target.build.cuda")(self.module, self.target)
 
 
-def device_part_of(module: tvm.IRModule, target: tvm.target.Target, *, has_scalars: bool = False) -> DevicePart:
-    """Lower a module with one kernel; no GPU, driver or compiler of NVIDIA's is needed.
+def lower_device_part(module: tvm.IRModule, target: tvm.target.Target, *, has_scalars: bool = False) -> DevicePart:
+    """Lower a module with one kernel; no GPU, driver or NVIDIA compiler is needed.
 
-    Loops marked for unrolling keep their pragma: the source stays short, NVRTC unrolls.
+    Loops marked for unrolling keep their pragma: the source stays short, and NVRTC unrolls them.
 
     Parameters
     ----------
     has_scalars : bool
-        Whether the function takes numbers, too. What several kernels, or grids, compute of them stays where it is: as
-        common subexpressions TVM would have the CPU compute them, and kernels take each as an argument.
+        Whether the function also takes numbers. Expressions of them that several kernels or grids use then stay in
+        place; as common subexpressions TVM would compute them on the CPU and pass each to the kernels as an argument.
 
     Raises
     ------
     BuildError
-        TVM refuses it; the message is the last line of its own.
+        TVM refuses the module; the message is the last line of TVM's.
     """
     tvm = import_tvm()
     from tvm import tirx
@@ -284,13 +284,13 @@ def device_part_of(module: tvm.IRModule, target: tvm.target.Target, *, has_scala
         raise BuildError(f"TVM cannot generate CUDA C: {last_line(error)}") from None
 
 
-def cuda_source_of(part: DevicePart) -> str:
-    """Return the CUDA C that TVM makes of device functions.
+def generate_cuda_source(part: DevicePart) -> str:
+    """Return the CUDA C that TVM generates for device functions.
 
     Raises
     ------
     BuildError
-        TVM refuses it; the message is the last line of its own.
+        TVM refuses the functions; the message is the last line of TVM's.
     """
     try:
         return str(part.built().inspect_source())
@@ -299,7 +299,7 @@ def cuda_source_of(part: DevicePart) -> str:
 
 
 def array_of(tensor: tvm.runtime.Tensor) -> NDArray[np.generic]:
-    """Return a tensor as an array, without a copy where DLPack has its dtype."""
+    """Return a tensor as a NumPy array, without a copy if DLPack supports its dtype."""
     try:
         return np.from_dlpack(tensor)
     except (BufferError, RuntimeError, TypeError, ValueError):  # bool, in some versions; bfloat16
@@ -308,42 +308,42 @@ def array_of(tensor: tvm.runtime.Tensor) -> NDArray[np.generic]:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of a message that has some: TVM puts what happened behind its traces."""
+    """Return the last line of an error message: TVM prints the reason after its traces."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else repr(error)
 
 
 def parse_program(text: str, llvm: str) -> tirx.PrimFunc:
-    """Return the PrimFunc that `text` (TVMScript) describes; the name LL in it is the LLVM IR module `llvm`."""
+    """Return the PrimFunc for a text in TVMScript; the name LL in it stands for the LLVM IR module `llvm`."""
     tvm = import_tvm()
     from tvm.script import tirx
 
     names = {"T": tirx, "LL": llvm}
-    read = quick_reader(text)
+    read = make_quick_reader(text)
     return tvm.script.from_source(text, names) if read is None else read(tvm, names)
 
 
 def operators_left(module: tvm.IRModule) -> list[str]:
-    """Return the Relax operators of a module that ``LegalizeOps`` would make functions of, in order."""
+    """Return the Relax operators of a module that ``LegalizeOps`` would turn into functions, in order."""
     tvm = import_tvm()
     from tvm import relax
     from tvm.relax.transform import legalize_ops  # noqa: F401 - it registers how
 
-    found: dict[str, None] = {}
+    operators: dict[str, None] = {}
 
     def visit(node: ir.Expr) -> None:
         operator = getattr(node, "op", None)
         if isinstance(operator, tvm.ir.Op) and operator.get_attr("FLegalize") is not None:
-            found[str(operator.name)] = None
+            operators[str(operator.name)] = None
 
     for _, function in module.functions_items():
         if isinstance(function, relax.Function):
             relax.analysis.post_order_visit(function, visit)
-    return list(found)
+    return list(operators)
 
 
 def same_structure(first: tvm.runtime.Object, second: tvm.runtime.Object) -> bool:
-    """Whether two modules are equal up to names."""
+    """Return whether two modules are equal except for names."""
     import tvm_ffi
 
     return bool(tvm_ffi.structural_equal(first, second, map_free_vars=True))
@@ -361,7 +361,7 @@ def compile_module(module: tvm.IRModule, target: tvm.target.Target) -> tvm.runti
     Raises
     ------
     BuildError
-        TVM or LLVM refuses it; the message is the last line of theirs.
+        TVM or LLVM refuses it; the message is their last line.
     """
     tvm = import_tvm()
     try:
@@ -371,9 +371,9 @@ def compile_module(module: tvm.IRModule, target: tvm.target.Target) -> tvm.runti
 
 
 def build_measured(module: tvm.IRModule, target: tvm.target.Target, _params: object = None) -> tvm.runtime.Executable:
-    """Return a candidate of MetaSchedule's, built as its own builder does, without the intrinsics of other devices.
+    """Build a candidate of MetaSchedule as its own builder does, without the intrinsics of other devices.
 
-    What MetaSchedule's builder processes call: they have nothing else to import.
+    Builder processes of MetaSchedule call this function; they need to import nothing else.
     Source: tvm.s_tir.meta_schedule.builder.local_builder, default_build.
     """
     tvm = import_tvm()

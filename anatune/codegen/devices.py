@@ -1,15 +1,15 @@
-"""Schedules as TVM modules, whatever device they are for."""
+"""Lowering of schedules for any device."""
 
 from __future__ import annotations
 
 from anatune.codegen.compat import import_tvm
-from anatune.codegen.lowered import Lowered
+from anatune.codegen.lowered import LoweredSchedule
 from anatune.core.schedule import Schedule
 from anatune.templates import template_named
 
 
-def lower(schedule: Schedule, threads: int) -> Lowered:
-    """Return a schedule as a TVM module that takes all tensors in the workload's own layouts.
+def lower(schedule: Schedule, threads: int) -> LoweredSchedule:
+    """Lower a schedule to a TVM module that takes all tensors in the workload's own layouts.
 
     Raises
     ------
@@ -28,12 +28,12 @@ def lower(schedule: Schedule, threads: int) -> Lowered:
 
 
 def source(schedule: Schedule, threads: int) -> str:
-    """Return a schedule's program as text; see `Schedule.source`.
+    """Return the source code of a schedule's kernel, see `Schedule.source`.
 
     Raises
     ------
     BuildError, MissingDependencyError
-        As `lower`.
+        As in `lower`.
     """
     template = template_named(schedule.template)
     if template.toolchain == "triton":
@@ -46,9 +46,9 @@ def source(schedule: Schedule, threads: int) -> str:
 
 
 def tvm_module_json(schedule: Schedule, *, threads: int) -> tuple[str, str]:
-    """Return an IRModule as JSON (``tvm.ir.load_json`` reads it), and the target to compile it for, as JSON.
+    """Return a schedule's IRModule and its target, both as JSON; ``tvm.ir.load_json`` reads the module.
 
-    Its function ``main`` takes all tensors in the workload's own layouts.
+    The function ``main`` takes all tensors in the workload's own layouts.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Divisions of whole numbers that do not end the process, in code that TVM writes.
+"""A pass that makes integer divisions safe in code that TVM writes.
 
-A processor stops a program that divides by zero, or the least number by -1. A pass over lowered functions divides by
-one in both cases; the quotient by -1 is then the negative, which wraps, as PyTorch's. What a zero divides is an error
-that kernels of `codegen.cpu.divisors` raise before; on a GPU it is any number, as PyTorch's.
+A processor ends a program that divides by zero, or the smallest number by -1. The pass divides by one in both cases and
+negates the quotient by -1, which wraps around as in PyTorch. Division by zero is an error that the kernels of
+`codegen.cpu.divisors` raise before; on a GPU the result is any number, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["with_safe_divisions"]
 
 
 def with_safe_divisions(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module of lowered functions that divide whole numbers by elements safely."""
-    return change_bodies(tvm, module, lambda body: _Divisions(tvm, body).body)
+    """Return a module of lowered functions in which integer divisions by elements are safe."""
+    return change_bodies(tvm, module, lambda body: _DivisionRewriter(tvm, body).body)
 
 
-class _Divisions:
-    """Rewrites the body of one function; what indices are divided by, sizes that vary, is left alone."""
+class _DivisionRewriter:
+    """A rewriter for the body of one function; divisions of indices by varying sizes are not changed."""
 
     def __init__(self, tvm: ModuleType, body: tirx.Stmt) -> None:
         import tvm_ffi
@@ -36,15 +36,15 @@ class _Divisions:
         self.body = tvm_ffi.structural_map(body, [((self.tirx.Div, self.tirx.Mod), self._guard)])
 
     def _reads(self, value: ir.Expr) -> bool:
-        """Whether a value is computed of elements."""
-        found: list[ir.Expr] = []
-        named = (self.tirx.Var, lambda one: found.append(one) if one in self.elements else None)
-        self.walk(value, [(self.load, found.append), named])
-        return bool(found)
+        """Return whether a value depends on elements of tensors."""
+        elements: list[ir.Expr] = []
+        named = (self.tirx.Var, lambda one: elements.append(one) if one in self.elements else None)
+        self.walk(value, [(self.load, elements.append), named])
+        return bool(elements)
 
     def _guard(self, node: ir.prim.BinaryOpExpr) -> ir.Expr:
-        """Return a quotient or a remainder by what is neither zero nor -1."""
-        tirx, divisor = self.tirx, node.b  # written out where it is read: LLVM computes it once
+        """Return a quotient or remainder whose divisor is neither zero nor -1."""
+        tirx, divisor = self.tirx, node.b  # repeated in the expression; LLVM computes it once
         element, _, lanes = str(node.ty).partition("x")
         if "int" not in element or not self._reads(divisor):
             return node
@@ -61,6 +61,6 @@ class _Divisions:
         if isinstance(node, tirx.Mod):
             return safe
         sign = tirx.Select(is_minus, constant(-1), constant(1))
-        # a product that wraps: the least number has no negative
+        # an unsigned product, because the smallest number has no negative
         product = tirx.Mul(*(tirx.reinterpret(f"u{node.ty}", one) for one in (safe, sign)))
         return tirx.reinterpret(str(node.ty), product)

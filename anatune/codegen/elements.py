@@ -1,11 +1,11 @@
-"""Arithmetic of elements that TVM would simplify wrongly stays as it is.
+"""A pass that keeps TVM from simplifying arithmetic of elements incorrectly.
 
 TVM simplifies floating-point numbers as if none were NaN or infinite and no sum were rounded (`RewriteSimplifier`,
-0.27): ``(x + y) - y`` becomes x, ``x - x`` zero, ``x == x`` true and ``not x < y`` ``y <= x``. Whole numbers are
-indices to it, which never overflow: ``x + 1 > x`` is true; and LLVM extends sums of signed numbers to 64 bits before
-they are added. Such operators are functions that TVM does not know until its passes are done; those of whole numbers
-wrap then (on CPUs they are `formulas`, on GPUs operators of unsigned numbers). Constants that are zero stay tensors
-(`rest.legalising`): TVM takes products of them for zero when it makes these.
+0.27): ``(x + y) - y`` becomes x, ``x - x`` zero, ``x == x`` true and ``not x < y`` ``y <= x``. It treats integers as
+indices that never overflow, so that ``x + 1 > x`` is true; and LLVM extends sums of signed numbers to 64 bits before it
+adds them. Such operators are therefore replaced by functions that TVM does not know until its passes are done; those of
+integers then wrap around (on CPUs they are `formulas`, on GPUs operators on unsigned numbers). Constants that are zero
+stay tensors (`rest.legalising`), because TVM would replace products with them by zero.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Callable
 from types import ModuleType
 
 from anatune.codegen.bodies import change_bodies
-from anatune.threads import once
+from anatune.threads import compute_once
 from anatune.untyped import ir, tirx, tvm
 
 __all__ = ["guard_elements", "unguard_elements"]
 
 _FLOATS = ("Sub", "EQ", "NE", "LT", "LE", "GT", "GE")
-"""Kinds of expressions whose rules for floating-point numbers are wrong, or which such rules read."""
+"""Kinds of expressions with wrong rules for floating-point numbers, and those that such rules match."""
 _SUMS = ("Add", "Sub", "Mul")
 
 
-@once
-def _operators(tvm: ModuleType) -> dict[str, type[ir.Expr]]:
-    """Make operators known to TVM, and return the kind of expression that each stands for, by its name."""
+@compute_once
+def _register_operators(tvm: ModuleType) -> dict[str, type[ir.Expr]]:
+    """Register the operators with TVM; return name -> kind of expression that each replaces."""
     from tvm.ir.op import register_op_attr
 
     names = {f"tirx.anatune.guarded_{kind}": kind for kind in {*_FLOATS, *_SUMS}}
@@ -38,10 +38,10 @@ def _operators(tvm: ModuleType) -> dict[str, type[ir.Expr]]:
 
 
 def guard_elements(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module of functions whose arithmetic of elements TVM does not know."""
+    """Return a module in which the arithmetic of elements is hidden from TVM."""
     from tvm_ffi import structural_map
 
-    names = {kind: name for name, kind in _operators(tvm).items()}
+    names = {kind: name for name, kind in _register_operators(tvm).items()}
     floats = tuple(getattr(tvm.tirx, kind) for kind in _FLOATS)
 
     def guard(node: ir.prim.BinaryOpExpr) -> ir.Expr:
@@ -59,7 +59,7 @@ def guard_elements(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
 
 
 def _guard_whole(tvm: ModuleType, store: tirx.BufferStore, guard: Callable[..., ir.Expr]) -> ir.Expr:
-    """Return a store's value in which the arithmetic of whole elements is guarded, not that of their indices."""
+    """Return a store's value in which the arithmetic of integer elements is guarded, but not that of their indices."""
     from tvm_ffi import structural_map, structural_walk
 
     tirx, load = tvm.tirx, tvm.ir.expr.TensorLoad
@@ -80,7 +80,7 @@ def _guard_whole(tvm: ModuleType, store: tirx.BufferStore, guard: Callable[..., 
         return node in hidden and hidden[node].source.same_as(store.buffer)
 
     def guard_known(node: ir.prim.BinaryOpExpr) -> ir.Expr:
-        if is_result(node.a) or is_result(node.b):  # a reduction, which TVM has to know
+        if is_result(node.a) or is_result(node.b):  # TVM has to recognise a reduction
             return node
         return guard(node) if "int" in str(node.a.ty) and has_element(node) else node
 
@@ -92,10 +92,10 @@ def _guard_whole(tvm: ModuleType, store: tirx.BufferStore, guard: Callable[..., 
 
 
 def unguard_elements(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which what `guard_elements` replaced is back."""
+    """Return a module in which the expressions that `guard_elements` replaced are restored."""
     from tvm_ffi import structural_map
 
-    kinds = _operators(tvm)
+    kinds = _register_operators(tvm)
 
     def unguard(call: ir.Call) -> ir.Expr:
         kind = kinds.get(str(getattr(call.op, "name", "")))

@@ -1,7 +1,7 @@
-"""Elementary functions in TVM's code: formulas in LLVM IR, or calls of C's library, where TVM's own are less exact.
+"""Elementary functions in TVM's code: formulas in LLVM IR, or calls of the C library, where TVM's own are less exact.
 
-Formulas are functions that LLVM inlines, not expressions of TVM: whose simplifier writes a name's value out wherever
-the name is read, so that a function of a function took a minute to compile.
+Formulas are functions that LLVM inlines instead of TVM expressions, because TVM's simplifier expands a variable
+wherever it is used: a function of a function took a minute to compile.
 """
 
 from __future__ import annotations
@@ -14,69 +14,70 @@ from anatune.codegen.bodies import change_bodies
 from anatune.emit.elementary import FORMULAS, FUNCTIONS
 from anatune.emit.kernels import Function
 from anatune.emit.llvm import LlvmCode
-from anatune.threads import once
+from anatune.threads import compute_once
 from anatune.untyped import ir, tirx, tvm
 
 __all__ = ["ELEMENTARY", "elementary", "with_device_functions", "with_formulas"]
 
 _ADDED = ("erfc", "expm1", "gelu", "gelu_tanh", "log2", "mish", "silu")
-"""Functions that TVM has no operator for."""
+"""Functions for which TVM has no operator."""
 _LIBRARY = (
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "cos", "cosh", "erf", "erfc", "exp",
     "exp10", "exp2", "expm1", "hypot", "log", "log10", "log1p", "log2", "pow", "sin", "sinh", "tan", "tanh",
 )  # fmt: skip
-"""Functions that C's library and CUDA's have under these names, with an f behind them of float32."""
+"""Functions that the C library and CUDA have under these names, with the suffix f for float32."""
 ELEMENTARY = {*_ADDED, *_LIBRARY, "rsqrt", "sigmoid", "sqrt"} - {"copysign"}
-"""Functions that take longer than a store and a load of their result."""
+"""Functions that take longer than storing and loading their result."""
 _PURE = 1
-"""TVM's number for functions that do nothing besides."""
+"""TVM's code for functions without side effects."""
 _C_TYPE = {"float32": ("float", "f"), "float64": ("double", "")}
 _WRAPPING = {"guarded_Add": "add", "guarded_Mul": "mul", "guarded_Sub": "sub"}
-"""Operators of `elements` -> LLVM's for whole numbers: those that TVM writes must not overflow."""
+"""Operators of `elements` -> LLVM's operations on integers that wrap around; those that TVM writes must not
+overflow."""
 _WHOLE = {"int32": "i32", "int64": "i64", "uint32": "i32", "uint64": "i64"}
 
 
-@once
+@compute_once
 def _register(tvm: ModuleType) -> None:
-    """Make `_ADDED` operators of TVM's, and all functions ones that vectors may be of."""
+    """Register the functions of `_ADDED` as TVM operators, and mark all functions as vectorisable."""
     from tvm.ir.op import register_op_attr
 
-    for name in (_name(function) for function in _ADDED):
+    for name in (_operator_name(function) for function in _ADDED):
         register_op_attr(name, "TCallEffectKind", _PURE)
         register_op_attr(name, "TScriptPrinterName", name.removeprefix("tirx."))
-    for operator in (tvm.ir.Op.get(_name(function)) for function in (*_ADDED, *_LIBRARY)):
+    for operator in (tvm.ir.Op.get(_operator_name(function)) for function in (*_ADDED, *_LIBRARY)):
         if operator.get_attr("TVectorizable") is None:
             operator.set_attr("TVectorizable", True)
 
 
-def _name(name: str) -> str:
-    """Return a function's name as an operator of TVM's."""
+def _operator_name(name: str) -> str:
+    """Return the name of a function's TVM operator."""
     return f"tirx.anatune.{name}" if name in _ADDED else f"tirx.{name}"
 
 
 def elementary(tvm: ModuleType, name: str, *operands: ir.Expr) -> ir.Expr:
-    """Return the call of an elementary function of numbers; `name` as these."""
+    """Return the call of an elementary function; `name` is one of the names above."""
     _register(tvm)
-    return tvm.tirx.call_intrin(operands[0].ty, _name(name), *operands)
+    return tvm.tirx.call_intrin(operands[0].ty, _operator_name(name), *operands)
 
 
 def with_formulas(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module of lowered functions for CPUs whose elementary functions are exact to a few last places."""
+    """Return a module of lowered CPU functions whose elementary functions are exact to a few last places."""
     _register(tvm)
     needed: dict[str, Function] = {}
 
     def called(call: ir.Call) -> ir.Expr:
         name, kind = str(getattr(call.op, "name", "")).rpartition(".")[2], str(call.ty)
         dtype, _, lanes = kind.partition("x")
-        if dtype == "float64" and name in _SPELT:
-            return _map_calls(tvm, _SPELT[name](tvm, *call.args), called)
+        if dtype == "float64" and name in _COMPOSED:
+            return _map_calls(tvm, _COMPOSED[name](tvm, *call.args), called)
         is_known = (name in FORMULAS and dtype == "float32") or (name in _LIBRARY and dtype in _C_TYPE)
         is_known |= name in _WRAPPING and dtype in _WHOLE
         if not is_known or not (lanes or "1").isdigit():
             return call
         symbol = f"anatune_{name}_{kind}"
         if symbol not in needed:
-            needed[symbol] = _function(name, symbol, dtype, int(lanes or 1), len(call.args))
+            needed[symbol] = _write_function(name, symbol, dtype, int(lanes or 1), len(call.args))
         return tvm.tirx.call_pure_extern(kind, symbol, *call.args)
 
     def change(body: tirx.Stmt) -> tirx.Stmt:
@@ -84,24 +85,24 @@ def with_formulas(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
         body = _map_calls(tvm, body, called)
         if not needed:
             return body
-        text = tvm.ir.StringImm(_module(needed.values()))
+        text = tvm.ir.StringImm(_join_functions(needed.values()))
         return tvm.tirx.AttrStmt(tvm.tirx.IntImm("int32", 0), "pragma_import_llvm", text, body)
 
     return change_bodies(tvm, module, change)
 
 
 def with_device_functions(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module of lowered functions for CUDA that call CUDA's functions, not its fast approximations.
+    """Return a module of lowered CUDA functions that call CUDA's exact functions, not its fast approximations.
 
-    The approximation of a logarithm is wrong near 1, those of sines are far from 0.
+    The approximation of the logarithm is wrong near 1, those of sine and cosine far from 0.
     """
 
     def called(call: ir.Call) -> ir.Expr:
         name, kind = str(getattr(call.op, "name", "")).rpartition(".")[2], str(call.ty)
         if kind not in _C_TYPE:
             return call
-        if name in _SPELT:
-            return _map_calls(tvm, _SPELT[name](tvm, *call.args), called)
+        if name in _COMPOSED:
+            return _map_calls(tvm, _COMPOSED[name](tvm, *call.args), called)
         symbol = f"{name}{_C_TYPE[kind][1]}"
         return tvm.tirx.call_pure_extern(kind, symbol, *call.args) if name in _LIBRARY else call
 
@@ -138,24 +139,24 @@ def _mish(tvm: ModuleType, x: ir.Expr) -> ir.Expr:
     return x * tirx.Select(is_below, below, above)
 
 
-_SPELT: dict[str, Callable[[ModuleType, ir.Expr], ir.Expr]] = {
+_COMPOSED: dict[str, Callable[[ModuleType, ir.Expr], ir.Expr]] = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "mish": _mish,
     "sigmoid": _sigmoid,
     "silu": lambda tvm, x: x * _sigmoid(tvm, x),
 }
-"""Function that no library has -> the same in others."""
+"""Functions that no library has -> their expression with other functions."""
 
 
-def _module(functions: Iterable[Function]) -> str:
-    """Return functions with what they declare, each declaration once."""
+def _join_functions(functions: Iterable[Function]) -> str:
+    """Return the text of functions and their declarations, each declaration once."""
     texts, declared = zip(*functions, strict=True)
     return "\n".join([*sorted(set().union(*declared)), *texts, ""])
 
 
-def _function(name: str, symbol: str, dtype: str, lanes: int, count: int) -> Function:
-    """Return a function of `count` numbers or vectors: a formula, or the library's, element by element."""
+def _write_function(name: str, symbol: str, dtype: str, lanes: int, count: int) -> Function:
+    """Return a function of `count` numbers or vectors: a formula, or calls of the library for each element."""
     code = LlvmCode(lanes, "float32", "add")
     element, letter = _C_TYPE.get(dtype) or (_WHOLE[dtype], "")
     vector = f"<{lanes} x {element}>"

@@ -1,4 +1,4 @@
-"""Compiled modules as object files and shared libraries."""
+"""Linking: compiled modules become object files and shared libraries."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from anatune.untyped import tirx, tvm
 
 __all__ = ["link_library", "link_objects", "object_of", "static_library"]
 
-_ROOM_BYTES = 1 << 22
-"""More than an object file of a function takes: LLVM ends the process where it cannot write."""
+_OBJECT_BYTES = 1 << 22
+"""Size that is larger than any object file of a function: LLVM ends the process if it cannot write."""
 
 
 def object_of(symbol: str, function: tirx.PrimFunc, target: tvm.target.Target, pipeline: str) -> bytes:
-    """Return a function as an object file.
+    """Compile a function to an object file.
 
-    It does not look at its arguments, which takes longer to compile than many a kernel: its callers are built with it.
+    The function does not check its arguments, which would take longer to compile than many kernels: its callers are
+    built together with it. Functions that contain assertions keep them.
     One that asserts something by itself does.
 
     Parameters
     ----------
-    symbol : str
+    Name of the function in the object file.
         Name of the function in there.
-    pipeline : str
+    Name of a pipeline of TVM passes.
         Of TVM's passes.
 
     Raises
     ------
-    BuildError
-        TVM refuses it, and the message is the last line of its own; there is no space.
+    TVM refuses the function (the message is the last line of TVM's), or the disk is full.
     """
     tvm = import_tvm()
     import tvm_ffi
 
     module = tvm.IRModule({symbol: function.with_attr("global_symbol", symbol)})
-    place = scratch_folder(BuildError, _ROOM_BYTES)
+    folder = scratch_folder(BuildError, _OBJECT_BYTES)
     try:
         asserts: list[object] = []
         tvm_ffi.structural_walk(function.body, (tvm.tirx.AssertStmt, asserts.append))
         with tvm.transform.PassContext(config={"tirx.disable_assert": not asserts}):
-            file = place / "function.o"
+            file = folder / "function.o"
             tvm.tirx.build(module, target=target, pipeline=pipeline).write_to_file(str(file), "o")
             return file.read_bytes()
     except (*TVM_ERRORS, OSError) as error:
         raise BuildError(last_line(error)) from None
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def static_library(file: Path, symbol: str) -> tvm.runtime.Module:
-    """Return an object file with a function as a module of TVM's, which others may import."""
+    """Return an object file with one function as a TVM module that others can import."""
     import_tvm()
     from tvm.runtime.module import load_static_library
 
@@ -67,69 +67,69 @@ def static_library(file: Path, symbol: str) -> tvm.runtime.Module:
 
 
 @cache
-def _linker(prefix: str = "") -> tuple[str, ...]:
-    """Return the words that begin a call of the linker itself; (): the C compiler has to call it.
+def _find_linker(prefix: str = "") -> tuple[str, ...]:
+    """Return the first words of a call of the linker itself; () if the C compiler has to call it.
 
-    The linker alone takes 3 ms of CPU time, behind gcc's driver 15 (2026-11, Zen 4). Objects of LLVM's need nothing
-    of C's start files, and of its libraries what every Python process has loaded, but for libgcc's conversions.
+    The linker alone takes 3 ms of CPU time, with gcc's driver 15 (2026-11, Zen 4). LLVM's objects need none of C's
+    start files, and only those libraries that every Python process has loaded, except for libgcc's conversions.
 
     Parameters
     ----------
     prefix : str
-        What the names of the tools for another processor begin with.
+        Prefix of the tools' names for another processor.
     """
-    found, compiler = shutil.which(f"{prefix}ld"), shutil.which(f"{prefix}gcc")
-    if not sys.platform.startswith("linux") or found is None or compiler is None:
+    linker, compiler = shutil.which(f"{prefix}ld"), shutil.which(f"{prefix}gcc")
+    if not sys.platform.startswith("linux") or linker is None or compiler is None:
         return ()
-    asked = subprocess.run([compiler, "-print-libgcc-file-name"], capture_output=True, text=True, check=False)
-    library = asked.stdout.strip()
-    return (found, "-shared", "--eh-frame-hdr", library) if Path(library).is_file() else ()
+    answer = subprocess.run([compiler, "-print-libgcc-file-name"], capture_output=True, text=True, check=False)
+    library = answer.stdout.strip()
+    return (linker, "-shared", "--eh-frame-hdr", library) if Path(library).is_file() else ()
 
 
 _ELF_MACHINES = {0x3E: ("x86_64", "elf_x86_64"), 0xB7: ("aarch64", "aarch64linux")}
-"""Number of a processor in ELF files -> its name in the names of tools, and what ld.lld calls it."""
+"""Number of a processor in ELF files -> (its name in names of tools, its name for ld.lld)."""
 
 
 def _elf_machine(path: str) -> int:
-    """Return which processor an object file is for; 0 if it is no ELF file."""
+    """Return the number of the processor that an object file is for; 0 if it is no ELF file."""
     with open(path, "rb") as file:
         header = file.read(20)
     return int.from_bytes(header[18:20], "little") if header[:4] == b"\x7fELF" else 0
 
 
 def _link_across(output: str, objects: list[str], machine: int, aliases: Sequence[str]) -> None:
-    """Link objects for another processor than the present one; `aliases`: options of the linker."""
+    """Link objects for another processor; `aliases` are options of the linker."""
     name, emulation = _ELF_MACHINES.get(machine, ("", ""))
     prefix = f"{name}-linux-gnu-"
-    if found := _linker(prefix):
-        start, *first, library = found
+    if linker_words := _find_linker(prefix):
+        start, *first, library = linker_words
         words = [start, *first, "-o", output, *aliases, *objects, library]
     elif lld := shutil.which("ld.lld"):
         words = [lld, "-m", emulation, "-shared", "--eh-frame-hdr", "-o", output, *aliases, *objects]
     else:
         raise BuildError(
-            f"linking for {name} needs a linker for it, {prefix}ld with {prefix}gcc, or ld.lld: "
-            f"install gcc-{name.replace('_', '-')}-linux-gnu (Debian), or lld"
+            f"linking for {name} needs a cross linker: {prefix}ld with {prefix}gcc, or ld.lld; install "
+            f"gcc-{name.replace('_', '-')}-linux-gnu (Debian), or lld"
         )
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"{Path(words[0]).name} cannot link for {name}: {last_line(RuntimeError(done.stderr))}")
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise BuildError(f"{Path(words[0]).name} cannot link for {name}: {last_line(RuntimeError(result.stderr))}")
 
 
 def _link(output: str, objects: list[str], aliases: Sequence[str], options: Sequence[str]) -> None:
-    """Link objects as TVM's own `create_shared` does, faster where that is possible, and for other processors.
+    """Link objects as TVM's `create_shared` does, but faster where possible, and also for other processors.
 
     Parameters
     ----------
     aliases, options
-        Words for the linker; for a C compiler.
+        Words for the linker, and for a C compiler.
     """
     machine = _elf_machine(objects[0])
-    if machine in _ELF_MACHINES and _ELF_MACHINES[machine][0] != _present_machine():
+    if machine in _ELF_MACHINES and _ELF_MACHINES[machine][0] != _find_present_machine():
         _link_across(output, objects, machine, aliases)
         return
-    if _linker():
-        start, *first, library = _linker()
+    if _find_linker():
+        start, *first, library = _find_linker()
         words = [start, *first, "-o", output, *aliases, *objects, library]
         if subprocess.run(words, capture_output=True, check=False).returncode == 0:
             return
@@ -137,14 +137,14 @@ def _link(output: str, objects: list[str], aliases: Sequence[str], options: Sequ
 
     if get_cc() is None and sys.platform != "win32":
         raise BuildError(
-            "no C compiler is installed (gcc, clang or cc in PATH, or named by CC), and machine code is linked by it: "
-            "install one, on Debian by apt-get install gcc, from conda-forge as gxx"
+            "no C compiler is found (gcc, clang or cc in PATH, or the variable CC), linking needs one; install one, "
+            "on Debian with apt-get install gcc, from conda-forge as gxx"
         )
     create_shared(output, objects, options=[*options, *(f"-Wl,{word}" for word in aliases)])
 
 
-def _present_machine() -> str:
-    """Return the processor that this system's own ELF files are for."""
+def _find_present_machine() -> str:
+    """Return the processor that the ELF files of this system are for."""
     import platform
 
     return platform.machine() if sys.platform.startswith("linux") else ""
@@ -153,53 +153,53 @@ def _present_machine() -> str:
 def link_library(
     compiled: tvm.runtime.Executable, path: Path, aliases: Mapping[str, str] = MappingProxyType({}), triple: str = ""
 ) -> None:
-    """Write what `compile_module` returned as a shared library.
+    """Write the result of `compile_module` as a shared library.
 
     Parameters
     ----------
     aliases : mapping of str to str
         Further name of a symbol -> the symbol.
     triple : str
-        LLVM's word for the processor and system, where all code is in object files.
+        LLVM's triple of the processor and system; only if all code is in object files.
 
     Raises
     ------
     BuildError
-        There is no linker, or no space; the message is the last line of theirs.
+        There is no linker, or the disk is full; the message is the linker's last line.
     """
-    words = _options(aliases)
+    words = _alias_options(aliases)
 
     def link(output: str, objects: list[str], options: Sequence[str] = ()) -> None:
         _link(output, objects, words, options)
 
     if triple:
         link.get_target_triple = lambda: triple  # type: ignore[attr-defined]
-    with _linking(path):
+    with _report_linker_errors(path):
         compiled.export_library(str(path), fcompile=link)
 
 
 def link_objects(objects: list[str], path: Path, aliases: Mapping[str, str]) -> None:
-    """Link object files; `aliases` and errors as `link_library`."""
-    with _linking(path):
-        _link(str(path), objects, _options(aliases), ())
+    """Link object files; `aliases` and errors as in `link_library`."""
+    with _report_linker_errors(path):
+        _link(str(path), objects, _alias_options(aliases), ())
 
 
-def _options(aliases: Mapping[str, str]) -> list[str]:
+def _alias_options(aliases: Mapping[str, str]) -> list[str]:
     return [f"--defsym={name}={symbol}" for name, symbol in aliases.items()]
 
 
 @contextlib.contextmanager
-def _linking(path: Path) -> Iterator[None]:
-    """Say in one line what a linker says."""
+def _report_linker_errors(path: Path) -> Iterator[None]:
+    """Raise a linker's error as a BuildError of one line."""
     try:
         yield
     except BuildError:
         raise
     except (RuntimeError, OSError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = [line for line in lines if not line.startswith("Command line:")] or [type(error).__name__]
+        messages = [line for line in lines if not line.startswith("Command line:")] or [type(error).__name__]
         full = next((line for line in lines if "no space left" in line.lower()), None)
         advice = "is a C compiler (cc) installed?"
         if full is not None:
-            advice = f"free space in {path.parent}, or name another place (TMPDIR)"
-        raise BuildError(f"cannot link {path.name}: {full or said[-1]}; {advice}") from None
+            advice = f"free some space in {path.parent}, or set TMPDIR to another folder"
+        raise BuildError(f"cannot link {path.name}: {full or messages[-1]}; {advice}") from None

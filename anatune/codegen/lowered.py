@@ -1,4 +1,4 @@
-"""What lowering a schedule gives, on any kind of device."""
+"""The result of lowering a schedule, on any kind of device."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from anatune.codegen.compat import schedule_of_module
 from anatune.core.schedule import Schedule
 from anatune.untyped import tvm
 
-__all__ = ["Lowered"]
+__all__ = ["LoweredSchedule"]
 
 
 @dataclass(frozen=True)
-class Lowered:
-    """A TVM module with the function ``main``, ready for ``tvm.compile``, and what it was made from."""
+class LoweredSchedule:
+    """A TVM module with the function ``main``, ready for ``tvm.compile``, and the schedule that it was made from."""
 
     schedule: Schedule
     module: tvm.IRModule

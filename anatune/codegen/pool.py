@@ -1,10 +1,10 @@
-"""TVM's pool of threads, for parallel loops.
+"""Threads for TVM's parallel loops.
 
-Each thread that starts a parallel loop has a pool of its own, which stays when the thread ends, and which is dead in a
-child of ``fork``: a loop would wait for it for ever. So the main thread starts loops itself, and one more thread starts
-those of all others: of a process's other threads, and of the main thread of a child whose parent had loaded TVM. Such
-a child should end by ``os._exit``, as those of `multiprocessing` do: else TVM may wait for the dead pool when it ends.
-Source: TVM 0.27, runtime/thread_pool.cc.
+Each thread that starts a parallel loop has its own pool in TVM. The pool outlives the thread, and is dead in a child of
+``fork``, where a loop would wait for it forever. Therefore the main thread starts loops itself, and one further thread
+starts the loops of all others: of the process's other threads, and of the main thread of a child whose parent had
+loaded TVM. Such a child should end with ``os._exit``, as those of `multiprocessing` do; otherwise TVM may wait for the
+dead pool at exit. Source: TVM 0.27, runtime/thread_pool.cc.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ Result = TypeVar("Result")
 
 
 class _Pools:
-    """What threads the loops of this process run on.
+    """The state of this process's pools.
 
     Attributes
     ----------
     starter : int
-        The thread that starts loops itself; 0: none does.
+        Id of the thread that starts loops itself; 0: none does.
     threads : int
-        How many threads loops are to have.
+        Number of threads that loops shall have.
     is_used : bool
-        Whether there is a pool, of this process or of one that it was forked from.
+        Whether a pool exists, in this process or in the one that it was forked from.
     other : ThreadPoolExecutor or None
-        The thread that starts the loops of all others.
+        The thread that starts the loops of all other threads.
     """
 
     def __init__(self) -> None:
@@ -49,14 +49,14 @@ class _Pools:
 
 
 _pools, _lock = _Pools(), new_lock()
-_own = threading.local()
-"""`threads`: how many the pool of the present thread has."""
+_thread_state = threading.local()
+"""`threads`: size of the present thread's pool."""
 
 
 def _forget() -> None:
-    """Give a child of ``fork`` new pools."""
+    """Reset the pools in a child of ``fork``."""
     was_starter, old = threading.get_ident() == _pools.starter, dict(vars(_pools))
-    _own.__dict__.clear()
+    _thread_state.__dict__.clear()
     _pools.__init__()  # type: ignore[misc]
     _pools.threads, _pools.is_used = old["threads"], old["is_used"]
     if was_starter and "tvm" in sys.modules:
@@ -66,7 +66,7 @@ def _forget() -> None:
 
 
 def _end_late() -> None:
-    """End this process in some seconds: TVM's library may wait for ever for the threads of the parent's pool."""
+    """End this process after some seconds, because TVM may wait forever for the threads of the parent's pool."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_PATIENCE_S)
 
@@ -76,12 +76,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def set_threads(threads: int) -> None:
-    """Let parallel loops run on `threads` threads from here on, whichever thread starts them."""
+    """Set the number of threads for parallel loops, whichever thread starts them."""
     _pools.threads = threads
 
 
 def call_parallel(function: Callable[..., Result], *arguments: object) -> Result:
-    """Return ``function(*arguments)``, which starts parallel loops; errors are its own."""
+    """Return ``function(*arguments)`` for a function that starts parallel loops; its errors are raised unchanged."""
     if threading.get_ident() == _pools.starter:
         return _call(function, arguments)
     with _lock:
@@ -90,13 +90,13 @@ def call_parallel(function: Callable[..., Result], *arguments: object) -> Result
         future = _pools.other.submit(_call, function, arguments)
     try:
         return future.result()
-    except BaseException:  # Ctrl-C, too: the loop still writes into the arguments
+    except BaseException:  # also Ctrl-C: the loop still writes into the arguments
         wait([future])
         raise
 
 
 def _call(function: Callable[..., Result], arguments: tuple[object, ...]) -> Result:
-    if getattr(_own, "threads", 0) != _pools.threads:
-        _own.threads, _pools.is_used = _pools.threads, True
-        set_pool_threads(_own.threads)
+    if getattr(_thread_state, "threads", 0) != _pools.threads:
+        _thread_state.threads, _pools.is_used = _pools.threads, True
+        set_pool_threads(_thread_state.threads)
     return function(*arguments)

@@ -1,9 +1,9 @@
-"""Remainders of loops by powers of two, which LLVM would lose.
+"""A pass that protects remainders of loops by powers of two from LLVM.
 
-LLVM's loop vectoriser (22) takes ``x[j % 8 * 4 + 1]`` for ``x[j * 4 + 1]`` where it reads several such elements in each
-iteration of a loop over j with vectors of more than 8 numbers: it takes j for a number of three bits that does not
-wrap, and drops the check of that. So a loop over 16 numbers of which the remainder by 8 is read becomes two loops of 2
-and 8, and other remainders by powers of two are differences with a quotient that LLVM does not recognise.
+LLVM's loop vectoriser (22) treats ``x[j % 8 * 4 + 1]`` as ``x[j * 4 + 1]`` if each iteration of a loop over j reads
+several such elements and vectors have more than 8 numbers: it takes j for a number of three bits that does not wrap,
+and drops the check. Therefore a loop over 16 numbers whose remainder by 8 is used becomes two loops of 2 and 8, and
+other remainders by powers of two become differences with a quotient that LLVM does not recognise.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from anatune.untyped import ir, tirx, tvm
 __all__ = ["with_safe_remainders"]
 
 _BITS, _SHIFT = 29, 31
-"""Bits of a number that its remainder by a power of two is computed from. Their quotient by 2**n is their product with
-2**31 + 3, divided by 2**(31 + n): a product with 2**31 + 1 LLVM takes for the two sums of bits that it is."""
+"""Bits of a number from which its remainder by a power of two is computed. The quotient by 2**n is the product with
+2**31 + 3, divided by 2**(31 + n); LLVM would recognise a product with 2**31 + 1 as the sum of two shifted numbers."""
 
 
 def with_safe_remainders(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
-    """Return a module of lowered functions for CPUs whose remainders of loops LLVM does not recognise."""
-    return change_bodies(tvm, module, lambda body: _Remainders(tvm, body).body)
+    """Return a module of lowered CPU functions whose remainders of loops LLVM does not recognise."""
+    return change_bodies(tvm, module, lambda body: _RemainderRewriter(tvm, body).body)
 
 
-class _Remainders:
-    """Rewrites the body of one function."""
+class _RemainderRewriter:
+    """A rewriter for the body of one function."""
 
     def __init__(self, tvm: ModuleType, body: tirx.Stmt) -> None:
         import tvm_ffi
@@ -39,7 +39,7 @@ class _Remainders:
         self.body = self.map(self.body, [(self.tirx.FloorMod, self._hide)])
 
     def _split(self, loop: tirx.For) -> tirx.For:
-        """Return a loop as two, the inner of which runs as far as the largest power of two by which it is divided."""
+        """Return a loop split in two; the inner loop has the length of the largest power of two that divides it."""
         tirx, name = self.tirx, loop.loop_var
         sizes = [one.value if isinstance(one, tirx.IntImm) else -1 for one in (loop.min, loop.extent)]
         if sizes[0] != 0 or loop.kind != tirx.ForKind.SERIAL:
@@ -95,7 +95,7 @@ class _Remainders:
         return 1 < number < 1 << _BITS and number & (number - 1) == 0
 
     def _has_loop(self, value: ir.Expr) -> bool:
-        """Whether a value is computed of loops, and of no elements."""
+        """Return whether a value depends on loops and not on elements."""
         loops: list[ir.Var] = []
         loads: list[ir.TensorLoad] = []
         self.walk(value, [(self.tirx.Var, lambda one: loops.append(one) if one in self.loops else None)])

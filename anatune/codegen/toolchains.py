@@ -1,4 +1,4 @@
-"""Which compiler makes the kernels of a GPU template: TVM and NVRTC, or Triton."""
+"""Toolchains of the GPU templates: TVM and NVRTC, or Triton."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from anatune.templates import template_named
 
 
 class Toolchain(Protocol):
-    """A module that makes kernels of schedules; processes name its functions.
+    """A module that compiles the kernels of schedules; builder processes find its functions by name.
 
     Attributes
     ----------
     APART : bool
-        Whether it runs in builder processes only.
+        Whether it must run in builder processes.
     FLAGS : tuple of str
-        How it compiles, beside the architecture.
+        Compiler options beside the architecture.
     """
 
     __name__: str
@@ -29,23 +29,23 @@ class Toolchain(Protocol):
     FLAGS: tuple[str, ...]
 
     def set_up(self) -> None:
-        """Load what every build needs, once a process."""
+        """Load what every build needs, once in a process."""
 
     def check_target(self, hardware: GpuSpec) -> None:
         """Raise an error if nothing can be compiled for a device."""
 
     def compiler_version(self) -> str:
-        """Return what compiles: "NVRTC 12.9 (12.9.86)"."""
+        """Return the compiler's name and version: "NVRTC 12.9 (12.9.86)"."""
 
     def build_schedule(self, schedule: Schedule, folder: Path, *, threads: int = 1) -> GpuArtifact:
         """Compile a schedule into a folder."""
 
     def compile_entry(self, schedule: Schedule, folder: Path, *, threads: int = 1) -> CompilerFacts:
-        """Compile a schedule and return what the compiler says."""
+        """Compile a schedule and return the compiler's facts."""
 
 
 def toolchain_of(template: str) -> Toolchain:
-    """Return what makes the kernels of a GPU template."""
+    """Return the toolchain of a GPU template."""
     if template_named(template).toolchain == "triton":
         from anatune.codegen.triton import artifact as triton
 
@@ -56,17 +56,17 @@ def toolchain_of(template: str) -> Toolchain:
 
 
 def entry_of(template: str, function: str) -> str:
-    """Return a function of a template's toolchain as processes name it: ``module:function``."""
+    """Return ``module:function`` for a function of a template's toolchain, as builder processes need it."""
     return f"{toolchain_of(template).__name__}:{function}"
 
 
 def compilers_of(templates: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return what compiles schedules of these templates, "NVRTC 12.9 (12.9.86), Triton 3.9.0", and all their flags.
+    """Return the compilers for schedules of these templates, "NVRTC 12.9 (12.9.86), Triton 3.9.0", and all their flags.
 
     Raises
     ------
     MissingDependencyError
-        One of them is not installed.
+        A compiler is not installed.
     """
     chains = dict.fromkeys(map(toolchain_of, templates))
     flags = dict.fromkeys(flag for chain in chains for flag in chain.FLAGS)
@@ -74,10 +74,10 @@ def compilers_of(templates: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> GpuArtifact:
-    """Compile a schedule of any GPU template into a folder; as builder processes call it."""
+    """Compile a schedule of any GPU template into a folder; called by builder processes."""
     return toolchain_of(schedule.template).build_schedule(schedule, folder, threads=threads)
 
 
 def compile_entry(schedule: Schedule, folder: Path, *, threads: int = 1) -> CompilerFacts:
-    """Compile a schedule of any GPU template and return what its compiler says; as builder processes call it."""
+    """Compile a schedule of any GPU template and return the compiler's facts; called by builder processes."""
     return toolchain_of(schedule.template).compile_entry(schedule, folder, threads=threads)

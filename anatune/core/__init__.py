@@ -1,1 +1,1 @@
-"""Nouns: workloads, hardware specs, schedules, predictions (numpy only, no numba)."""
+"""The nouns of the package: workloads, hardware specs, schedules, predictions (NumPy only, no numba)."""

@@ -1,8 +1,8 @@
-"""Accuracies: how far a kernel's arithmetic may leave a plain sum of products, and what a schedule's needs.
+"""Accuracies: how much the arithmetic of a kernel may err, and which accuracy each schedule needs.
 
-"standard" admits what errs about as much as a plain sum: direct kernels, Winograd's F(2x2, 3x3). "relaxed" admits
-besides what errs several times as much: Winograd's F(4x4, 3x3), and much more: sums in float16 (template
-"fp16_accumulation"). Templates say which one each schedule needs.
+"standard" allows errors about as large as those of a plain sum of products: direct kernels, Winograd's F(2x2, 3x3).
+"relaxed" also allows arithmetic that errs several times as much, such as Winograd's F(4x4, 3x3), and sums in float16
+(template "fp16_accumulation"), which err much more. Each template states which accuracy its schedules need.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STANDARD, RELAXED = "standard", "relaxed"
 ACCURACIES = (STANDARD, RELAXED)
-"""Each admits what those before it admit."""
+"""All accuracies, the strictest first: each allows what those before it allow."""
 EPS: dict[str, float] = {
     "float32": 2.0**-23,
     "tf32": 2.0**-10,
@@ -33,56 +33,56 @@ EPS: dict[str, float] = {
 }
 """Number format -> distance of 1 to its next number."""
 TYPICAL_ERROR = 0.35
-"""Error of a sum of K products over eps * sqrt(K) of its spread, see `rounding_error`."""
+"""Typical error of a sum of K products, in units of eps * sqrt(K) times its spread; see `rounding_error`."""
 _STEP_ROUNDINGS = {"relu": 0, "relu6": 0, "silu": 3, "gelu": 3, "gelu_tanh": 3}
-"""Roundings of a fused step, in eps of the result; 1 of those that are not here. Functions err by 2 eps of what they
-are of, and their slope is at most 1.13. Source: `emit.elementary`, tests/unit/codegen/cpu/test_rows.py."""
+"""Roundings of a fused step, in eps of the result; steps that are not listed have 1. Activations err by 2 eps of their
+argument, and their slope is at most 1.13. Source: `emit.elementary`, tests/unit/codegen/cpu/test_rows.py."""
 _SUM_FACTOR = 4.0
-"""Allowed error of the same."""
+"""Allowed error of such a sum, in the same units."""
 TYPICAL_OF_BOUND = TYPICAL_ERROR / _SUM_FACTOR
-"""Typical over allowed errors; other arithmetic has its bound with the same margin."""
+"""Typical error over allowed error; the bounds of other arithmetic leave the same margin."""
 TRUNCATION = 4.0
-"""Factor on both for tensor cores: sums are cut off, not rounded, so that errors add up instead of cancelling.
-Source: [Fasi2021] (V100, T4, A100); four times covers sums of some 10,000 products."""
+"""Factor on both errors for tensor cores: they truncate sums instead of rounding them, so that errors add up.
+Source: [Fasi2021] (V100, T4, A100); a factor of 4 covers sums of about 10,000 products."""
 
 
 def checked_accuracy(what: str, value: object) -> str:
-    """Return `value` if it is one of `ACCURACIES`; `what` leads the message.
+    """Return `value` if it is one of `ACCURACIES`; `what` begins the message.
 
     Raises
     ------
     SpaceError
-        It is not; the message lists them.
+        The value is another one; the message lists the accuracies.
     """
     return checked_choice(what, value, ACCURACIES)
 
 
 def admits(accuracy: str, needed: str) -> bool:
-    """Return whether who asks for `accuracy` may get what needs `needed`."""
+    """Return whether a schedule that needs `needed` may be used where `accuracy` was requested."""
     return ACCURACIES.index(needed) <= ACCURACIES.index(accuracy)
 
 
 def accuracy_of(schedule: Schedule) -> str:
-    """Return the accuracy that one has to ask for to get a schedule."""
+    """Return the accuracy that has to be requested to get a schedule."""
     return str(known_templates()[schedule.template].accuracy_of(schedule))
 
 
 def is_plain_sum(template: str) -> bool:
-    """Return whether kernels of a template add up the products as the workload says, in whatever order."""
+    """Return whether kernels of a template add up the products of the workload itself, in any order."""
     return bool(known_templates()[template].is_plain_sum)
 
 
 def error_of(schedule: Schedule) -> float:
-    """Return the largest error that a schedule's arithmetic explains, over the result's scale.
+    """Return the largest error that a schedule's arithmetic explains, relative to the result's scale.
 
-    0.0 where the arithmetic is a plain sum's, whose bound follows from the workload
+    It is 0.0 if the arithmetic is a plain sum, whose bound follows from the workload
     (`measure.run.correctness.tolerance`).
     """
     return float(known_templates()[schedule.template].error_of(schedule))
 
 
 def rounding_error(workload: Workload, growth: float = 1.0, *, half_additions: int = 0) -> float:
-    """Return the largest error that rounding explains, over the result's scale, for floating-point operands.
+    """Return the largest error that rounding explains for floating-point operands, relative to the result's scale.
 
     ``4 * eps(accumulator) * growth * sqrt(K) + eps(result) * (1 + roundings of the epilogue)``, K: iterations of the
     reduction axes. For operands of mean zero a partial sum of k products has spread ``sqrt(k) * rms`` and each addition
@@ -96,13 +96,13 @@ def rounding_error(workload: Workload, growth: float = 1.0, *, half_additions: i
     Parameters
     ----------
     growth : float
-        Errors of the sum over those of a plain one.
+        Error of the sum over that of a plain sum.
     half_additions : int
-        Additions one after another in float16 before a part of the sum goes on in the accumulator's dtype. K / h parts
-        of h products each err by ``eps / 2 * h / sqrt(2) * rms``, at random: together ``0.35 * eps * sqrt(h)`` of the
-        element's own spread, however many there are.
+        Number of consecutive additions in float16 before a partial sum continues in the accumulator's dtype. K / h
+        parts of h products each err by ``eps / 2 * h / sqrt(2) * rms``, at random: together ``0.35 * eps * sqrt(h)`` of
+        the element's own spread, for any number of parts.
     """
     additions = sum(_STEP_ROUNDINGS.get(step, 1) for step in workload.epilogue)
-    summed = _SUM_FACTOR * EPS[ACCUMULATOR_DTYPE[workload.dtype]] * growth * math.sqrt(workload.num_reduced)
-    summed += _SUM_FACTOR * EPS["float16"] * math.sqrt(half_additions)
-    return summed + EPS[workload.write.dtype] * (1 + additions)
+    error = _SUM_FACTOR * EPS[ACCUMULATOR_DTYPE[workload.dtype]] * growth * math.sqrt(workload.num_reduced)
+    error += _SUM_FACTOR * EPS["float16"] * math.sqrt(half_additions)
+    return error + EPS[workload.write.dtype] * (1 + additions)

@@ -1,4 +1,4 @@
-"""What the activations that can be fused into a kernel's stores compute, in float64."""
+"""The activations that can be fused into a kernel's stores, as functions on float64 arrays."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _Floats = NDArray[np.float64]
 def _normal(x: _Floats) -> _Floats:
     from scipy.special import ndtr  # here: what only counts and plans needs no scipy
 
-    found: _Floats = ndtr(x)
-    return found
+    probabilities: _Floats = ndtr(x)
+    return probabilities
 
 
 def _logistic(x: _Floats) -> _Floats:
@@ -29,4 +29,4 @@ ACTIVATIONS: dict[str, Callable[[_Floats], _Floats]] = {
     "gelu": lambda x: x * _normal(x),
     "gelu_tanh": lambda x: x * _logistic(2.0 * np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)),
 }
-"""Fused step -> what it makes of numbers."""
+"""Fused step -> its function."""

@@ -1,4 +1,4 @@
-"""What a compiler says about one GPU kernel."""
+"""The facts that a compiler reports about a GPU kernel."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import msgspec
 
 
 class CompilerFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the assembler says about one kernel. Immutable; JSON both ways.
+    """The facts that the assembler reports about one GPU kernel. Immutable; JSON both ways.
 
     Attributes
     ----------
     registers : int
-        Of a thread.
+        Registers of a thread.
     shared_bytes : int
-        Shared memory of a block that the kernel declares, bytes; see `with_dynamic`.
+        Shared memory that the kernel declares for a block, bytes; see `with_dynamic`.
     spill_bytes, spill_load_bytes : int
-        Bytes of the instructions that store registers to local memory, and of those that load them again (counted once
-        each, however often they run).
+        Bytes of the instructions that store registers to local memory, and of those that load them again. Each
+        instruction counts once, however often it runs.
     local_bytes : int
-        Local memory of a thread: what is spilled, and arrays that are indexed at run time.
+        Local memory of a thread, bytes: spilled registers, and arrays that are indexed at run time.
     code_bytes : int
-        Machine code.
+        Size of the machine code, bytes.
     instructions : dict of str to int
-        Products on matrix units and copies by tensor descriptors, as the assembler's text has them, with how often each
-        stands there; only of kernels of Triton's.
+        Instruction -> how often the assembler's text contains it: products on matrix units and copies with tensor
+        descriptors; only for Triton kernels.
     """
 
     registers: int
@@ -35,11 +35,11 @@ class CompilerFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instructions: dict[str, int] = {}
 
     def with_dynamic(self, num_bytes: int) -> CompilerFacts:
-        """Return the same with the shared memory that the launch asks for."""
+        """Return the facts with the shared memory added that the launch requests, bytes."""
         return msgspec.structs.replace(self, shared_bytes=self.shared_bytes + num_bytes)
 
     def numbers(self) -> dict[str, int]:
-        """Return all numbers by name, instructions by theirs."""
-        found: dict[str, int] = msgspec.structs.asdict(self)
-        del found["instructions"]
-        return {**found, **self.instructions}
+        """Return all numbers by name; instructions keep their own names."""
+        counts: dict[str, int] = msgspec.structs.asdict(self)
+        del counts["instructions"]
+        return {**counts, **self.instructions}

@@ -1,4 +1,4 @@
-"""Mappings of immutable objects."""
+"""Immutable mappings, for the fields of immutable objects."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ V = TypeVar("V")
 
 
 class FrozenDict(dict[K, V]):
-    """A dict that refuses every change; ``dict(mapping)`` is a copy that does not.
+    """A dict that refuses every change; ``dict(mapping)`` makes a copy that can be changed.
 
-    A dict to whoever asks: JSON, equality, ``|`` (which makes a plain dict) and iteration are a dict's.
+    In all other respects it is a dict: JSON, equality, ``|`` (which makes a plain dict) and iteration work as usual.
     """
 
     __slots__ = ()
@@ -33,13 +33,13 @@ class FrozenDict(dict[K, V]):
 
 
 EMPTY: FrozenDict[Any, Any] = FrozenDict()
-"""The empty one, always the same: a default that msgspec's ``omit_defaults`` knows again."""
+"""The one empty mapping: a default that msgspec's ``omit_defaults`` recognises by identity."""
 
 
 def freeze(owner: msgspec.Struct, *names: str) -> None:
-    """Make mappings among the fields of a frozen struct immutable, while it is being made."""
+    """Make the named mapping fields of a frozen struct immutable; to be called in its ``__post_init__``."""
     for name in names:
         value = getattr(owner, name)
         if isinstance(value, Mapping) and (type(value) is not FrozenDict or not value):
-            # Frozen for everybody else: nobody has seen the object yet.
+            # The object is frozen, but no other code has seen it yet.
             msgspec.structs.force_setattr(owner, name, FrozenDict(value) if value else EMPTY)

@@ -1,6 +1,6 @@
-"""What generated kernels cannot do although a device can: limits of the code generators, not of schedules.
+"""Limits of the code generators: kernels that cannot be generated although a device could run them.
 
-A plan does not count them: its schedules may be for another tuner's kernels.
+Plans ignore these limits, because their schedules may be for the kernels of another tuner.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError
 
 MOST_ELEMENTS = 2**31 - 1
-"""Elements of a tensor, copies that kernels make included: addresses are computed in 32 bits."""
+"""Largest number of elements of a tensor, or of a copy that a kernel makes: addresses have 32 bits."""
 
 
 def generation_limit(workload: Workload, hardware: GpuSpec | CpuSpec, templates: Iterable[str] = ()) -> str:
-    """Return why no kernel of `workload` can be generated for `hardware`, whatever the schedule; "": one can.
+    """Return why no kernel of `workload` can be generated for `hardware` with any schedule; "" if one can.
 
     Parameters
     ----------
     templates : iterable of str
-        Of the schedules, where these are known: some have code without such limits.
+        Templates of the schedules, if they are known: some generate code without such limits.
     """
     if not all(known_templates()[name].is_limited for name in templates):
         return ""
@@ -35,33 +35,33 @@ def generation_limit(workload: Workload, hardware: GpuSpec | CpuSpec, templates:
 
 
 def check_generation(workload: Workload, hardware: GpuSpec | CpuSpec, templates: Iterable[str] = ()) -> None:
-    """Raise an error if no kernel of `workload` can be generated for `hardware`: better before a search than after it.
+    """Raise an error before a search if no kernel of `workload` can be generated for `hardware`.
 
     `templates`: as for `generation_limit`.
 
     Raises
     ------
     BuildError
-        None can; the message says why.
+        No kernel can be generated; the message says why.
     """
     if limit := generation_limit(workload, hardware, templates):
         raise BuildError(f"{workload.describe()}: {limit}")
 
 
 def vendor_limit(hardware: GpuSpec | CpuSpec) -> str:
-    """Return why no kernel at all can be generated for `hardware`; "": some can."""
+    """Return why no kernel at all can be generated for `hardware`; "" if some can."""
     if hardware.kind != "gpu" or hardware.compute_capability is not None:
         return ""
     return (
-        f"{hardware.name} is of architecture {hardware.arch!r}, expected an NVIDIA one (sm_..): code of this kind is "
-        "CUDA C only; `anatune plan` works for it, and gfx90a, gfx942 and gfx950 have products by --template triton, "
-        "which rounds float32 to tf32"
+        f"{hardware.name} is of architecture {hardware.arch!r}, expected an NVIDIA one (sm_..), because this template "
+        "generates CUDA C; `anatune plan` works without code, and --template triton generates matrix products for "
+        "gfx90a, gfx942 and gfx950 (it rounds float32 to tf32)"
     )
 
 
 def too_large_text(tensor: str, num_elements: int) -> str:
-    """Return that generated kernels cannot address a tensor, or the copy that a schedule makes of it."""
+    """Return the message for a tensor, or a copy that a schedule makes of it, that has too many elements."""
     return (
-        f"{tensor} has {num_elements} elements, but generated kernels address at most {MOST_ELEMENTS} (in 32 bits); "
-        "split the workload, or plan without generating code"
+        f"{tensor} has {num_elements} elements, but generated kernels address at most {MOST_ELEMENTS} (32 bits); "
+        "split the workload, or plan it without generating code"
     )

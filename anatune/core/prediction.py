@@ -1,4 +1,4 @@
-"""What the analytical model says about one schedule."""
+"""The prediction of the analytical model for one schedule."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from anatune.core.show import duration
 
 
 class Prediction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Predicted time of a schedule and where it comes from; immutable, its mappings too; JSON both ways.
+    """The predicted time of a schedule and its parts. Immutable, also its mappings; JSON both ways.
 
     Attributes
     ----------
     time_s : float
-        Seconds; lower is better.
+        Predicted time in seconds.
     gflop_per_s : float
-        Operations of the workload over `time_s`, in 10^9 a second.
+        Operations of the workload over `time_s`, in 10^9 per second.
     parts : mapping of str to float
-        Seconds each resource would need on its own ("fma_s", "shared_s", "l2_s", "dram_s", ...). The time combines
-        those that overlap by smooth maxima (p-norms) and adds exposed ones: parts do not sum to it.
+        Resource -> seconds that it would need alone ("fma_s", "shared_s", "l2_s", "dram_s", ...). Resources that work
+        at the same time are combined with smooth maxima (p-norms) and the others are added, so that `time_s` is not the
+        sum of the parts.
     bound_by : str
-        The part that binds ("fma", "shared", "l2", "dram", "issue", "latency", ...).
+        The binding resource: the part that takes longest ("fma", "shared", "l2", "dram", "issue", "latency", ...).
     occupancy : float
-        GPU: resident warps over the maximum, theoretical, in [0, 1]. CPU: busy cores over cores.
+        GPU: resident warps over the most that an SM can hold, in [0, 1]. CPU: busy cores over all cores.
     occupancy_limiter : str
-        "threads", "registers", "shared", "blocks" or "grid" (GPU); "parallel_loop" (CPU).
+        The resource that limits the occupancy: "threads", "registers", "shared", "blocks" or "grid" on a GPU,
+        "parallel_loop" on a CPU.
     waves : float
-        GPU: blocks over the blocks that run at once. CPU: parallel iterations over cores.
+        GPU: number of blocks over the blocks that run at the same time. CPU: parallel iterations over cores.
     features : mapping of str to float
-        GPU: the seven analytical features of [ICS24] Sec. 4.1. CPU: the CPU model's own.
+        GPU: the seven analytical features of [ICS24] Sec. 4.1. CPU: the features of the CPU model.
     traffic_over_bound : mapping of str to float
         Memory level -> modelled bytes over the I/O lower bound, >= 1.
     resources : mapping of str to float
-        Registers a thread, shared bytes, threads and blocks (GPU); vector registers, tile bytes (CPU).
+        GPU: registers of a thread, shared bytes, threads and blocks. CPU: vector registers and bytes of tiles.
     legal : bool
-        Whether the device's limits hold.
+        Whether the schedule keeps to all limits of the device.
     rule : str
-        Id of the first broken rule, "" when legal.
+        Id of the first broken rule; "" if the schedule is legal.
     """
 
     time_s: float

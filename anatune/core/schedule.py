@@ -1,10 +1,10 @@
-"""A schedule: one point of a tile space together with its workload, hardware and template.
+"""Schedules: one point of a tile space together with its workload, hardware and template.
 
-`Schedule.check` decides, for every way in, whether one fits its own workload, hardware and template. It is called where
-schedules enter (JSON, lists of candidates, code generation), once for each object. Rows of records are read as they
-were written, and checked where they are used. Whatever comes behind it may rely on it: every factor is there and
-multiplies to its extent, every option is known, typed and fits the tiles. Whether a device can run the schedule is
-another question: the model's rules.
+`Schedule.check` tests whether a schedule fits its own workload, hardware and template: every factor is there and their
+product is the extent, every option is known, has the right type and fits the tiles. It is called where schedules enter
+(JSON, lists of candidates, code generation), once for each object; later code relies on it. Rows of records are read as
+they were written and checked when they are used. The rules of the model, not this check, tell whether a device can run
+a schedule.
 """
 
 from __future__ import annotations
@@ -29,27 +29,41 @@ OptionValue = int | str | bool | tuple[int | str, ...]
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
-    """One decoded point: readable, hashable, JSON both ways; immutable, its mappings too.
+    """A schedule: one point of a tile space with its workload, hardware and template. Immutable; JSON both ways.
 
     Attributes
     ----------
     workload, hardware
-        What is computed, and on which device the choice was made.
+        The computation, and the device that the schedule was chosen for.
     template : str
-        "cuda" (block, vthread, thread, reg_outer, reg_inner | k0, k1, k2), "pipelined" (the same with a staging
-        pipeline), "triton" (block, tile | step, tile), "cpu" (cache and register tiles), "thin", "winograd", "scaled",
-        "fp16_accumulation" or "amx"; `rules.py` of a template's folder says what its factors are.
+        Name of the template: "cuda" (factors block, vthread, thread, reg_outer, reg_inner of spatial axes and k0, k1,
+        k2 of reduction axes), "pipelined" (the same, with operands staged by a pipeline), "triton" (block, tile; step,
+        tile), "cpu" (cache and register tiles), "thin", "winograd", "scaled", "fp16_accumulation" or "amx". The module
+        ``rules.py`` of a template's package documents its factors.
     tiles : mapping of str to tuple of int
-        Axis -> factors from the outermost to the innermost loop; each product is the axis's extent or, on a GPU whose
-        last tile is guarded, just above it. Matrix units: fused index ("m", "n", "k") -> factors, likewise.
+        Axis -> factors from the outermost to the innermost loop. Their product is the axis's extent, or on a GPU just
+        above it where the last tile is masked. Templates for matrix units fuse axes: "m", "n" and "k" -> factors.
     unroll : int
-        GPU: largest number of statements that is unrolled explicitly (TVM's auto_unroll_max_step). CPU: steps of the
-        reduction that the microkernel unrolls.
+        GPU: largest number of statements that are unrolled (TVM's auto_unroll_max_step). CPU: steps of the reduction
+        that the microkernel unrolls.
     vector : mapping of str to int
-        Staged tensor -> elements a thread fetches at once (GPU).
+        GPU: staged tensor -> number of elements that a thread fetches at once.
     options : mapping
-        What only some templates have. CPU: loop order, packing, parallel loop, second microkernel. Pipelined GPU:
-        stages (shared-memory buffers) and pad (elements between the rows of staged tiles).
+        Options that only some templates have. "cpu": loop orders, packing, the parallel loop, a second microkernel
+        (`anatune.templates.cpu.space`). GPU templates with a reduction: "split" (blocks that share the reduction of one
+        tile), "whole" (number of first tiles that are not split) and "atomic" (whether the blocks add their sums to the
+        result with atomic operations instead of a second kernel). "pipelined": "stages" (buffers in shared memory) and
+        "pad" (elements between the rows of staged tiles). "triton": "group_m", "split_k", "num_warps", "num_stages" and
+        others (`anatune.templates.triton.rules.OPTIONS`).
+
+    Examples
+    --------
+    >>> import anatune
+    >>> space = anatune.space(anatune.matmul(512, 4096, 1024), "rtx3090")
+    >>> tiles = {"i": (8, 2, 16, 2, 1), "j": (32, 2, 16, 4, 1), "k": (64, 4, 4)}
+    >>> schedule = space.schedule(tiles=tiles, unroll=512, vector={"A": 4, "B": 4})
+    >>> schedule == anatune.Schedule.from_json(schedule.to_json())
+    True
     """
 
     workload: Workload
@@ -64,15 +78,15 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         freeze(self, "tiles", "vector", "options")
 
     def check(self) -> Schedule:
-        """Return the schedule itself, if it is one of its own workload, hardware and template; free the second time.
+        """Return the schedule if it fits its own workload, hardware and template; the result is cached.
 
-        Constructors do not check, because plans make thousands of schedules that cannot be wrong. Whatever reads,
-        scores or builds schedules of others calls this first.
+        Constructors do not check, because plans make thousands of schedules that are right by construction. Functions
+        that read, score or build schedules of callers call this method first.
 
         Raises
         ------
         SpaceError
-            The message names the field, what was got and what was expected.
+            A field does not fit; the message names it, what was got and what was expected.
         """
         _ = self._is_checked
         return self
@@ -84,7 +98,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @cached_property
     def key(self) -> str:
-        """Stable content hash (16 hexadecimal digits) of the whole schedule, workload and hardware included."""
+        """Hash (16 hexadecimal digits) of the schedule, workload and hardware included; equal in every process."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
 
     def __hash__(self) -> int:
@@ -93,7 +107,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     def __repr__(self) -> str:
         try:
             return f"Schedule({self.workload.describe()} on {self.hardware.name}, {self.template}: {self.describe()})"
-        except (AttributeError, TypeError):  # made by hand, of other types: the message that says so shows it
+        except (AttributeError, TypeError):  # fields of wrong types: error messages show such objects, too
             return super().__repr__()
 
     def _repr_html_(self) -> str:
@@ -104,49 +118,49 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         return html_table(title, ("", "outer to inner"), rows)
 
     def to_json(self) -> str:
-        """Return the schedule as one JSON object (with its workload and hardware, so that it stands alone)."""
+        """Return the schedule as one JSON object that contains its workload and hardware."""
         return msgspec.json.encode(self).decode()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dictionaries and lists, every field among them."""
+        """Return all fields as plain dictionaries and lists."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         return from_json(msgspec.json.encode(fields), dict[str, Any])
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Schedule:
-        """Read what `to_json` wrote, or the JSON of a plan, a subset, trials or records.
+        """Read a schedule from the JSON of `to_json`, or of a plan, a subset, trials or records.
 
-        Of several schedules it is the best: ``schedules`` of a plan or subset, ``best_schedule`` of a tuning session,
-        ``schedule`` of a trial or record; the first of a list.
+        If the JSON holds several schedules, the best is returned: the first of ``schedules`` of a plan or subset,
+        ``best_schedule`` of a tuning session, ``schedule`` of a trial or record, the first entry of a list.
 
         Raises
         ------
         SpaceError
-            The text is no such object, or its fields do not fit each other; the message names the field.
+            The text is not such JSON, or its fields do not fit each other; the message names the field.
         """
         if not isinstance(text, str | bytes):
             raise SpaceError(f"schedule JSON: got {shown(text)}, expected the text of Schedule.to_json()")
         try:
-            while (inner := _inner(text)) is not None:
+            while (inner := _find_best(text)) is not None:
                 text = inner
-            read = from_json(text, _Printed)
+            parsed = from_json(text, _ListedSchedule)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise SpaceError(
-                f"schedule JSON: {error!s:.300}; expected the text of Schedule.to_json(), or what a command prints "
+                f"schedule JSON: {error!s:.300}; expected the text of Schedule.to_json(), or the output of a command "
                 "with --json"
             ) from None
-        return cls(*(getattr(read, name) for name in cls.__struct_fields__)).check()
+        return cls(*(getattr(parsed, name) for name in cls.__struct_fields__)).check()
 
     def apply(self) -> Any:
         """Return the schedule as a ``tvm.s_tir.Schedule``, ready for ``tvm.compile``.
 
-        Its function ``main`` takes all tensors in the workload's own layouts: what a CPU schedule packs ahead of the
-        run is packed in every call. Parallel loops are for as many threads as the hardware has cores.
+        Its function ``main`` takes all tensors in the workload's own layouts, and packs in every call what a CPU
+        schedule would pack once before the run. Parallel loops use as many threads as the hardware has cores.
 
         Raises
         ------
         anatune.errors.BuildError
-            The schedule cannot be lowered: it needs more than the device has, or the GPU is not one of NVIDIA's.
+            The schedule cannot be lowered: it needs more than the device has, or the GPU is not an NVIDIA GPU.
         anatune.errors.MissingDependencyError
             TVM is not installed.
         """
@@ -154,83 +168,83 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         return lower(self.check(), self.hardware.most_threads or 1).tvm_schedule()
 
     def source(self) -> str:
-        """Return the schedule's program as people read it; no device is needed.
+        """Return the readable source code of the schedule's kernel; no device is needed.
 
-        Template "triton": the text of a Python module of Triton's, which neither Triton nor TVM is needed for. Other
-        GPU templates: CUDA C. CPUs: TVMScript, whose parallel loops are for as many threads as the hardware has cores.
+        Template "triton": a Python module for Triton; neither Triton nor TVM has to be installed. Other GPU templates:
+        CUDA C. CPUs: TVMScript, whose parallel loops use as many threads as the hardware has cores.
 
         Raises
         ------
         anatune.errors.BuildError
-            The schedule cannot be lowered: it needs more than the device has, or the GPU is not one of NVIDIA's.
+            The schedule cannot be lowered: it needs more than the device has, or the GPU is not an NVIDIA GPU.
         anatune.errors.MissingDependencyError
             TVM is not installed.
         """
         return str(LATE["source"](self.check(), self.hardware.most_threads or 1))
 
     def describe(self) -> str:
-        """One line: the tiles of each axis (outer to inner), unroll, fetch widths, options."""
+        """Return one line: the tiles of each axis (outer to inner), unroll, fetch widths and options."""
         words = [f"{axis}={'x'.join(map(str, factors))}" for axis, factors in self.tiles.items()]
-        told = self.told_options
-        words += [f"{name}={told.pop(name)}" for name in ("unroll",) if name in told]
+        options = self.told_options
+        words += [f"{name}={options.pop(name)}" for name in ("unroll",) if name in options]
         words += [f"{tensor}:v{width}" for tensor, width in self.vector.items()]
-        words += [f"{name}={value}" for name, value in told.items()]
+        words += [f"{name}={value}" for name, value in options.items()]
         return " ".join(words)
 
     @property
     def told_options(self) -> dict[str, OptionValue]:
-        """``unroll`` and the options, without those that say nothing of a schedule of its template."""
-        silent = getattr(known_templates().get(self.template), "silent", {})
+        """``unroll`` and the options, without those that have no effect in the schedule's template."""
+        ineffective = getattr(known_templates().get(self.template), "silent", {})
         values = {"unroll": self.unroll, **self.options}
-        return {name: value for name, value in values.items() if silent.get(name) != value}
+        return {name: value for name, value in values.items() if ineffective.get(name) != value}
 
 
-class _Printed(Schedule, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
-    """A schedule as plans and subsets list it."""
+class _ListedSchedule(Schedule, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
+    """A schedule as plans and subsets write it to JSON."""
 
     prediction: Any = None
     num_alike: int | None = None
     error_bound: float | None = None
 
 
-class _Answer(msgspec.Struct, frozen=True):
-    """What has schedules in it, as far as that goes."""
+class _ScheduleAnswer(msgspec.Struct, frozen=True):
+    """The fields of a plan, subset, trial or session that contain schedules."""
 
     schedules: tuple[msgspec.Raw, ...] | None = None
     best_schedule: msgspec.Raw = msgspec.Raw()
     schedule: msgspec.Raw = msgspec.Raw()
 
 
-def _inner(text: str | bytes | msgspec.Raw) -> msgspec.Raw | None:
-    """Return the best schedule of an answer, or what holds it; None for JSON that holds none and may be one itself.
+def _find_best(text: str | bytes | msgspec.Raw) -> msgspec.Raw | None:
+    """Return the JSON of the best schedule inside an answer; None if the JSON may be a schedule itself.
 
     Raises
     ------
     msgspec.DecodeError
-        It is no JSON, or neither an object nor a list.
+        The text is not JSON, or neither an object nor a list.
     SpaceError
-        It is an answer without a schedule.
+        The answer contains no schedule.
     """
-    found = from_json(text, tuple[msgspec.Raw, ...] | _Answer)
-    if isinstance(found, _Answer) and found.schedules is None:
-        held = [raw for raw in (found.best_schedule, found.schedule) if bytes(raw)]
-        if not held:
+    answer = from_json(text, tuple[msgspec.Raw, ...] | _ScheduleAnswer)
+    if isinstance(answer, _ScheduleAnswer) and answer.schedules is None:
+        schedules = [raw for raw in (answer.best_schedule, answer.schedule) if bytes(raw)]
+        if not schedules:
             return None
-        listed = [raw for raw in held if bytes(raw) != b"null"]
+        candidates = [raw for raw in schedules if bytes(raw) != b"null"]
     else:
-        listed = list((found.schedules or ()) if isinstance(found, _Answer) else found)
-    if not listed:
-        raise SpaceError("schedule JSON: the answer has no schedule: nothing was legal, or nothing ran")
-    return listed[0]
+        candidates = list((answer.schedules or ()) if isinstance(answer, _ScheduleAnswer) else answer)
+    if not candidates:
+        raise SpaceError("schedule JSON: no schedule is listed, because none was legal or none ran; expected one")
+    return candidates[0]
 
 
 def checked_schedule(what: str, value: object) -> Schedule:
-    """Return `value` if it is a schedule that fits its own workload, hardware and template; `what` leads the message.
+    """Return `value` if it is a schedule that fits its own workload, hardware and template; `what` begins the message.
 
     Raises
     ------
     SpaceError
-        It is none.
+        The value is not such a schedule.
     """
     if not isinstance(value, Schedule):
         raise SpaceError(f"{what}: got {shown(value)}, expected a Schedule; build one with space.schedule(...)")
@@ -238,7 +252,7 @@ def checked_schedule(what: str, value: object) -> Schedule:
 
 
 def _check(schedule: Schedule) -> None:
-    """Raise SpaceError unless the fields of a schedule, which may be of any type, fit each other."""
+    """Raise SpaceError unless the fields of a schedule, which may have any type, fit each other."""
     workload, hardware, template = schedule.workload, schedule.hardware, schedule.template
     if not isinstance(workload, Workload):
         raise SpaceError(f"schedule: workload is {workload!r:.60}, expected a Workload")
@@ -252,7 +266,7 @@ def _check(schedule: Schedule) -> None:
         )
     for name, value in ((name, getattr(schedule, name)) for name in ("tiles", "vector", "options")):
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise SpaceError(f"schedule: {name} is {value!r:.60}, expected a mapping by name")
+            raise SpaceError(f"schedule: {name} is {value!r:.60}, expected a mapping with names as keys")
     try:
         known_templates()[template].check(schedule)
     except SpaceError as error:

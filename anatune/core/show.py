@@ -1,4 +1,4 @@
-"""How objects show themselves: times with their units, short tables for notebooks."""
+"""Text and tables of objects: times with units, short HTML tables for notebooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 def digits(value: float) -> str:
-    """Return `value` with four significant digits and no exponent (values are scaled, so below 10^5 or so)."""
+    """Return `value`, which is below about 10^5, with four significant digits and without exponent."""
     if value == 0:
         return "0"
     rounded = float(f"{value:.3e}")
@@ -18,7 +18,7 @@ def digits(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time with its unit.
+    """Return a time in seconds as text with a fitting unit.
 
     Examples
     --------
@@ -30,20 +30,20 @@ def duration(seconds: float) -> str:
     if seconds == 0:
         return "0 s"
     scale, unit = duration_unit(seconds)
-    told = digits(seconds / scale) if abs(seconds) >= 0.99995 * scale else f"{seconds / scale:.3g}"
-    return f"{told} {unit}"
+    number = digits(seconds / scale) if abs(seconds) >= 0.99995 * scale else f"{seconds / scale:.3g}"
+    return f"{number} {unit}"
 
 
 def duration_unit(seconds: float) -> tuple[float, str]:
-    """Return the unit in which a time is told, in seconds and its name, for columns of times.
+    """Return the unit in which a time is shown, as seconds and name, for columns of times.
 
     Examples
     --------
     >>> duration_unit(0.00018818), duration_unit(0.0)
     ((1e-06, 'us'), (1.0, 's'))
     """
-    known = (unit for unit in _SECONDS if abs(seconds) >= 0.99995 * unit[0])
-    return next(known, _SECONDS[-1] if seconds else _SECONDS[0])
+    units = (unit for unit in _SECONDS if abs(seconds) >= 0.99995 * unit[0])
+    return next(units, _SECONDS[-1] if seconds else _SECONDS[0])
 
 
 def html_table(caption: str, heading: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -1,10 +1,10 @@
-"""Sizes that are known at run time: numbers that remember which expression of a model's symbols they are.
+"""Sizes that are known only at run time: integers that carry an expression in a model's symbols.
 
 Notation
 --------
 symbol : a name that stands for a number at run time ("batch", "tokens").
-atom : a symbol, or the floor of a polynomial over a number.
-polynomial : sum of products of atoms, each times an integer: ((atoms, factor), ...), sorted.
+atom : a symbol, or the floor of a polynomial divided by a number.
+polynomial : a sum of products of atoms, each with an integer factor: ((atoms, factor), ...), sorted.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ _Polynomial = tuple[tuple[tuple[_Atom, ...], int], ...]
 
 
 class Size(int):
-    """A size that is known at run time: as a number, what it is at the sizes that a model is planned for.
+    """A size that is known only at run time; its value as an integer is the size that the model is planned for.
 
-    Sums, products, floors and remainders of it are sizes again; it is equal to the same expression only, never to a
-    number. As text it is an expression in Python, and in TVMScript.
+    Sums, products, floor divisions and remainders of sizes are sizes. A size equals only another size with the same
+    expression, never a number. Its text is an expression in Python and in TVMScript.
     """
 
     polynomial: _Polynomial
 
     @classmethod
     def symbol(cls, name: str, value: int) -> Size:
-        """Return a symbol that is planned as `value`."""
-        return cls._of((((name,), 1),), value)
+        """Return a symbol that is planned with `value`."""
+        return cls._make((((name,), 1),), value)
 
     @classmethod
-    def _of(cls, polynomial: _Polynomial, value: int) -> Size:
-        made = cls(value)
-        made.polynomial = polynomial
-        return made
+    def _make(cls, polynomial: _Polynomial, value: int) -> Size:
+        size = cls(value)
+        size.polynomial = polynomial
+        return size
 
     def at(self, lookup: Mapping[str, Arithmetic]) -> Arithmetic:
-        """Return the size where symbols are what `lookup` says: numbers, or what can be added, multiplied, divided."""
+        """Evaluate the size with the values of symbols in `lookup`: numbers, or objects with arithmetic operators."""
         return _value(self.polynomial, lookup)
 
     @property
     def symbols(self) -> frozenset[str]:
-        """The symbols that it depends on."""
+        """The symbols that the size depends on."""
         return _symbols(self.polynomial)
 
     def __str__(self) -> str:
@@ -70,20 +70,20 @@ class Size(int):
         return hash(self.polynomial)
 
     def __bool__(self) -> bool:
-        return True  # nothing says that it is 0
+        return True  # a size is never known to be 0
 
     def __add__(self, other: int) -> int:
-        return _made((*self.polynomial, *_polynomial(other)), int(self) + int(other))
+        return _sum_terms((*self.polynomial, *_polynomial(other)), int(self) + int(other))
 
     def __mul__(self, other: int) -> int:
         if not isinstance(other, int):
-            return NotImplemented  # of a sequence, a float
+            return NotImplemented  # a sequence or a float
         products = [
             (tuple(sorted((*atoms, *others), key=str)), factor * times)
             for atoms, factor in self.polynomial
             for others, times in _polynomial(other)
         ]
-        return _made(products, int(self) * int(other))
+        return _sum_terms(products, int(self) * int(other))
 
     def __sub__(self, other: int) -> int:
         return self + other * -1
@@ -99,30 +99,30 @@ class Size(int):
             return self._quotient(other)
         value, polynomial = int(self) // other, self.polynomial
         if all(factor % other == 0 for _, factor in polynomial):
-            return _made(((atoms, factor // other) for atoms, factor in polynomial), value)
+            return _sum_terms(((atoms, factor // other) for atoms, factor in polynomial), value)
         (atoms, factor), *more = polynomial
-        if not more and factor == len(atoms) == 1 and isinstance(only := atoms[0], _Floor):  # a floor of a floor
-            return Size._of((((_Floor(only.polynomial, only.divisor * other),), 1),), value)
-        return Size._of((((_Floor(polynomial, other),), 1),), value)
+        if not more and factor == len(atoms) == 1 and isinstance(only := atoms[0], _Floor):  # nested floors
+            return Size._make((((_Floor(only.polynomial, only.divisor * other),), 1),), value)
+        return Size._make((((_Floor(polynomial, other),), 1),), value)
 
     def _quotient(self, other: Size) -> int:
-        """Return an exact quotient.
+        """Return the exact quotient of two sizes.
 
         Raises
         ------
         TypeError
-            It is none, or the divisor is a sum.
+            The quotient is not exact, or the divisor is a sum.
         """
         (atoms, factor), *more = other.polynomial
         terms = []
-        for own, times in self.polynomial:
-            left = list(own)
-            if more or times % factor or any(own.count(atom) < atoms.count(atom) for atom in atoms):
-                raise TypeError(f"{self} // {other}: a size is divided by its factors and by numbers alone")
+        for dividend, times in self.polynomial:
+            remaining = list(dividend)
+            if more or times % factor or any(dividend.count(atom) < atoms.count(atom) for atom in atoms):
+                raise TypeError(f"{self} // {other}: a size can be divided only by its own factors and by numbers")
             for atom in atoms:
-                left.remove(atom)
-            terms.append((tuple(left), times // factor))
-        return _made(terms, int(self) // int(other))
+                remaining.remove(atom)
+            terms.append((tuple(remaining), times // factor))
+        return _sum_terms(terms, int(self) // int(other))
 
     def __mod__(self, other: int) -> int:
         return self - self // other * other
@@ -131,17 +131,17 @@ class Size(int):
 
 
 def at_run_time(sizes: object) -> bool:
-    """Whether a size, or one of a nested tuple of them, is known at run time."""
+    """Return whether a size, or one in a nested tuple, is known only at run time."""
     return any(map(at_run_time, sizes)) if isinstance(sizes, tuple) else isinstance(sizes, Size)
 
 
 def fewest(size: int) -> int:
-    """Return what a size is where all its symbols are 1, at least 1."""
+    """Return the value of a size whose symbols are all 1, at least 1."""
     return max(1, int(size.at(dict.fromkeys(size.symbols, 1)))) if isinstance(size, Size) else size
 
 
 def symbols_of(sizes: object) -> frozenset[str]:
-    """Return the symbols that a size, or those of a nested tuple, depend on."""
+    """Return the symbols that a size, or those in a nested tuple, depend on."""
     if isinstance(sizes, tuple):
         return frozenset().union(*map(symbols_of, sizes))
     return sizes.symbols if isinstance(sizes, Size) else frozenset()
@@ -151,19 +151,19 @@ def _polynomial(value: int) -> _Polynomial:
     return value.polynomial if isinstance(value, Size) else (((), int(value)),)
 
 
-def _made(terms: Iterable[tuple[tuple[_Atom, ...], int]], value: int) -> int:
-    """Return the sum of terms: a number where nothing varies."""
-    found: dict[tuple[_Atom, ...], int] = {}
+def _sum_terms(terms: Iterable[tuple[tuple[_Atom, ...], int]], value: int) -> int:
+    """Return a sum of terms: a number if no term has an atom."""
+    factors: dict[tuple[_Atom, ...], int] = {}
     for atoms, factor in terms:
-        found[atoms] = found.get(atoms, 0) + factor
-    kept = tuple(sorted(((atoms, factor) for atoms, factor in found.items() if factor), key=str))
-    return Size._of(kept, value) if any(atoms for atoms, _ in kept) else value
+        factors[atoms] = factors.get(atoms, 0) + factor
+    kept = tuple(sorted(((atoms, factor) for atoms, factor in factors.items() if factor), key=str))
+    return Size._make(kept, value) if any(atoms for atoms, _ in kept) else value
 
 
-def _folded(polynomial: _Polynomial, of: Callable[[_Atom], Arithmetic]) -> Arithmetic:
+def _evaluate(polynomial: _Polynomial, value_of: Callable[[_Atom], Arithmetic]) -> Arithmetic:
     terms = []
     for atoms, factor in polynomial:
-        words = [of(atom) for atom in atoms]
+        words = [value_of(atom) for atom in atoms]
         product = words[0] if words else factor
         for word in words[1:]:
             product = product * word
@@ -175,7 +175,7 @@ def _folded(polynomial: _Polynomial, of: Callable[[_Atom], Arithmetic]) -> Arith
 
 
 def _value(polynomial: _Polynomial, lookup: Mapping[str, Arithmetic]) -> Arithmetic:
-    return _folded(
+    return _evaluate(
         polynomial, lambda atom: lookup[atom] if isinstance(atom, str) else _value(atom[0], lookup) // atom[1]
     )
 
@@ -186,7 +186,7 @@ def _symbols(polynomial: _Polynomial) -> frozenset[str]:
 
 
 def _text(polynomial: _Polynomial) -> str:
-    """Return a polynomial as an expression, in parentheses unless it is one word."""
+    """Return a polynomial as an expression, in parentheses unless it is an identifier."""
     terms = []
     for atoms, factor in polynomial:
         words = [atom if isinstance(atom, str) else f"({_text(atom.polynomial)} // {atom.divisor})" for atom in atoms]

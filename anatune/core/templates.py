@@ -1,4 +1,4 @@
-"""What schedules, which are below all templates and all code generation, ask of those: who is above puts it here."""
+"""The table of templates, and functions of higher layers that schedules call; higher layers fill both at import."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from anatune.named import resolve
 
 
 class LateTemplate(NamedTuple):
-    """A template that is imported when it is asked for: the kind of its devices, and its ``module:object``."""
+    """A template that is imported when it is first used: the kind of its devices and its ``module:object``."""
 
     kind: str
     name: str
 
 
 class TemplateTable(UserDict[str, Any]):
-    """Name -> `base.template.Template`, in the order of registering; names alone import none. Threads may share it."""
+    """Name -> `base.template.Template`, in the order of registration; listing names imports none. Safe for threads."""
 
     def __getitem__(self, name: str) -> Any:
-        """Return a template, which is imported with the modules of its rules."""
+        """Return a template; the first access imports its rules."""
         entry = self.data[name]
         if isinstance(entry, LateTemplate):
             entry = self.data[name] = resolve(entry.name)
         return entry
 
     def register(self, entries: Mapping[str, LateTemplate]) -> None:
-        """Add templates at once: another thread sees none or all of them."""
+        """Add templates at once, so that another thread sees all of them or none."""
         self.data.update(entries)
 
     def of_kind(self, kind: str) -> tuple[str, ...]:
-        """Return the names of the templates of a kind of device, its default first; imports none."""
+        """Return the names of the templates for a kind of device, the default first; nothing is imported."""
         return tuple(name for name, entry in self.data.items() if entry.kind == kind)
 
 
 REGISTERED = TemplateTable()
-"""Every template; `anatune.templates` registers them."""
+"""Table of all templates; `anatune.templates` fills it."""
 LATE: dict[str, Callable[..., Any]] = {}
-"""What ``anatune/__init__.py`` names, and what is imported when it is asked for: "templates" registers them; "lower"
-and "source" are functions of `codegen.devices`, "explain" is one of `report.explain`."""
+"""Functions that ``anatune/__init__.py`` sets and that import what they need: "templates" registers the templates;
+"lower" and "source" are functions of `codegen.devices`, "explain" of `report.explain`."""
 
 
 REMOVED = {"tensorcore": "; triton serves matrix units"}
-"""Name of a template of former versions -> what messages that refuse it end with. Records still hold such schedules."""
+"""Name of a template of former versions -> end of the messages that refuse it. Old records contain such schedules."""
 
 
 def note_removed(name: object) -> str:
-    """Return what serves in the place of a template that former versions had; "" for all other names."""
+    """Return which template replaces one of a former version; "" for all other names."""
     return REMOVED.get(name, "") if isinstance(name, str) else ""
 
 
 def known_templates() -> TemplateTable:
-    """Return every template by its name."""
+    """Return the table of all templates."""
     if not REGISTERED:
         LATE["templates"]()
     return REGISTERED

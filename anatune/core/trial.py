@@ -1,6 +1,7 @@
-"""What was tried and what came back: outcomes, measurements, trials.
+"""Results of measurements: outcomes, measurements and trials.
 
-A candidate that fails is data: it has an outcome and a message, and no time. No sentinel time stands for a failure.
+A schedule that fails is a result as well: it has an outcome and a message, and no time. No special time marks a
+failure.
 """
 
 from __future__ import annotations
@@ -15,44 +16,45 @@ from anatune.core.show import duration
 
 
 class Outcome(enum.Enum):
-    """How a candidate ended."""
+    """Result of building, checking and timing a schedule."""
 
     OK = "ok"
     INVALID = "invalid"
-    """Breaks a rule of its space or cannot be lowered: nothing was built."""
+    """The schedule breaks a rule of its space or cannot be lowered; nothing was built."""
     BUILD_ERROR = "build_error"
     BUILD_TIMEOUT = "build_timeout"
     RUN_ERROR = "run_error"
-    """The kernel raised, or its process died (a signal, too much memory)."""
+    """The kernel raised an error, or its process died (a signal, too much memory)."""
     RUN_TIMEOUT = "run_timeout"
     WRONG_RESULT = "wrong_result"
-    """The result differs from the float64 reference, holds NaN, or an input was changed."""
+    """The result differs from the float64 reference or contains NaN, or an input was changed."""
     LOST_DEVICE = "lost_device"
 
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What came back for one candidate. Immutable; JSON both ways.
+    """Result of measuring one schedule. Immutable; JSON both ways.
 
     Attributes
     ----------
     outcome : Outcome
         OK, or why there is no time.
     message : str
-        Why it failed, in one line; empty if it did not.
+        Reason of the failure, in one line; empty without a failure.
     times_s : tuple of float
-        Samples of one run of the kernel, s, in the order they were taken.
+        Times of single runs of the kernel, s, in the order of measurement.
     reference_times_s : tuple of float
-        For each sample the time of the reference kernel that ran next to it, s: the machine's speed just then.
+        For each sample the time of the reference kernel that ran beside it, s; it shows the machine's speed at that
+        moment.
     max_rel_error : float or None
         Largest error over the largest magnitude of the float64 reference; None if nothing was compared.
     build_s, run_s : float
-        Wall time of building; of checking and timing, s.
+        Wall-clock times: of building, and of checking and timing, s.
     stopped_early : bool
-        The candidate was clearly slower than the best and got few samples.
+        Whether timing ended after few samples, because the schedule was clearly slower than the best.
     worker : str
-        Who measured it, as the fleet calls it; empty: the machine of the session.
+        Name of the worker that measured; empty for the machine of the session.
     energy_j : float or None
-        Joules of one run, of all that the device did meanwhile (`measure.energy`); None where nothing counts them.
+        Energy of one run in joules, of the whole device (`measure.energy`); None if it was not measured.
     """
 
     outcome: Outcome
@@ -70,7 +72,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return f"Measurement({self.describe()})"
 
     def describe(self) -> str:
-        """One line: the time, or how it failed."""
+        """Return one line: the time, or the failure."""
         if self.time_s is None:
             return f"{self.outcome.value}: {' '.join(self.message.split())[:80]}".rstrip(": ")
         return f"{duration(self.time_s)}, {len(self.times_s)} samples"
@@ -82,32 +84,32 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     @property
     def relative(self) -> float | None:
-        """Median of the samples over the reference kernel's time beside each: comparable while the speed drifts."""
+        """Median ratio of the samples to the reference kernel's times; comparable even if the speed drifts."""
         if self.outcome is not Outcome.OK or not self.times_s or len(self.times_s) != len(self.reference_times_s):
             return None
         return statistics.median(t / r for t, r in zip(self.times_s, self.reference_times_s, strict=True))
 
 
 class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One candidate of a tuning run and its outcome. Immutable; JSON both ways.
+    """A schedule that a tuning session built, checked and timed, and the result. Immutable; JSON both ways.
 
     Attributes
     ----------
     schedule : Schedule
-        What was asked for (it holds its workload and hardware).
+        The schedule, with its workload and hardware.
     measurement : Measurement
-        What came back.
+        The result.
     number : int
-        Position in its run, from 0.
+        Position in the session, from 0.
     source : str
-        Who asked: "plan" (the model's ranking), the name of a strategy, "user".
+        Origin of the schedule: "plan" (the model's ranking), the name of a strategy, or "user".
     predicted_s : float or None
-        The model's time before the measurement, s.
+        Time that the model predicted before the measurement, s.
     threads : int
-        Threads the kernel ran with.
+        Number of threads that the kernel ran with.
     corrected_s : float or None
-        The model's time, corrected by what the session had learned from records when it began, s; None where it had
-        learned nothing.
+        Predicted time with the correction that the session had learned from records when it began, s; None without
+        such a correction.
     """
 
     schedule: Schedule

@@ -1,1 +1,1 @@
-"""What programs are written with: TVMScript, LLVM IR, elementary functions."""
+"""Writers of program text: TVMScript, LLVM IR, elementary functions."""

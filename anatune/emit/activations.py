@@ -6,7 +6,7 @@ import math
 
 
 def activated(step: str, value: str, dtype: str) -> str:
-    """Return the expression of a fused step without operand on a value of `dtype`; all but relu are of float32."""
+    """Return the expression of a fused activation of a value of `dtype`; all except relu need float32."""
     if step == "relu":
         return f"T.max({value}, T.{dtype}(0))"
     if step == "relu6":

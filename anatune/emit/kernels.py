@@ -1,7 +1,7 @@
-"""Kernels as TVMScript loops around functions in LLVM IR: what all of them write the same way.
+"""Common parts of kernels that are TVMScript loops around functions in LLVM IR.
 
-A function takes a pointer and an offset in elements of each tensor, then numbers, all of 64 bits. The loops around its
-calls carry its LLVM IR, which TVM compiles with them.
+A function takes a pointer and an offset in elements for each tensor, then numbers, all of 64 bits. The loops around its
+calls carry its LLVM IR, which TVM compiles together with them.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from anatune.emit.llvm import LlvmCode, lane_mask
 from anatune.emit.script import Script, buffer_type, open_function, shape_tuple, whole_region
 
 Function = tuple[str, set[str]]
-"""A function in LLVM IR, and the declarations it needs."""
+"""A function in LLVM IR, and the declarations that it needs."""
 
 CARRIER = 'for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):'
-"""A loop of one iteration that tells TVM which LLVM IR belongs to the calls inside."""
+"""A loop of one iteration that tells TVM which LLVM IR the calls inside need."""
 
 
 # ---- TVMScript ----
 
 
 def wide(index: str) -> str:
-    """Return an index as the 64 bits that a function takes; TVM narrows what was never cast to 32."""
+    """Return an index in the 64 bits that a function takes; TVM narrows indices that were never cast to 32 bits."""
     return f'T.Cast("int64", T.Cast("int32", {index}))'
 
 
@@ -36,16 +36,16 @@ def call(text: Script, function: str, places: Iterable[tuple[str, str]], *number
 
 
 def loop_over(variable: str, count: int, *, parallel: bool) -> str:
-    """Return the head of a loop, spread over threads or not."""
+    """Return the head of a loop, parallel or serial."""
     return f"for {variable} in T.{'parallel' if parallel else 'serial'}({count}):"
 
 
 def spread_over(
     text: Script, variable: str, count: int, write: Callable[[], None], *, threads: int, work: int, least: int
 ) -> None:
-    """Append a loop whose steps `write` writes, spread over threads where that is worth it: from `least` of `work` on.
+    """Append a loop whose body `write` writes; it is parallel if it has at least `least` of `work`.
 
-    Where that is known at run time alone, both loops are there.
+    If `work` is known only at run time, both versions of the loop are written.
     """
     may_spread = threads > 1 and (at_run_time(count) or count > 1)
     asks = may_spread and at_run_time(work) and fewest(work) < least
@@ -66,21 +66,21 @@ def open_kernel(
     buffers: Mapping[str, int] | None = None,
     dtypes: Mapping[str, str] | None = None,
 ) -> None:
-    """Append the head of a kernel, as far as the loop that carries its LLVM IR, and enter it.
+    """Append the head of a kernel up to the loop that carries its LLVM IR, and enter it.
 
-    Symbols of sizes that are known at run time are parameters before the last tensor, in alphabetical order: that is
-    how Relax calls functions.
+    Symbols of sizes that are known only at run time are parameters before the last tensor, in alphabetical order, as
+    Relax calls functions.
 
     Parameters
     ----------
     block : str
-        Name of the block that all of it is for TVM.
+        Name of the block that contains the whole kernel for TVM.
     shapes : mapping of str to sequence of int
         The tensors in order; the last one is written.
     buffers : mapping of str to int, optional
-        Memory of the kernel's own, and its elements.
+        Memory that the kernel allocates -> number of elements.
     dtypes : mapping of str to str, optional
-        Of tensors that are not float32.
+        Dtypes of tensors that are not float32.
     """
     buffers = buffers or {}
 
@@ -109,18 +109,18 @@ def open_kernel(
 
 
 def vector_attributes(lanes: int) -> str:
-    """Return the attributes of a function whose vectors have so many lanes of 32 bits: LLVM is not to split them."""
+    """Return the attributes of a function with vectors of `lanes` 32-bit lanes, so that LLVM does not split them."""
     bits = 32 * lanes
     return f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
 
 
 def start_function(code: LlvmCode, name: str, tensors: int, *numbers: str, spills: bool = True) -> None:
-    """Append the head of a function of so many tensors (%p0, %o0, %p1, ...) and of `numbers`, called so.
+    """Append the head of a function of `tensors` tensors (%p0, %o0, %p1, ...) and of the named `numbers`.
 
     Parameters
     ----------
     spills : bool
-        Whether there may be more vectors than registers: the stack is aligned for them.
+        Whether there may be more vectors than registers; the stack is then aligned for them.
     """
     arguments = [f"ptr noalias %p{place}, i64 %o{place}" for place in range(tensors)]
     arguments += [f"i64 %{number}" for number in numbers]
@@ -132,7 +132,7 @@ def start_function(code: LlvmCode, name: str, tensors: int, *numbers: str, spill
 
 
 def starts_of(code: LlvmCode, types: Sequence[str]) -> list[str]:
-    """Return the addresses of the elements that the function's arguments name, of tensors of LLVM's types."""
+    """Return the addresses of the elements that the function's arguments name, for tensors of these LLVM types."""
     return [code.emit(f"getelementptr {kind}, ptr %p{place}, i64 %o{place}") for place, kind in enumerate(types)]
 
 
@@ -144,7 +144,7 @@ def finished(code: LlvmCode) -> Function:
 
 
 class Loops:
-    """Writes loops of one function that carry vectors, behind or in each other, from the block `block` on."""
+    """A writer of loops of one function that carry vectors, one after another or nested, from the block `block` on."""
 
     def __init__(self, code: LlvmCode, block: str = "entry") -> None:
         self.code, self.block, self.number = code, block, 0
@@ -152,16 +152,16 @@ class Loops:
     def over(
         self, start: str, end: str, step: str, state: Sequence[str], body: Callable[[str, list[str]], Sequence[str]]
     ) -> list[str]:
-        """Append a loop from one number to another, and return what is carried behind it.
+        """Append a loop from one number to another, and return the carried vectors after it.
 
         Parameters
         ----------
         start, end, step : str
-            Of 64 bits; nothing is done where the end is the start.
+            Numbers of 64 bits; the loop does nothing if the end is the start.
         state : sequence of str
-            The vectors that are carried, as they are before.
+            The carried vectors, with their values before the loop.
         body : callable
-            Takes the number and the vectors, writes one step and returns what it makes of the vectors.
+            Function that takes the number and the vectors, writes one step and returns the new vectors.
         """
         code, before = self.code, self.block
         self.number += 1
@@ -170,17 +170,17 @@ class Loops:
         code.line(f"  br i1 {is_any}, label %{label}, label %{label}_end")
         code.line(f"{label}:")
         names = [code.name() for _ in state]
-        place, following = code.name(), code.name()
+        counter, following = code.name(), code.name()
         head = len(code.lines)
         self.block = label
-        behind = body(place, names)
-        last = self.block  # that of a loop in the body, if it has one
+        behind = body(counter, names)
+        last = self.block  # the last block of a loop in the body, if it has one
         ways = [
             f"phi {code.vector} [{old}, %{before}], [{new}, %{last}]" for old, new in zip(state, behind, strict=True)
         ]
         phis = [f"  {name} = {way}" for name, way in zip(names, ways, strict=True)]
-        code.lines[head:head] = [f"  {place} = phi i64 [{start}, %{before}], [{following}, %{last}]", *phis]
-        code.line(f"  {following} = add nuw nsw i64 {place}, {step}")
+        code.lines[head:head] = [f"  {counter} = phi i64 [{start}, %{before}], [{following}, %{last}]", *phis]
+        code.line(f"  {following} = add nuw nsw i64 {counter}, {step}")
         is_more = code.emit(f"icmp ult i64 {following}, {end}")
         code.line(f"  br i1 {is_more}, label %{label}, label %{label}_end, !llvm.loop !0")
         code.line(f"{label}_end:")
@@ -189,21 +189,21 @@ class Loops:
 
 
 def one_over(code: LlvmCode, number: int, name: str) -> str:
-    """Return a vector of one over a number; one that is known at run time is the function's argument `name`."""
+    """Return a vector of one over a number; a number known only at run time is the function's argument `name`."""
     if not at_run_time(number):
         return code.constant(1.0 / number)
     return code.splat(code.emit(f"fdiv float 1.0, {code.emit(f'uitofp i64 %{name} to float')}"))
 
 
 def lanes_below(code: LlvmCode, count: str) -> str:
-    """Return a mask of the first lanes, of which there are so many at run time, 64 bits; less than 0: none."""
+    """Return a mask of the first lanes, whose number is a 64-bit value at run time; below 0 none."""
     kind = f"<{code.lanes} x i32>"
     numbers = ", ".join(f"i32 {lane}" for lane in range(code.lanes))
     return code.emit(f"icmp slt {kind} <{numbers}>, {code.splat(code.emit(f'trunc i64 {count} to i32'), 'i32')}")
 
 
 def only_lanes(code: LlvmCode, value: str, used: int | str, other: str) -> str:
-    """Return a vector with `other` in the lanes behind the first `used`, or in those that a mask leaves out."""
+    """Return a vector with `other` in the lanes after the first `used`, or in those that a mask leaves out."""
     if used == code.lanes:
         return value
     mask = lane_mask(used, code.lanes)

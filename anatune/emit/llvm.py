@@ -1,4 +1,4 @@
-"""Lines of LLVM IR: names, constants, vector loads and stores, conversions, arithmetic."""
+"""A writer of LLVM IR: names, constants, vector loads and stores, conversions, arithmetic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anatune.emit.llvm_types import LLVM_TYPE, float_text, lane_mask, number_of,
 __all__ = ["LLVM_TYPE", "LlvmCode", "lane_mask"]
 
 _STACK_ALIGNMENT = 16
-"""Bytes to which every caller aligns the stack. Source: System V ABI of x86-64; AAPCS64."""
+"""Alignment of the stack that every caller guarantees, bytes. Source: System V ABI of x86-64; AAPCS64."""
 _DOTS = {
     "vdpbf16ps": ("avx512bf16.dpbf16ps", "bfloat", 2),
     "vpdpbusd": ("avx512.vpdpbusd", "i8", 4),
@@ -22,18 +22,18 @@ _DOTS = {
     "vfmaddph": ("fmuladd", "half", 2),
     "vpmaddwd": ("avx2.pmadd.wd", "i16", 2),
 }
-"""Instruction -> LLVM's name of it without the vector's bits, elements of its operands, and how many of them for each
-lane. Source: LLVM 22, IntrinsicsX86.td (before, operands were <16 x i32>, which LLVM still reads). VFMADDPH has
-none: it is the multiply-add of halves. VPMADDWD's name has the bits, and another form, for 512 of them."""
+"""Instruction -> (LLVM's name without the vector's bits, type of its operands' elements, number of them for each lane).
+Source: LLVM 22, IntrinsicsX86.td (before, operands were <16 x i32>, which LLVM still reads). VFMADDPH has no intrinsic:
+it is the multiply-add of halves. VPMADDWD's name contains the bits, and has another form for 512 of them."""
 
 
 class LlvmCode:
-    """Lines of one function, fresh names, and the intrinsics it needs.
+    """The lines of one function, with fresh names, and the intrinsics that it needs.
 
     Parameters
     ----------
     lanes : int
-        Elements of a vector.
+        Number of elements of a vector.
     accumulator : str
         Dtype of all arithmetic: loads widen to it, stores narrow from it.
     body : str
@@ -50,7 +50,7 @@ class LlvmCode:
         self.lines: list[str] = []
         self.declared: set[str] = set()
         self.highest = ""
-        """Value of `highest_bits`, where the function has one."""
+        """Value of `highest_bits`, if the function has one."""
         self._names = itertools.count(1)
         self.accumulator = accumulator
         self.scalar = LLVM_TYPE[accumulator]
@@ -58,11 +58,11 @@ class LlvmCode:
 
     @property
     def is_integer(self) -> bool:
-        """Whether all arithmetic is of integers."""
+        """True if all arithmetic is on integers."""
         return self.scalar.startswith("i")
 
     def of(self, accumulator: str) -> LlvmCode:
-        """Return a view of the same function whose arithmetic is of another dtype."""
+        """Return a view of the same function with arithmetic in another dtype."""
         if accumulator == self.accumulator:
             return self
         other = LlvmCode(self.lanes, accumulator, self.body, rounds=self.rounds)
@@ -70,13 +70,13 @@ class LlvmCode:
         return other
 
     def holding(self, vector: str) -> LlvmCode:
-        """Return a view of the same function whose values are of LLVM's type `vector`."""
+        """Return a view of the same function with values of the LLVM type `vector`."""
         other = copy.copy(self)
         other.vector = vector
         return other
 
     def short(self, lanes: int) -> LlvmCode:
-        """Return a view of the same function whose vectors have so many lanes."""
+        """Return a view of the same function with vectors of `lanes` lanes."""
         other = self.holding(f"<{lanes} x {self.scalar}>")
         other.lanes = lanes
         return other
@@ -96,7 +96,7 @@ class LlvmCode:
         self.lines.append(text)
 
     def call(self, result: str, function: str, arguments: Sequence[tuple[str, str]], flags: str = "") -> str:
-        """Append a call of an intrinsic, under fast-math flags, and return its value's name."""
+        """Append a call of an intrinsic, with fast-math flags, and return the name of its value."""
         types = ", ".join(kind for kind, _ in arguments)
         self.declared.add(f"declare {result} @{function}({types})")
         text = f"{flags} {result}" if flags else result
@@ -109,13 +109,13 @@ class LlvmCode:
         self.line(f"  call void @{function}({', '.join(f'{kind} {value}' for kind, value in arguments)})")
 
     def align_frame(self, vector_bytes: int) -> None:
-        """Align the function's stack frame to a vector, so that no spilled one lies in two lines, or in two pages.
+        """Align the function's stack frame to a vector, so that no spilled vector crosses a cache line or a page.
 
-        LLVM aligns spills only if it knows before it assigns registers that the frame must be aligned. A vector on the
-        stack that has to stay tells it: the inline assembly that it stays for is empty.
-        Source: a tile of 28 accumulators and 18 steps that spills five took 1.92 ms, and up to 3.64 where one of
-        them lay in two pages; an 11x3 tile of 26 spills ran at 82 or 38 GFLOP/s by the caller's stack pointer modulo
-        32 (Zen 4, AVX-512; LLVM of TVM 0.27).
+        LLVM aligns spills only if it knows before register allocation that the frame must be aligned. A vector on the
+        stack that has to stay tells it so; the inline assembly that keeps it is empty. Source: a tile of 28
+        accumulators and 18 steps that spills five took 1.92 ms, and up to 3.64 if one of them crossed a page; an 11x3
+        tile of 26 spills ran at 82 or 38 GFLOP/s depending on the caller's stack pointer modulo 32 (Zen 4, AVX-512;
+        LLVM of TVM 0.27).
         """
         if vector_bytes <= _STACK_ALIGNMENT:
             return
@@ -124,15 +124,15 @@ class LlvmCode:
         self.line(f'  call void asm sideeffect "", "=*m"(ptr elementtype({kind}) {slot})')
 
     def fence(self, pointers: Sequence[str], vectors: Sequence[str], register: str) -> tuple[list[str], list[str]]:
-        """Return the same addresses and vectors in a way that LLVM cannot see through.
+        """Return the same addresses and vectors in a form that LLVM cannot see through.
 
-        It then neither moves work of one step into another, nor keeps elements that several steps read: both would
-        take registers that the accumulators need, and spill.
+        LLVM then neither moves work from one step to another, nor keeps elements that several steps read: both would
+        take registers that the accumulators need, and cause spills.
 
         Parameters
         ----------
         vectors : sequence of str
-            Values that are in registers here.
+            Values that are in registers at this point.
         register : str
             Letter of the vector registers in constraints of inline assembly.
         """
@@ -149,12 +149,12 @@ class LlvmCode:
         return parts[: len(pointers)], parts[len(pointers) :]
 
     def prefetch(self, pointer: str, *, to_write: bool, level: int = 1) -> None:
-        """Ask for a line of the data cache, as far as `level` (1 or 2); harmless for any address."""
+        """Prefetch a cache line into level `level` (1 or 2); harmless for any address."""
         flags = [("i32", str(int(to_write))), ("i32", str(4 - level)), ("i32", "1")]
         self.call_void("llvm.prefetch.p0", [("ptr", pointer), *flags])
 
     def address(self, pointer: str, dtype: str, offset: int) -> str:
-        """Return the address `offset` elements further."""
+        """Return the address that is `offset` elements further."""
         if offset == 0:
             return pointer
         return self.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr {pointer}, i64 {number_of(offset, self.emit)}")
@@ -177,7 +177,7 @@ class LlvmCode:
     # -- memory ----------------------------------------------------------------------------------------------
 
     def convert(self, value: str, dtype: str, lanes: int) -> str:
-        """Return loaded elements in the accumulator's type."""
+        """Return loaded elements converted to the accumulator's type."""
         source, target = LLVM_TYPE[dtype], self.scalar
         if source == target and dtype != "bfloat16":
             return value
@@ -196,7 +196,7 @@ class LlvmCode:
         return wide if self.is_integer else self.emit(f"sitofp {kind('i32')} {wide} to {kind(target)}")
 
     def narrow(self, value: str, dtype: str, lanes: int) -> str:
-        """Return accumulated values in the result's type."""
+        """Return accumulated values converted to the result's type."""
         if LLVM_TYPE[dtype] == self.scalar:
             return value
         wide, small = f"<{lanes} x {self.scalar}>", f"<{lanes} x {LLVM_TYPE[dtype]}>"
@@ -223,7 +223,7 @@ class LlvmCode:
         return self.emit(f"trunc {wide} {value} to {small}")
 
     def load_vector(self, pointer: str, dtype: str, stride: int, used: int | str) -> str:
-        """Load `lanes` elements that are `stride` apart, of which the first `used` exist; a text is a mask of them."""
+        """Load `lanes` elements with a stride, of which the first `used` exist; a text is their mask."""
         lanes, scalar = self.lanes, LLVM_TYPE[dtype]
         kind = f"<{lanes} x {scalar}>"
         if stride == 0:
@@ -236,13 +236,13 @@ class LlvmCode:
         else:
             value = "zeroinitializer"
             for lane in range(used):
-                at = self.address(pointer, dtype, lane * stride)
-                element = self.emit(f"load {scalar}, ptr {at}, align {DTYPE_BYTES[dtype]}")
+                address = self.address(pointer, dtype, lane * stride)
+                element = self.emit(f"load {scalar}, ptr {address}, align {DTYPE_BYTES[dtype]}")
                 value = self.emit(f"insertelement {kind} {value}, {scalar} {element}, i64 {lane}")
         return self.convert(value, dtype, lanes)
 
     def _masked_load(self, pointer: str, dtype: str, stride: int, mask: str) -> str:
-        """Load the elements that are `stride` apart of lanes under `mask`, zeros of the others."""
+        """Load elements with a stride in the lanes under `mask`; the other lanes are zero."""
         lanes, scalar = self.lanes, LLVM_TYPE[dtype]
         kind, function, places = f"<{lanes} x {scalar}>", f"load.v{lanes}{suffix(dtype)}.p0", ("ptr", pointer)
         if stride != 1:
@@ -255,7 +255,7 @@ class LlvmCode:
     def load_groups(self, pointer: str, dtype: str, group: int, used: int, *, is_vector: bool) -> str:
         """Load a group of neighbours for each lane, or one group for all lanes, of which the first `used` exist.
 
-        The value is a vector of 32 bits a lane, see `dot`: pairs of 8-bit elements become 16 bits each.
+        The value is a vector of 32-bit lanes, see `dot`; pairs of 8-bit elements become 16 bits each.
         """
         if is_vector and group * DTYPE_BYTES[dtype] < DTYPE_BYTES["int32"]:
             kind, extend = f"<{self.lanes * group} x i8>", "zext" if dtype == "uint8" else "sext"
@@ -267,26 +267,26 @@ class LlvmCode:
         if used == group:
             return self.splat(self.emit(f"load i32, ptr {pointer}, align {DTYPE_BYTES[dtype]}"), "i32")
         bits, value = 8 * DTYPE_BYTES[dtype], "0"
-        for place in range(used):
-            element = self.emit(f"load i{bits}, ptr {self.address(pointer, dtype, place)}, align {DTYPE_BYTES[dtype]}")
+        for index in range(used):
+            element = self.emit(f"load i{bits}, ptr {self.address(pointer, dtype, index)}, align {DTYPE_BYTES[dtype]}")
             wide = self.emit(f"zext i{bits} {element} to i32")
-            value = self.emit(f"or i32 {value}, {self.emit(f'shl i32 {wide}, {bits * place}')}") if place else wide
+            value = self.emit(f"or i32 {value}, {self.emit(f'shl i32 {wide}, {bits * index}')}") if index else wide
         return self.splat(value, "i32")
 
     def highest_bits(self) -> str:
-        """Return groups of 8-bit elements with the highest bit of each set, in a way that LLVM cannot see through.
+        """Return groups of 8-bit elements with the highest bit of each set, in a form that LLVM cannot see through.
 
-        LLVM 22 never ends where it selects instructions for a known vector, a broadcast and `flip`.
+        LLVM 22 hangs in instruction selection for a known vector, a broadcast and `flip`.
         """
         kind = f"<{self.lanes} x i32>"
         return self.emit(f'call {kind} asm "", "=x,0"({kind} {same_integers(-2139062144, self.lanes)})')
 
     def flip(self, groups: str, highest: str) -> str:
-        """Return groups of 8-bit elements with the bits `highest` flipped: signed ones plus 128, as unsigned."""
+        """Return groups of 8-bit elements with the bits `highest` flipped: signed elements plus 128, as unsigned."""
         return self.emit(f"xor <{self.lanes} x i32> {groups}, {highest}")
 
     def store_vector(self, value: str, pointer: str, dtype: str, used: int | str) -> None:
-        """Store the first `used` lanes of an accumulator next to each other, or those under a mask."""
+        """Store the first `used` lanes of an accumulator contiguously, or the lanes under a mask."""
         lanes, kind = self.lanes, f"<{self.lanes} x {LLVM_TYPE[dtype]}>"
         value = self.narrow(value, dtype, lanes)
         if used == lanes:
@@ -339,20 +339,20 @@ class LlvmCode:
         return self.emit(f"{'' if self.is_integer else 'f'}{operation} {self.vector} {left}, {right}")
 
     def divide(self, value: str, count: int) -> str:
-        """Return sums over `count` as a mean (integers: towards zero)."""
+        """Return sums divided by `count`; integers are rounded towards zero."""
         if self.scalar == "i32":
             return self.emit(f"sdiv {self.vector} {value}, {self.constant(count)}")
         return self.binary("mul", value, self.constant(1.0 / count))
 
     def maximum(self, left: str, right: str) -> str:
-        """Return the element-wise largest: of a NaN and a number NaN, as in PyTorch; which zero does not matter."""
+        """Return the element-wise maximum, NaN if one is NaN, as in PyTorch; the sign of zero does not matter."""
         arguments = [(self.vector, left), (self.vector, right)]
         if self.scalar == "i32":
             return self.call(self.vector, f"llvm.smax.v{self.lanes}i32", arguments)
         return self.call(self.vector, f"llvm.maximum.v{self.lanes}f32", arguments, "nsz")
 
     def combine(self, accumulator: str | None, values: list[str]) -> str:
-        """Return one statement of the body; the accumulator is None where nothing is reduced."""
+        """Return the value of one statement of the body; the accumulator is None without a reduction."""
         body = self.body
         if body == "multiply_add" and accumulator is not None and len(values) > 1:
             product = values[0]
@@ -374,17 +374,17 @@ class LlvmCode:
         return self.maximum(accumulator, value) if body == "max" else self.binary("add", accumulator, value)
 
     def to_float(self, value: str) -> str:
-        """Return int32 values as float32, to nearest even (any other accumulator: as they are)."""
+        """Return int32 values as float32, rounded to nearest even; other accumulators are returned unchanged."""
         return self.emit(f"sitofp {self.vector} {value} to <{self.lanes} x float>") if self.scalar == "i32" else value
 
     def rounded(self, value: str) -> str:
-        """Return a float32 product that is rounded before anything is added to it: LLVM would fuse the two."""
+        """Return a float32 product that is rounded before anything is added, because LLVM would fuse the two."""
         return self.call(self.vector, f"llvm.arithmetic.fence.v{self.lanes}f32", [(self.vector, value)])
 
     def quantised(self, value: str, dtype: str, zero_point: int) -> str:
         """Return float32 values rounded to integers (ties to even) plus `zero_point`, saturated to `dtype`, as int32.
 
-        They are clamped before they are rounded: bounds are whole, so that the order does not matter.
+        Values are clamped before they are rounded; the bounds are integers, so that the order does not matter.
         """
         floats, integers = f"<{self.lanes} x float>", f"<{self.lanes} x i32>"
         low, high = (bound - zero_point for bound in INTEGER_RANGE[dtype])
@@ -396,7 +396,7 @@ class LlvmCode:
         return self.emit(f"add {integers} {value}, {self.of('int32').constant(zero_point)}") if zero_point else value
 
     def multiply_add(self, left: str, right: str, accumulator: str) -> str:
-        """Return ``left * right + accumulator``, fused where the processor can."""
+        """Return ``left * right + accumulator``, fused if the processor can."""
         if self.is_integer:
             return self.binary("add", self.binary("mul", left, right), accumulator)
         arguments = [(self.vector, left), (self.vector, right), (self.vector, accumulator)]
@@ -418,7 +418,7 @@ class LlvmCode:
         return self.call(self.vector, f"llvm.x86.{name}.{bits}", [(self.vector, accumulator), *operands])
 
     def whole_sums(self, value: str) -> str:
-        """Return the float32 sums of the two halves in each lane of what `dot` has summed in half precision."""
+        """Return float32 sums of the two halves in each lane of sums that `dot` keeps in half precision."""
         lanes = self.lanes
         integers, halves = f"<{lanes} x i32>", f"<{2 * lanes} x half>"
         both = self.emit(f"bitcast {self.vector} {value} to {integers}")
@@ -429,13 +429,13 @@ class LlvmCode:
         return self.convert(self.emit(f"bitcast <{lanes} x i16> {lower} to <{lanes} x half>"), "float16", lanes)
 
     def neutral(self) -> str:
-        """Return what accumulators start from."""
+        """Return the initial value of accumulators."""
         if self.body != "max":
             return "zeroinitializer"
         return self.constant(-(2**31) if self.scalar == "i32" else float("-inf"))
 
     def horizontal(self, value: str) -> str:
-        """Return the sum (or largest) of all lanes."""
+        """Return the sum (or maximum) of all lanes."""
         lanes = self.lanes
         if self.scalar == "i32":
             which = "smax" if self.body == "max" else "add"

@@ -1,4 +1,4 @@
-"""How LLVM IR writes types, constants and sizes."""
+"""Types, constants and sizes in LLVM IR."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LLVM_TYPE = {
     "int16": "i16",
     "int32": "i32",
 }
-"""Dtype -> how LLVM IR loads and stores it."""
+"""Dtype -> type of its elements in LLVM IR's loads and stores."""
 
 
 def suffix(dtype: str) -> str:
-    """Return how names of intrinsics call the elements of vectors."""
+    """Return the name of a dtype in intrinsics of vectors."""
     kind = LLVM_TYPE[dtype]
     return {"float": "f32", "half": "f16"}.get(kind, kind)
 
@@ -31,23 +31,23 @@ def same_integers(number: int, lanes: int, bits: int = 32) -> str:
 
 
 def lane_mask(used: int | str, lanes: int) -> str:
-    """Return a mask of the first `used` lanes; a text is one already."""
+    """Return a mask of the first `used` lanes; a text is returned unchanged."""
     return used if isinstance(used, str) else "<" + ", ".join(f"i1 {int(lane < used)}" for lane in range(lanes)) + ">"
 
 
 def float_text(value: float) -> str:
-    """Return a float constant as LLVM reads it: the bits of the double of the same value."""
+    """Return a float constant in LLVM's syntax: the bits of the double with the same value."""
     single = struct.unpack("<f", struct.pack("<f", value))[0]
     return "0x" + struct.pack(">d", single).hex().upper()
 
 
 def number_of(size: int, emit: Callable[[str], str]) -> str:
-    """Return a size of 64 bits; symbols of one that is known at run time are parameters of the function.
+    """Return a 64-bit size; symbols of a size known only at run time are parameters of the function.
 
     Parameters
     ----------
     emit : callable
-        Appends what computes a value, and returns its name: `LlvmCode.emit`.
+        Function that appends an instruction and returns the name of its value: `LlvmCode.emit`.
     """
     if not isinstance(size, Size):
         return str(size)

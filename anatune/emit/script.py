@@ -1,4 +1,4 @@
-"""Pieces of TVMScript text."""
+"""Writing of TVMScript."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class Script:
-    """Indented lines."""
+    """Indented lines of text."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -23,12 +23,12 @@ class Script:
         self.depth += 1
 
     def close(self, levels: int = 1) -> None:
-        """Leave blocks."""
+        """Leave `levels` blocks."""
         self.depth -= levels
 
     @contextmanager
     def scope(self, *heads: str) -> Iterator[None]:
-        """Open blocks (those that are not empty) and close them again."""
+        """Open blocks, skipping empty heads, and close them at the end."""
         depth = self.depth
         for head in heads:
             if head:
@@ -41,7 +41,7 @@ class Script:
 
 
 def affine(terms: Iterable[tuple[str, int]], constant: int = 0) -> str:
-    """Return ``name * factor + ... + constant`` without what is zero."""
+    """Return ``name * factor + ... + constant`` without zero terms."""
     words = [name if factor == 1 else f"{name} * {factor}" for name, factor in terms if factor]
     if constant or not words:
         words.append(str(constant))
@@ -49,7 +49,7 @@ def affine(terms: Iterable[tuple[str, int]], constant: int = 0) -> str:
 
 
 def buffer_type(shape: Sequence[int | str], dtype: str) -> str:
-    """Return the type of a parameter."""
+    """Return the type of a buffer parameter."""
     return f'T.Buffer({shape_tuple(shape)}, "{dtype}")'
 
 

@@ -1,1 +1,1 @@
-"""Schedules that deserve a run, listed for people and for other tuners."""
+"""Lists of pruned schedules, for people and for other tuners."""

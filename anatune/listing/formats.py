@@ -1,4 +1,4 @@
-"""What ``anatune prune`` was asked for: what a writer of a format is given, a function from it to lines of text."""
+"""Requests of ``anatune prune``, and the type of its writers: functions from a request to lines of text."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from anatune.templates.cuda.model.model import GpuModel
 
 @dataclass(frozen=True)
 class PruneRequest:
-    """What was asked of ``anatune prune``.
+    """The arguments of one ``anatune prune``.
 
     Attributes
     ----------
     workload, hardware, keep, template, accuracy, threads, time_limit_s, distinct,
     diverse, correction, progress
-        As `anatune.prune`.
+        As in `anatune.prune`.
     most : int
-        Schedules that are written at most.
+        Largest number of schedules to write.
     """
 
     workload: Workload
@@ -49,63 +49,63 @@ class PruneRequest:
 
     @property
     def may_end_early(self) -> bool:
-        """Whether more may be kept than are written."""
+        """True if more schedules may be kept than are written."""
         return not isinstance(self.keep, int) or self.keep > self.most
 
     @property
     def own_template(self) -> str | None:
-        """The one template that is ranked; None: several together."""
+        """The only template that is ranked; None if several are ranked together."""
         if self.template is not None or self.hardware.kind == "gpu":
             return self.template
         return template_of(None, self.hardware).name
 
     def may_choose(self, num_kept: int) -> bool:
-        """Whether `model.pruning.diversity` chooses so few, as `anatune.prune` does; CUDA cores only."""
+        """Return whether `model.pruning.diversity` chooses the points, as in `anatune.prune`; CUDA cores only."""
         return self.diverse and self.time_limit_s is None and 0 < num_kept <= MOST_DIVERSE
 
     def gpu(self, form: str) -> GpuSpec:
-        """Return the hardware of a format for GPUs; SpaceError if it is a CPU."""
+        """Return the hardware for a format of GPUs; raise SpaceError if it is a CPU."""
         if self.hardware.kind != "gpu":
             name = self.hardware.name
-            raise SpaceError(f"{form}: {name} is no GPU; name one of `anatune hw list`, or use --for json")
+            raise SpaceError(f"{form}: {name} is no GPU; choose a GPU of `anatune hw list`, or use --for json")
         return self.hardware
 
     def require_cuda_cores(self, form: str) -> None:
-        """Refuse other GPU templates than that of CUDA cores, for a format that knows it only.
+        """Raise unless the template is the one of CUDA cores, for a format that supports no other.
 
         Raises
         ------
         SpaceError
-            Another one was asked for.
+            Another template was requested.
         """
         template = template_of(self.template, self.hardware)
         if template is not CUDA:
             raise SpaceError(
                 f"{form}: template is {template.name}, expected cuda; leave --template out, or use --for json, which "
-                "has it"
+                "supports all"
             )
 
     def chosen(self, plain: Model, used: Model, count: int, express: Callable[[Points], Points]) -> Points | None:
-        """Return few points, best first, chosen as `anatune.prune` chooses them; None where fewer can be expressed.
+        """Return few points, best first, chosen as in `anatune.prune`; None if fewer than `count` can be expressed.
 
         Parameters
         ----------
         plain, used
-            The analytical model, and the one that predicts: it may be corrected.
+            The analytical model, and the model that predicts, which may be corrected.
         express : callable
-            Points -> those that the format can say.
+            Function from points to those that the format can express.
         """
-        ahead = PlainOrder(plain, distinct=True, progress=self.progress)
-        points = ChosenOrder(used, ahead, count, distinct=self.distinct, express=express).first(count)
-        return points if len(points) == count else None  # the order has more of them
+        order = PlainOrder(plain, distinct=True, progress=self.progress)
+        points = ChosenOrder(used, order, count, distinct=self.distinct, express=express).first(count)
+        return points if len(points) == count else None  # then read the order itself, which has more
 
     def subset(self) -> RankedSubset:
-        """Return what `anatune.prune` says.
+        """Return the result of `anatune.prune`.
 
         Raises
         ------
         SpaceError
-            Nothing is legal.
+            No schedule is legal.
         """
         subset = api.prune(
             self.workload,
@@ -120,22 +120,22 @@ class PruneRequest:
             correction=self.correction,
             progress=self.progress,
         )
-        assert isinstance(subset, RankedSubset)  # of no list
+        assert isinstance(subset, RankedSubset)  # not given candidates
         self._check_legal(subset)
         return subset
 
     def plain_subset(self, plain: GpuModel) -> SpaceSubset:
-        """Return what `anatune.prune` would say of perfect divisors that are not split, which is all that others know.
+        """Return the result of `anatune.prune` for divisor tilings without split reductions, as other tuners have.
 
         Parameters
         ----------
         plain : GpuModel
-            Of a plain space.
+            Model of a space without masked tiles.
 
         Raises
         ------
         SpaceError
-            Nothing is legal.
+            No schedule is legal.
         """
         saved = find_correction(self.hardware, CUDA.name, self.correction)
         subset = SpaceSubset(
@@ -150,14 +150,14 @@ class PruneRequest:
         return subset
 
     def _check_legal(self, subset: RankedSubset) -> None:
-        """Refuse a subset that holds nothing."""
+        """Raise SpaceError if a subset is empty."""
         if not subset.num_legal:
             what, size = f"{self.workload.describe()} on {self.hardware.name}", f"{subset.space_size:.4g}"
             raise SpaceError(f"{what}: none of {size} schedules is legal; `anatune plan` says which rules reject them")
 
 
 def object_lines(head: object, key: str, entries: Iterable[object]) -> Iterator[str]:
-    """Yield one JSON object in lines: what `head` has, then a list under `key`, one of its entries a line."""
+    """Yield a JSON object in lines: the fields of `head`, then a list under `key` with one entry on each line."""
     yield f'{msgspec.json.encode(head).decode()[:-1]}, "{key}": ['
     waiting = ""
     for entry in entries:

@@ -1,6 +1,6 @@
-"""The formats of ``anatune prune --for``: those of anatune's own, and those that other packages register.
+"""The formats of ``anatune prune --for``: anatune's own, and those that other packages register.
 
-To add one, write a function from a `PruneRequest` to lines, and name it in pyproject.toml under the entry points of
+To add a format, write a function from a `PruneRequest` to lines, and name it in pyproject.toml under the entry points
 "anatune.formats".
 """
 
@@ -19,8 +19,8 @@ from anatune.named import entries, load
 _NUMBERS = ("time_s", "gflop_per_s", "bound_by", "occupancy", "waves")
 
 
-def json_lines(request: PruneRequest) -> Iterator[str]:
-    """Yield one JSON object in lines: what was asked and counted, then ``schedules``, one a line, best first."""
+def write_json_lines(request: PruneRequest) -> Iterator[str]:
+    """Yield a JSON object in lines: the request and counts, then ``schedules``, one on each line, best first."""
     subset = request.subset()
     head = subset.to_dict() | {"num_listed": min(subset.num_kept, request.most)}
     entries = itertools.islice(subset.entries(), request.most)
@@ -28,22 +28,22 @@ def json_lines(request: PruneRequest) -> Iterator[str]:
     yield from object_lines(head, "schedules", schedules)
 
 
-def csv_lines(request: PruneRequest) -> Iterator[str]:
-    """Yield a table: place, the prediction, then the columns of the space (``i.block``, ..., ``unroll``).
+def write_csv_lines(request: PruneRequest) -> Iterator[str]:
+    """Yield a table: place, prediction, and the columns of the space (``i.block``, ..., ``unroll``).
 
-    Of several templates: "template", and the columns of all of them, empty where a schedule has none.
+    With several templates there is a column "template" and the columns of all, empty where a schedule has none.
     """
     subset = request.subset()
     spaces = {space.template: space for space in subset.spaces}
     columns = dict.fromkeys(column for space in subset.spaces for column in space.columns)
     several = ["template"] if len(spaces) > 1 else []
     yield _row(["place", *_NUMBERS, *several, *columns])
-    for place, (schedule, prediction) in enumerate(itertools.islice(subset.entries(), request.most), 1):
+    for position, (schedule, prediction) in enumerate(itertools.islice(subset.entries(), request.most), 1):
         numbers = [getattr(prediction, name) for name in _NUMBERS]
         space = spaces[schedule.template]
         values = dict(zip(space.columns, space.point_of(schedule).tolist(), strict=True))
-        named = [schedule.template] if several else []
-        yield _row([place, *numbers, *named, *(values.get(column, "") for column in columns)])
+        template_column = [schedule.template] if several else []
+        yield _row([position, *numbers, *template_column, *(values.get(column, "") for column in columns)])
 
 
 def _row(values: list[object]) -> str:
@@ -52,11 +52,11 @@ def _row(values: list[object]) -> str:
     return text.getvalue()
 
 
-_OWN: dict[str, Writer] = {"json": json_lines, "csv": csv_lines}
+_OWN: dict[str, Writer] = {"json": write_json_lines, "csv": write_csv_lines}
 OTHER_LINES = {"json": 2, "csv": 1, "triton": 3, "kernel-tuner": 2}
-"""Name of a format -> lines that hold no schedule."""
+"""Name of a format -> number of lines that hold no schedule."""
 IGNORED = {"triton": ("template", "accuracy", "time_limit", "distinct", "no_diverse", "correction", "plain", "html")}
-"""Name of a format -> options of the command that do not apply to it: it ranks all of Triton's own tiles."""
+"""Name of a format -> options of the command that it ignores, because it ranks all of Triton's own tiles."""
 
 
 def known_formats() -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def writer(name: str) -> Writer:
     Raises
     ------
     UnknownNameError
-        There is no such format; the message lists them.
+        The format is unknown; the message lists all.
     """
     if name in _OWN:
         return _OWN[name]

@@ -1,4 +1,4 @@
-"""Schedules one step away from the best: what a single other choice would cost."""
+"""Alternatives: schedules that differ from the best in a single choice, and what they would cost."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from anatune.templates.base.model import Model
 
 
 class Alternative(NamedTuple):
-    """One changed choice, in words, and what the model says of it."""
+    """A single changed choice, described in words, and its prediction."""
 
     axis: str
-    """What was changed: an axis, "unroll", a tensor's fetch or packing, "parallel"."""
+    """The changed choice: an axis, "unroll", the fetch or packing of a tensor, "parallel"."""
     change: str
     prediction: Prediction
 
 
 def alternatives(model: Model, schedule: Schedule, slower_by: float) -> list[Alternative]:
-    """Return, for each thing that can be chosen, the cheapest single other choice that is noticeably slower.
+    """Return, for each axis or option, the cheapest single change that makes the schedule noticeably slower.
 
-    A step moves the smallest prime factor of a tile from one level to another, or changes one of the other choices.
+    A change moves the smallest prime factor of a tile from one level to another, or sets another option.
 
     Parameters
     ----------
     model : Model
-        Model of the schedule's workload and hardware.
+        Model for the schedule's workload and hardware.
     schedule : Schedule
-        Where the steps start.
+        The schedule that is changed.
     slower_by : float
-        Least share of the schedule's time that a choice must add to be returned.
+        Smallest share of the schedule's time that a change must add.
 
     Returns
     -------
     list of Alternative
-        One for each axis or choice at most, the dearest first; legal schedules only.
+        At most one for each axis or option, the most expensive first; legal schedules only.
     """
-    steps = list(_steps(model, schedule))
+    changes = list(_list_changes(model, schedule))
     start = model.space.point_of(schedule)
-    if not steps:
+    if not changes:
         return []
-    points = np.array([point for _, _, point in steps], dtype=np.int64)
+    points = np.array([point for _, _, point in changes], dtype=np.int64)
     predictions = model.predictions(points)
     limit = model.predictions(np.atleast_2d(start))[0].time_s * (1.0 + slower_by)
     cheapest: dict[str, Alternative] = {}
-    for (axis, change, _), prediction in zip(steps, predictions, strict=True):
+    for (axis, change, _), prediction in zip(changes, predictions, strict=True):
         if not prediction.legal or prediction.time_s < limit:
             continue
         if axis not in cheapest or prediction.time_s < cheapest[axis].prediction.time_s:
@@ -57,8 +57,8 @@ def alternatives(model: Model, schedule: Schedule, slower_by: float) -> list[Alt
     return sorted(cheapest.values(), key=lambda choice: -choice.prediction.time_s)
 
 
-def _steps(model: Model, schedule: Schedule) -> Iterator[tuple[str, str, list[int]]]:
-    """Yield (what, change in words, point) for every step away from a schedule."""
+def _list_changes(model: Model, schedule: Schedule) -> Iterator[tuple[str, str, list[int]]]:
+    """Yield (changed choice, change in words, point) for every single change of a schedule."""
     space = model.space
     start = [int(value) for value in space.point_of(schedule)]
     column = {name: index for index, name in enumerate(space.columns)}
@@ -86,13 +86,13 @@ def _steps(model: Model, schedule: Schedule) -> Iterator[tuple[str, str, list[in
 
 
 def _choice_text(name: str, value: int) -> str | None:
-    """Return a choice in words, None for what nobody chooses by itself: orders of loops, gaps of rows."""
-    kind, _, tensor = name.partition(".")
+    """Return a choice in words; None for choices that make no sense alone: orders of loops, gaps between rows."""
+    option, _, tensor = name.partition(".")
     return {
         "unroll": f"unrolling up to {value}",
         "vector": f"fetching {tensor} by {value}",
         "pack": f"{tensor} packed" if value else f"{tensor} not packed",
-        "stages": f"a ring of {value} stages",
-        "group": f"blocks walked by {value} rows",
+        "stages": f"{value} stages",
+        "group": f"blocks grouped by {value} rows",
         "parallel": "all cores" if value else "one core",
-    }.get(kind)
+    }.get(option)

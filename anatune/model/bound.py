@@ -1,7 +1,7 @@
-"""The least time of a workload on a device as kernels are timed there: arithmetic at the peak, transfers, no more.
+"""Lower bound of the time of a workload on a device: arithmetic at the peak rate and the necessary transfers.
 
-No schedule of the given templates is faster unless the device is faster than its spec says. Unlike the models' own
-times nothing in it was fitted; learned corrections do not change it.
+No schedule of the given templates is faster unless the device is faster than its spec says. The bound contains no
+fitted number, and learned corrections do not change it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _RATES = {
     "fp32_peak_flop_per_s",
     "num_sms",
 }
-"""Keys of a spec's groups that say how fast something is."""
+"""Keys of a spec's groups that are rates."""
 
 
 class TimeBound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A time that no kernel undercuts. Immutable; JSON both ways.
+    """A time that no kernel is faster than. Immutable; JSON both ways.
 
     Attributes
     ----------
     time_s : float
-        Of one run; > 0.
+        Time of one run, s; > 0.
     bound_by : str
-        What takes it: "fma", or the level that bytes come from: "l2", "l3", "dram".
+        What takes this time: "fma", or the level that bytes come from: "l2", "l3" or "dram".
     unverified : tuple of str
-        Numbers of the spec that it rests on and that nobody has verified, as "compute.clock_hz": the device may do
-        more.
+        Numbers of the spec that the bound uses and nobody has verified, for example "compute.clock_hz"; the device may
+        be faster.
     """
 
     time_s: float
@@ -55,37 +55,40 @@ def time_bound(
     cold: str | None = None,
     constants: Collection[str] = (),
 ) -> TimeBound:
-    """Return the least time of a run of `workload`, run after run, as a session times it.
+    """Return the lower bound of the time of `workload` when it runs again and again, as sessions measure it.
 
-    What a cache held after the run before need not come from the next level: of operands of B bytes at least
-    B - (bytes of this cache and of nearer ones) do, whatever the schedule. Results may stay where they are written.
+    A cache keeps its content from the previous run: of operands of B bytes, at least B - (bytes of this cache and the
+    nearer ones) come from the next level, with any schedule. Results may stay where they are written.
 
     Parameters
     ----------
     hardware : CpuSpec or GpuSpec
-        CPUs: with the cores that kernels use.
+        The device; for CPUs with the cores that the kernels use.
     flop : mapping of str to float, optional
-        Template -> fewest operations of its kernels (`base.model.Model.least_flop`), at the peak of the unit that they
-        multiply on; by default the workload's without tensor cores. Operations that only padding asks for do not count,
-        nor do those that transforms save.
+        Template -> fewest operations of its kernels (`base.model.Model.least_flop`), counted at the peak of the unit
+        that multiplies; by default the workload's operations without tensor cores. Operations on padding do not count,
+        and neither do those that transforms save.
     l2 : {"flush", "warm"}, optional
-        GPUs: with "flush" nothing is in the L2 cache when a run begins.
+        For GPUs: with "flush" the L2 cache is empty at the beginning of a run.
     cold : {"l3", "dram"}, optional
-        CPUs: where the operands `constants` come from in every run.
+        For CPUs: the level that the operands `constants` come from in every run.
+    constants : collection of str
+        Names of those operands.
     """
     arithmetic_s = workload.flop / hardware.peak_flop_per_s(workload.dtype)
     if flop:
         arithmetic_s = min(
-            fewest / template_named(name).peak_flop_per_s(workload.dtype, hardware) for name, fewest in flop.items()
+            num_operations / template_named(name).peak_flop_per_s(workload.dtype, hardware)
+            for name, num_operations in flop.items()
         )
     times = {"fma": arithmetic_s, **dict(_transfers(workload, hardware, l2, cold, constants))}
     longest = max(times, key=times.__getitem__)
-    doubts = tuple(_unverified(workload, hardware, longest))
-    return TimeBound(max(times[longest], 1e-12), longest, doubts)  # a workload without operations that fits a cache
+    doubts = tuple(_list_unverified(workload, hardware, longest))
+    return TimeBound(max(times[longest], 1e-12), longest, doubts)  # never 0, even without operations or transfers
 
 
-def _unverified(workload: Workload, hardware: CpuSpec | GpuSpec, level: str) -> Iterable[str]:
-    """Yield the unverified numbers behind the time of a level, or of "fma"."""
+def _list_unverified(workload: Workload, hardware: CpuSpec | GpuSpec, level: str) -> Iterable[str]:
+    """Yield the unverified numbers that the time of a level, or of "fma", depends on."""
     groups = ("dram",) if level == "dram" else ("compute",) if level == "fma" else ("compute", level)
     for group in groups:
         for key in getattr(hardware, group).unverified:
@@ -101,7 +104,7 @@ def _unverified(workload: Workload, hardware: CpuSpec | GpuSpec, level: str) -> 
 def _transfers(
     workload: Workload, hardware: CpuSpec | GpuSpec, l2: str | None, cold: str | None, constants: Collection[str]
 ) -> Iterable[tuple[str, float]]:
-    """Yield level -> seconds of what has to come from there in each run."""
+    """Yield (level, seconds) for the bytes that have to come from each level in a run."""
     num_bytes = {
         access.tensor: access.touched_elements(workload.extents) * DTYPE_BYTES[access.dtype]
         for access in workload.operands

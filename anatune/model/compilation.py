@@ -1,4 +1,4 @@
-"""What a compiler said about the first schedules of a plan, and what that changes in their predictions."""
+"""Compilation of the first schedules of a plan: the compiler's facts, and the predictions with them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from anatune.core.trial import Outcome
 
 
 class CompiledSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One schedule of a plan before and after the compiler. Immutable.
+    """A schedule of a plan before and after compiling. Immutable.
 
     Attributes
     ----------
     schedule : Schedule
     rank_before : int
-        Place in the model's own ranking, from 1.
+        Place in the model's ranking, from 1.
     before : Prediction
-        What the model said by itself.
+        Prediction of the model alone.
     outcome : Outcome
         OK, INVALID, BUILD_ERROR or BUILD_TIMEOUT.
     message : str
-        Why it failed, in one line.
+        Reason of the failure, in one line.
     seconds : float
-        Wall time of generating and compiling.
+        Wall-clock time of generating and compiling.
     facts : CompilerFacts or None
-        With the shared memory that the launch asks for; None if it failed.
+        The compiler's numbers, with the shared memory that the launch requests; None after a failure.
     after : Prediction or None
-        What the model says with these numbers; None if it failed.
+        Prediction of the model with these numbers; None after a failure.
     """
 
     schedule: Schedule
@@ -43,20 +43,20 @@ class CompiledSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Compilation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first schedules of a plan that are different programs, compiled.
+    """The compiled kernels of a plan's first schedules.
 
     Attributes
     ----------
     compiler : str
-        "NVRTC 12.9 (12.9.86)".
+        Name and version, for example "NVRTC 12.9 (12.9.86)".
     schedules : tuple of CompiledSchedule
-        In the model's order before.
+        The compiled schedules, in the model's order; each has another program text.
     num_considered : int
-        Schedules of the ranking that these are the different programs of.
+        Number of schedules of the ranking that share these program texts.
     left : tuple of int
-        Places (from 1) of the programs that a time limit left out.
+        Places (from 1) of the programs that the time limit left out.
     seconds : float
-        Wall time of all.
+        Wall-clock time of all.
     """
 
     compiler: str
@@ -67,17 +67,17 @@ class Compilation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def ranked(self) -> list[CompiledSchedule]:
-        """Those that were compiled, by their time after; equal times keep their order."""
+        """The schedules that compiled, by their new predicted time; equal times keep their order."""
         good = [entry for entry in self.schedules if entry.after is not None]
         return sorted(good, key=lambda entry: entry.after.time_s if entry.after else 0.0)
 
     @property
     def failed(self) -> list[CompiledSchedule]:
-        """Those that were not, in the model's order."""
+        """The schedules that did not compile, in the model's order."""
         return [entry for entry in self.schedules if entry.after is None]
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain dictionaries and lists; each program with its numbers before and after."""
+        """Return plain dictionaries and lists, with the numbers of each program before and after."""
         ranks = {entry.schedule.key: rank for rank, entry in enumerate(self.ranked, start=1)}
         return {
             "compiler": self.compiler,

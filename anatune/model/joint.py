@@ -1,7 +1,7 @@
-"""One order of schedules of several templates: plans of one template each, merged by predicted time.
+"""Ranking of several templates together: plans of one template each are merged by predicted time.
 
-What is proven of each order holds for the merged one: a schedule that no plan lists is no faster than the last one of
-its own plan, hence no faster than the last one that is kept of all.
+The proofs of the single plans hold for the merged one: a schedule that a plan does not list is no faster than the last
+one of that plan, hence no faster than the last one of the merged plan.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from anatune.templates import check_accuracy, joined_templates, make_model, temp
 from anatune.templates.base.model import Guarantee, Model
 
 _KINDS = ("exhaustive", "certified", "best_found")
-"""From the surest on."""
+"""Kinds of guarantees, the strongest first."""
 
 
 def asked_templates(
     workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None, accuracy: str | None
 ) -> tuple[str, ...]:
-    """Return the names of the templates to rank: the one that is named, else the default with those that join it.
+    """Return the names of the templates to rank: the given one, or the device's default and those that join it.
 
     Raises
     ------
     SpaceError
-        There is none of that name for the device, or `accuracy`, where it is asked for, does not admit it.
+        The device has no template of this name, or it does not satisfy the given `accuracy`.
     """
     if template is not None:
         check_accuracy(workload, template_of(template, hardware), accuracy)
@@ -47,79 +47,79 @@ def asked_templates(
 
 
 Corrections: TypeAlias = Mapping[str, SavedCorrection | None]
-"""Template -> its correction."""
+"""Mapping from template to its correction, or None."""
 
 
 def find_corrections(
     hardware: GpuSpec | CpuSpec, templates: Sequence[str], correction: str | Path = AUTO
 ) -> dict[str, SavedCorrection | None]:
-    """Return each template's correction. One that is named is for the template of its card; errors as its finder's."""
-    found = {name: find_correction(hardware, name, correction) for name in templates}
+    """Return the correction of each template; a named one is used only for the template on its card."""
+    corrections = {name: find_correction(hardware, name, correction) for name in templates}
     if len(templates) > 1 and str(correction) not in (AUTO, NONE):
-        fitting = [name for name, one in found.items() if one is not None and one.card.template == name]
-        # For none of them: the default's model refuses it, and says why.
-        found = {name: one if name in (fitting or templates[:1]) else None for name, one in found.items()}
-    return found
+        fitting = [name for name, one in corrections.items() if one is not None and one.card.template == name]
+        # If it fits none of them, the default's model raises an error that says why.
+        corrections = {name: one if name in (fitting or templates[:1]) else None for name, one in corrections.items()}
+    return corrections
 
 
 def applied_model(plan: Plan, template: str, correction: AppliedCorrection | None) -> Model:
-    """Return the model of one of a plan's templates, with the correction that the plan says was applied."""
+    """Return the model of one of a plan's templates, with the correction that the plan used."""
     saved = None if correction is None else named_correction(correction.folder)
     return corrected(make_model(plan.workload, plan.hardware, template, plan.accuracy), saved)
 
 
-def prediction_rows(
+def predict_rows(
     workload: Workload, hardware: GpuSpec | CpuSpec, schedules: Sequence[Schedule], correction: str | Path
 ) -> list[dict[str, object]]:
-    """Return what the models say of schedules of any templates, in their order; see `anatune.predict` for the columns.
+    """Return the predictions of schedules of any templates, in their order; `anatune.predict` lists the columns.
 
     Raises
     ------
     SpaceError
         A schedule belongs to another workload or template.
     UnknownNameError, ModelVersionError, MissingDependencyError
-        As `find_correction`.
+        As in `find_correction`.
     """
     rows: list[dict[str, object]] = [{} for _ in schedules]
     for template in dict.fromkeys(schedule.template for schedule in schedules):
         model = make_model(workload, hardware, template)
-        places = [place for place, schedule in enumerate(schedules) if schedule.template == template]
-        points = np.array([model.space.point_of(schedules[place]) for place in places], dtype=np.int64)
-        for place, prediction in zip(places, model.predictions(points), strict=True):
-            rows[place] = prediction_row(prediction)
+        positions = [place for place, schedule in enumerate(schedules) if schedule.template == template]
+        points = np.array([model.space.point_of(schedules[place]) for place in positions], dtype=np.int64)
+        for row, prediction in zip(positions, model.predictions(points), strict=True):
+            rows[row] = prediction_row(prediction)
         saved = find_correction(hardware, template, correction)
         if saved is None:
             continue
         learned = CorrectedModel(model, saved.model)
         support = learned.correction(points).support.tolist()
-        for place, prediction, share in zip(places, learned.predictions(points), support, strict=True):
-            more = {"correction": saved.card.name, "plain_s": rows[place]["time_s"], "support": share}
-            rows[place] = prediction_row(prediction) | more
+        for row, prediction, share in zip(positions, learned.predictions(points), support, strict=True):
+            extra = {"correction": saved.card.name, "plain_s": rows[row]["time_s"], "support": share}
+            rows[row] = prediction_row(prediction) | extra
     return rows
 
 
-def corrected_model(
+def make_corrected_model(
     workload: Workload, hw: GpuSpec | CpuSpec, correction: str | Path, template: str | None, accuracy: str = RELAXED
 ) -> Model:
-    """Return the model of a template, corrected where there is a correction."""
+    """Return the model of a template, with its correction if there is one."""
     chosen = make_model(workload, hw, template, accuracy)
     return corrected(chosen, find_correction(hw, chosen.space.template, correction))
 
 
-def merged(plans: Sequence[Plan], top_k: int) -> Plan:
-    """Return one plan of the first `top_k` schedules of all.
+def merge_plans(plans: Sequence[Plan], top_k: int) -> Plan:
+    """Return one plan with the first `top_k` schedules of several plans.
 
     Parameters
     ----------
     plans : sequence of Plan
-        Of one workload, hardware and accuracy, each of another template, with its first `top_k` schedules or all it
-        has. Of equal times the earlier plan's schedule comes first.
+        Plans for one workload, hardware and accuracy, each of another template, with its first `top_k` schedules or all
+        that it has. At equal times the schedule of the earlier plan comes first.
     """
     if len(plans) == 1:
         return plans[0].first(top_k)
-    # Heads are compared, no list is sorted: a plan's own order of what is nearly as fast stays.
-    listed = ([(plan, at) for at in range(len(plan.schedules))] for plan in plans)
-    order = heapq.merge(*listed, key=lambda entry: entry[0].predictions[entry[1]].time_s)
+    # Only the next schedules of the plans are compared, so that each plan keeps its own order.
+    entries_of_plans = ([(plan, at) for at in range(len(plan.schedules))] for plan in plans)
+    order = heapq.merge(*entries_of_plans, key=lambda entry: entry[0].predictions[entry[1]].time_s)
     entries = list(itertools.islice(order, top_k))
     best = entries[0][0] if entries else plans[0]
     alike = [0 if plan.num_alike is None else plan.num_alike[at] for plan, at in entries]
@@ -134,10 +134,10 @@ def merged(plans: Sequence[Plan], top_k: int) -> Plan:
         plans[0],
         schedules=[plan.schedules[at] for plan, at in entries],
         predictions=[plan.predictions[at] for plan, at in entries],
-        guarantee=joined_guarantee(spaces),
+        guarantee=join_guarantees(spaces),
         space_size=sum(plan.space_size for plan in plans),
         num_legal=None if None in legal else sum(count for count in legal if count is not None),
-        rejected=summed_rejections(spaces),
+        rejected=sum_rejections(spaces),
         rules=tuple({rule.id: rule for plan in reversed(plans) for rule in plan.rules}.values()),
         template=best.template,
         num_alike=None if all(plan.num_alike is None for plan in plans) else alike,
@@ -148,24 +148,24 @@ def merged(plans: Sequence[Plan], top_k: int) -> Plan:
     )
 
 
-def joined_guarantee(spaces: Sequence[JoinedSpace]) -> Guarantee:
-    """Return how sure the merged order is: as the least sure of them, and of gaps the one between all of them.
+def join_guarantees(spaces: Sequence[JoinedSpace]) -> Guarantee:
+    """Return the guarantee of the merged order: the weakest kind, with the gap over all templates.
 
-    No template's schedule is faster than its best found one over (1 + its gap); the least of these is what the best of
-    all is held against.
+    No schedule of a template is faster than its best found one over (1 + its gap). The gap of the merged order compares
+    the best schedule of all with the smallest of these times.
     """
     kind = max((space.guarantee.kind for space in spaces), key=_KINDS.index)
-    found = min((space.best_s for space in spaces if space.best_s is not None), default=math.inf)
+    best_s = min((space.best_s for space in spaces if space.best_s is not None), default=math.inf)
     gap = 0.0
     if kind == "best_found":
-        floors = [
-            # Nothing found: nothing is known, unless nothing is there.
+        bounds = [
+            # A template without schedules proves nothing after a time limit; otherwise it has none.
             (0.0 if space.guarantee.kind == "best_found" else math.inf)
             if space.best_s is None
             else space.best_s / (1.0 + space.guarantee.gap)
             for space in spaces
         ]
-        gap = found / min(floors) - 1.0 if 0.0 < min(floors) < math.inf else math.inf
+        gap = best_s / min(bounds) - 1.0 if 0.0 < min(bounds) < math.inf else math.inf
     return Guarantee(
         kind,
         max(0.0, gap),
@@ -174,8 +174,8 @@ def joined_guarantee(spaces: Sequence[JoinedSpace]) -> Guarantee:
     )
 
 
-def summed_rejections(spaces: Sequence[JoinedSpace]) -> dict[str, int] | None:
-    """Return how many points each rule rejected in all spaces; None where one was not counted."""
+def sum_rejections(spaces: Sequence[JoinedSpace]) -> dict[str, int] | None:
+    """Return the number of points that each rule rejected in all spaces; None if a space was not counted."""
     counts: dict[str, int] = {}
     for space in spaces:
         if space.rejected is None:

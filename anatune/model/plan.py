@@ -1,4 +1,4 @@
-"""The answer of `anatune.plan`: ranked schedules with their predictions and the guarantee."""
+"""The answer of `anatune.plan`: ranked schedules with their predictions and a guarantee."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from anatune.model.compilation import Compilation
 
 MOST_SHOWN = 20
-"""Schedules that a notebook shows of a plan."""
+"""Number of schedules of a plan that a notebook shows."""
 
 
 class AppliedCorrection(msgspec.Struct, frozen=True):
-    """A learned correction that ordered a plan.
+    """A learned correction that was used in a plan.
 
     Attributes
     ----------
     name : str
-        Of the correction, see its card.
+        Name of the correction, as on its card.
     shortlist : int
-        First schedules of the analytical ranking (one of each predicted time) that were ordered anew. The guarantee is
-        about these, not about their new order.
+        Number of first schedules of the analytical ranking (one of each predicted time) that were reordered. The
+        guarantee covers this shortlist, not its new order.
     support : float
-        Share of the correction that was used for the best schedule: 1 where training saw points alike, 0 where none.
+        Share of the correction that was used for the best schedule, in [0, 1]: 1 if training saw similar points.
     folder : str
-        Where its files lie.
+        Folder of its files.
     """
 
     name: str
@@ -48,30 +48,30 @@ class AppliedCorrection(msgspec.Struct, frozen=True):
     folder: str
 
     def describe(self) -> str:
-        """Return one sentence."""
+        """Return the description as one sentence."""
         return (
-            f"times and order corrected by {self.name}: the first {self.shortlist} of the analytical ranking were "
-            "ordered anew; the guarantee is about the ranking before"
+            f"times and order corrected by {self.name}: the first {self.shortlist} schedules of the analytical ranking "
+            "were reordered; the guarantee is about the analytical ranking"
         )
 
 
 class MeasuredSchedule(msgspec.Struct, frozen=True):
-    """The best that records have of a plan's workload, device, threads and template. Immutable; JSON both ways.
+    """The fastest record of a plan's workload, device, threads and template. Immutable; JSON both ways.
 
     Attributes
     ----------
     schedule : Schedule
-        What was measured.
+        The measured schedule.
     time_s : float
         Median of its samples, s.
     predicted_s : float or None
-        The plan's model's time of it, s; None where it is no point of the plan's spaces.
+        Time that the plan's model predicts for it, s; None if it is no point of the plan's spaces.
     created_utc : str
-        When it was recorded: ISO 8601.
+        Time of the record: ISO 8601.
     session : str
-        Id of the session that asked for it.
+        Id of the session that measured it.
     worker : str
-        Who measured it, where a cluster or a board did.
+        Name of the worker that measured it, on a cluster or a board; otherwise empty.
     records : str
         The record file or server.
     """
@@ -85,18 +85,18 @@ class MeasuredSchedule(msgspec.Struct, frozen=True):
     records: str
 
     def describe(self, now_utc: str | None = None) -> str:
-        """Return one sentence; with the present time, how old it is."""
-        when = f"at {self.created_utc[:19]} UTC" if now_utc is None else age(self.created_utc, now_utc)
+        """Return the description as one sentence; with the present time, the record's age is included."""
+        time_text = f"at {self.created_utc[:19]} UTC" if now_utc is None else age(self.created_utc, now_utc)
         predicted = "" if self.predicted_s is None else f" (predicted {duration(self.predicted_s)})"
-        who = f" by {self.worker}" if self.worker else ""
+        worker_text = f" by {self.worker}" if self.worker else ""
         return (
-            f"measured: {duration(self.time_s)}{predicted} {when}{who}, session {self.session[:8]} of {self.records}: "
-            f"{self.schedule.describe()}"
+            f"measured: {duration(self.time_s)}{predicted} {time_text}{worker_text}, session {self.session[:8]} of "
+            f"{self.records}: {self.schedule.describe()}"
         )
 
 
 def age(then_utc: str, now_utc: str) -> str:
-    """Return how long ago a time of ISO 8601 was, in one unit: "3 days ago"."""
+    """Return the age of a time (ISO 8601) in one unit: "3 days ago"."""
     then, now = (datetime.fromisoformat(one.replace("Z", "+00:00")) for one in (then_utc, now_utc))
     seconds = max(0, int((now - then).total_seconds()))
     unit, length = next(
@@ -107,41 +107,42 @@ def age(then_utc: str, now_utc: str) -> str:
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """Why a template's space was not searched: no schedule of it can be among those that a plan lists.
+    """The reason why a template's space was not searched: none of its schedules can be among those that a plan lists.
 
     Attributes
     ----------
     floor_s : float
-        No schedule of the template is predicted to take less, s.
+        Lower bound of the predicted times of all schedules of the template, s.
     last_s : float
-        The last schedule that was listed of the templates searched before it takes this, s; less than `floor_s`.
+        Time of the last schedule listed by the templates that were searched before, s; less than `floor_s`.
     """
 
     floor_s: float
     last_s: float
 
     def describe(self, template: str) -> str:
-        """Return one sentence, without its full stop."""
+        """Return the description as one sentence, without its full stop."""
         return (
-            f"the template {template} was not searched, its illegal points not counted: none of its schedules takes "
-            f"less than {duration(self.floor_s)}, the last one listed of the others {duration(self.last_s)}"
+            f"the template {template} was not searched, its illegal points not counted: none of its schedules is "
+            f"predicted below {duration(self.floor_s)}, and the last listed one takes {duration(self.last_s)}"
         )
 
 
 class JoinedSpace(msgspec.Struct, frozen=True):
-    """What one template brings to a plan that ranks several.
+    """The part of one template in a plan that ranks several.
 
     Attributes
     ----------
     template : str
+        Name of the template.
     size, num_legal, rejected, rules, guarantee
-        As `Plan` has them for all: of its own space.
+        The same as in `Plan`, for the space of this template.
     best_s : float or None
-        Predicted time of its best schedule, before a correction; None where nothing is legal or was found.
+        Predicted time of its best schedule before a correction, s; None if no schedule is legal or was found.
     correction : AppliedCorrection or None
-        What changed its times.
+        The correction that changed its times.
     left_out : LeftOut or None
-        Why it was not searched, where it was not.
+        Why it was not searched, or None.
     """
 
     template: str
@@ -157,45 +158,45 @@ class JoinedSpace(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The best schedules of one workload on one device, best first.
+    """The best schedules of one workload on one device, best first: the answer of `anatune.plan`.
 
     Attributes
     ----------
     schedules, predictions : list
-        Same order, same length; empty only if nothing is legal.
+        Schedules and their predictions, in the same order; empty only if no schedule is legal.
     guarantee : Guarantee
-        "exhaustive", "certified", or "best_found" with its gap.
+        How much is proven about the order: "exhaustive", "certified", or "best_found" with its gap.
     space_size : int
-        All points of the space, legal or not (exact).
+        Number of points of the space, legal or not (exact).
     num_legal, rejected
-        Legal points, and rejected points per rule id (exact counts), or None where a time limit ended the count, or
-        a template was not searched, because a floor under all its times is above those of the others.
+        Exact number of legal points, and of points that each rule (id) rejects. None if a time limit ended the count,
+        or if a template was not searched because a bound of its times is above those of the others.
     rules : tuple of Rule
-        What the ids of `rejected` mean, with the device's limits.
+        The rules that `rejected` counts, with the device's limits.
     template : str
-        What the schedules look like; where several templates were ranked together, of the best one.
+        Name of the template; if several were ranked together, that of the best schedule.
     num_alike : list of int or None
-        Of each schedule, how many other legal ones have its predicted time (before a correction) and are left out; None
-        where ties are listed, or something was compiled. CPUs: how many were met, loop nests that are the same counted
-        once.
+        For each schedule, the number of other legal schedules with the same predicted time (before a correction), which
+        are not listed. None if ties are listed, or something was compiled. On CPUs only ties that the search met are
+        counted, and identical loop nests once.
     alike_is_exact : bool
-        Whether these are all that the space has, or there may be more.
+        Whether `num_alike` counts all ties of the space; otherwise there may be more.
     compilation : Compilation or None
-        What the compiler said, where it was asked: schedules are then ordered by the corrected times, those that were
-        not compiled last. The guarantee is about the order before.
+        Facts of the compiler, if compiling was requested. Schedules are then ordered by their corrected times, followed
+        by those that were not compiled. The guarantee is about the order before.
     correction : AppliedCorrection or None
-        The learned correction that changed times and order, where one was used; of several templates, the best one's.
+        The learned correction that changed times and order; of several templates, that of the best schedule.
     accuracy : str
-        What arithmetic was asked for (`anatune.core.accuracy`).
+        The requested accuracy (`anatune.core.accuracy`).
     joined : tuple of JoinedSpace
-        Where several templates were ranked together: what each of them brought, the device's default first. Sizes,
-        counts and rules are then those of all of them.
+        The part of each template, the device's default first, if several were ranked together. Sizes, counts and rules
+        of the plan are then those of all templates.
     plain_best_s : float or None
-        Predicted time of the best schedule before a correction; None where there is none.
+        Predicted time of the best schedule before a correction, s; None if there is none.
     measured : MeasuredSchedule or None
-        The best of the records that were named; None without, and where they have none.
+        The fastest record of the given records; None without records, or if they hold no such record.
     left_out : LeftOut or None
-        Of one template of several: why it was not searched; `joined` has it for each of them.
+        Why the template was not searched; for the plan of one template among several, see `joined`.
     """
 
     workload: Workload
@@ -220,50 +221,50 @@ class Plan:
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """The templates that were ranked, the device's default first."""
+        """Names of the templates that were ranked, the device's default first."""
         return tuple(space.template for space in self.joined) or (self.template,)
 
     @property
     def searched(self) -> tuple[JoinedSpace, ...]:
-        """Of several templates, what those brought whose spaces were searched."""
+        """The parts of those templates whose spaces were searched, if several were ranked together."""
         return tuple(space for space in self.joined if space.left_out is None)
 
     @property
     def corrections(self) -> tuple[AppliedCorrection, ...]:
-        """The learned corrections that changed times and order, one a template at most."""
+        """The learned corrections that changed times and order, at most one for each template."""
         applied = (space.correction for space in self.joined) if self.joined else (self.correction,)
         return tuple(one for one in applied if one is not None)
 
     @property
     def threads(self) -> int | None:
-        """Threads that the schedules are for: as many as `hardware` has cores, or was given; None for GPUs."""
+        """Number of threads that the schedules are for: the cores of `hardware`, or as requested; None for GPUs."""
         return self.hardware.most_threads
 
     @property
     def best(self) -> Schedule:
-        """The schedule of smallest predicted time.
+        """The schedule with the smallest predicted time.
 
         Raises
         ------
         anatune.errors.SpaceError
-            No point of the space is legal; the message counts the rules that rejected them.
+            No point of the space is legal; the message counts the points that each rule rejected.
         """
         if not self.schedules:
             from anatune.errors import SpaceError
 
             counts = ", ".join(f"{rule}: {count}" for rule, count in (self.rejected or {}).items() if count)
             raise SpaceError(
-                f"{self.workload.describe()} on {self.hardware.name}: none of {self.space_size} schedules is legal "
-                f"({counts}); use a device with higher limits or a smaller workload"
+                f"{self.workload.describe()} on {self.hardware.name}: none of {self.space_size} schedules is legal, "
+                f"rejected by rule ({counts}); use a device with higher limits or a smaller workload"
             )
         return self.schedules[0]
 
     def __repr__(self) -> str:
-        found = "nothing is legal"
+        summary = "nothing is legal"
         if self.schedules:
-            found = f"{len(self.schedules)} schedules, best {duration(self.predictions[0].time_s)}"
-        where = f"{self.workload.describe()} on {self.hardware.name}"
-        return f"Plan({where}: {found}, {self.guarantee.describe()})"
+            summary = f"{len(self.schedules)} schedules, best {duration(self.predictions[0].time_s)}"
+        subject = f"{self.workload.describe()} on {self.hardware.name}"
+        return f"Plan({subject}: {summary}, {self.guarantee.describe()})"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -281,27 +282,27 @@ class Plan:
         return html_table(repr(self), heading, rows[:MOST_SHOWN])
 
     def explain(self) -> str:
-        """Return why the best schedule is the best, a sentence a line, as ``anatune plan --explain``.
+        """Return why the best schedule is the best, one sentence a line, as ``anatune plan --explain`` prints it.
 
-        What binds, what a runner-up and other choices do worse, what would have to change to be faster, which rules
-        reject how many schedules, which numbers of the hardware's spec nobody has verified. The runner-up is looked for
-        among `schedules`; the command ranks at least 64.
+        The text names the binding resource, what a runner-up and other choices do worse, what would have to change for
+        a faster kernel, how many schedules each rule rejects, and which numbers of the spec nobody has verified. The
+        runner-up is searched among `schedules`; the command ranks at least 64.
         """
-        text: str = LATE["explain"](self)  # `report` makes the words, which knows plans
+        text: str = LATE["explain"](self)  # implemented by anatune.report, a higher layer
         return text
 
     def to_dict(self) -> dict[str, object]:
-        """Return the plan as plain dictionaries and lists (what `to_json` writes)."""
-        more: dict[str, object] = {"compilation": self.compilation.to_dict()} if self.compilation is not None else {}
+        """Return the plan as plain dictionaries and lists, the content of `to_json`."""
+        extra: dict[str, object] = {"compilation": self.compilation.to_dict()} if self.compilation is not None else {}
         if self.correction is not None:
-            more["correction"] = _correction_tree(self.correction)
+            extra["correction"] = _correction_tree(self.correction)
         if self.joined or self.accuracy != STANDARD:
-            more["accuracy"] = self.accuracy
+            extra["accuracy"] = self.accuracy
         if self.measured is not None:
-            more["measured"] = msgspec.to_builtins(self.measured) | {"schedule": self.measured.schedule.to_dict()}
+            extra["measured"] = msgspec.to_builtins(self.measured) | {"schedule": self.measured.schedule.to_dict()}
         if self.joined:
-            more["spaces"] = [space_tree(space) for space in self.joined]
-        return more | {
+            extra["spaces"] = [space_tree(space) for space in self.joined]
+        return extra | {
             "workload": msgspec.to_builtins(self.workload),
             "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
             "template": self.template,
@@ -315,19 +316,19 @@ class Plan:
             "guarantee": _guarantee_tree(self.guarantee),
             "num_alike_is_exact": None if self.num_alike is None else self.alike_is_exact,
             "schedules": [
-                schedule.to_dict() | {"prediction": msgspec.to_builtins(prediction)} | _error(schedule) | alike
+                schedule.to_dict() | {"prediction": msgspec.to_builtins(prediction)} | _error_fields(schedule) | alike
                 for schedule, prediction, alike in zip(self.schedules, self.predictions, self._alike(), strict=True)
             ],
         }
 
     def _alike(self) -> list[dict[str, int]]:
-        """Return what is said of each schedule's ties."""
+        """Return the fields about ties of each schedule."""
         if self.num_alike is None:
             return [{} for _ in self.schedules]
         return [{"num_alike": count} for count in self.num_alike]
 
     def first(self, count: int) -> Plan:
-        """Return the plan with its first schedules only."""
+        """Return the plan with only its first `count` schedules."""
         return replace(
             self,
             schedules=self.schedules[:count],
@@ -338,28 +339,28 @@ class Plan:
     def to_json(self) -> str:
         """Return one JSON object: workload, hardware, space, guarantee, schedules (best first), compilation if any.
 
-        Of several templates: "accuracy", and "spaces" with each one's own. A schedule whose arithmetic is no plain sum
-        has "error_bound", see `anatune.core.accuracy.error_of`.
+        If several templates were ranked, it has "accuracy" and "spaces", the part of each. Schedules whose arithmetic
+        is no plain sum have "error_bound", see `anatune.core.accuracy.error_of`.
         """
         return msgspec.json.encode(self.to_dict()).decode()
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a pandas.DataFrame, one row a schedule, best first: the schedule, its time, parts and features."""
+        """Return a pandas.DataFrame with one row for each schedule, best first: schedule, time, parts and features."""
         import pandas as pd
 
         return pd.DataFrame(
             [
                 {"schedule": schedule.describe(), "template": schedule.template}
                 | prediction_row(prediction)
-                | _error(schedule)
+                | _error_fields(schedule)
                 | alike
                 for schedule, prediction, alike in zip(self.schedules, self.predictions, self._alike(), strict=True)
             ]
         )
 
 
-def _error(schedule: Schedule) -> dict[str, float]:
-    """Return what is said of a schedule whose arithmetic is no plain sum."""
+def _error_fields(schedule: Schedule) -> dict[str, float]:
+    """Return the error bound of a schedule whose arithmetic is no plain sum, as fields."""
     return {} if is_plain_sum(schedule.template) else {"error_bound": error_of(schedule)}
 
 
@@ -372,7 +373,7 @@ def _correction_tree(correction: AppliedCorrection) -> dict[str, object]:
 
 
 def space_tree(space: JoinedSpace) -> dict[str, object]:
-    """Return what one template brings as plain dictionaries and lists."""
+    """Return one template's part of a plan as plain dictionaries and lists."""
     return {
         "template": space.template,
         "size": space.size,
@@ -389,7 +390,7 @@ def space_tree(space: JoinedSpace) -> dict[str, object]:
 
 
 def prediction_row(prediction: Prediction) -> dict[str, object]:
-    """Flatten a prediction into one table row (parts and features become columns of their own names)."""
+    """Return a prediction as one flat table row; parts and features become columns of their own names."""
     flat: dict[str, object] = {"time_s": prediction.time_s, "gflop_per_s": prediction.gflop_per_s}
     flat |= prediction.parts
     flat |= {"bound_by": prediction.bound_by, "occupancy": prediction.occupancy}

@@ -1,6 +1,6 @@
-"""Rank the schedules of a workload on a device: the analytical model, and learned corrections of it, nothing else.
+"""Ranking of the schedules of a workload on a device, with the analytical model and learned corrections.
 
-A plan that also has what a compiler or records say is made of this one by `tuning.plans`.
+`tuning.plans` adds the facts of compilers and records to such a plan.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from anatune.templates.base.watch import Watch
 __all__ = ["Constraints", "rank", "rank_templates"]
 
 _LEAST_S = 1e-3
-"""Least time limit of one of several searches, s."""
+"""Shortest time limit of a single search, s."""
 
 
 class Constraints(msgspec.Struct, frozen=True, kw_only=True):
-    """Which schedules are ranked, and for how long. Immutable; checked when it is made.
+    """Restrictions of a ranking: which schedules, and for how long. Immutable; checked when it is made.
 
     Attributes
     ----------
     template, accuracy, time_limit_s, distinct
-        As `anatune.plan`.
+        As in `anatune.plan`.
     call : str
-        The call that is made, for messages.
+        Name of the calling function, for messages.
 
     Raises
     ------
     SpaceError
-        There is no such accuracy; the time limit is not positive; `distinct` is no bool.
+        The accuracy is unknown, the time limit is not positive, or `distinct` is no bool.
     """
 
     template: str | None = None
@@ -57,16 +57,16 @@ class Constraints(msgspec.Struct, frozen=True, kw_only=True):
         if self.accuracy is not None:
             checked_accuracy(f"{self.call}: accuracy", self.accuracy)
         limit_s = checked_seconds(f"{self.call}: time_limit_s", self.time_limit_s)
-        msgspec.structs.force_setattr(self, "time_limit_s", limit_s)  # NumPy's numbers become Python's
+        msgspec.structs.force_setattr(self, "time_limit_s", limit_s)  # NumPy numbers become Python numbers
         msgspec.structs.force_setattr(self, "distinct", checked_flag(f"{self.call}: distinct", self.distinct))
 
     @property
     def admitted(self) -> str:
-        """The arithmetic that is admitted."""
+        """The requested accuracy, "standard" by default."""
         return self.accuracy or STANDARD
 
     def templates(self, workload: Workload, hardware: HardwareSpec) -> tuple[str, ...]:
-        """Return the names of the templates to rank; errors as `joint.asked_templates`."""
+        """Return the names of the templates to rank; errors as in `joint.asked_templates`."""
         return joint.asked_templates(workload, hardware, self.template, self.accuracy)
 
 
@@ -78,14 +78,14 @@ def rank(
     correction: str | Path = AUTO,
     progress: Progress | None = None,
 ) -> Plan:
-    """Return the first `top_k` schedules of all templates that are asked for, in one order.
+    """Return the first `top_k` schedules of all requested templates, in one order.
 
     Raises
     ------
     SpaceError
-        A template or its accuracy does not apply.
+        The template or its accuracy does not apply.
     UnknownNameError, ModelVersionError, MissingDependencyError
-        As `joint.find_corrections`.
+        As in `joint.find_corrections`.
     """
     names = constraints.templates(workload, hardware)
     corrections = joint.find_corrections(hardware, names, correction)
@@ -101,17 +101,18 @@ def rank_templates(
     corrections: joint.Corrections,
     progress: Progress | None = None,
 ) -> tuple[Plan, dict[str, Model]]:
-    """Return the first schedules of templates in one order, and the model that ranked each; `rank` says what it is for.
+    """Return the first schedules of templates in one order, and the model that ranked each template.
 
-    Templates are ranked one after the other, those that are evaluated whole first. One whose floor, a time that no
-    point of it beats, is above all that a whole one lists is not searched: nobody counts its legal points then.
+    Templates are ranked one after the other, first those whose spaces are evaluated as a whole. A template is not
+    searched if a lower bound of all its times is above the times that such a space lists; its legal points are then not
+    counted.
 
     Parameters
     ----------
     count : int
-        First schedules of each, and of all.
+        Number of schedules to list, of each template and of all.
     constraints : Constraints
-        The time limit is that of all together; what is left of it is shared out evenly among those that are left.
+        The time limit holds for all templates; the remaining time is divided evenly among the remaining ones.
 
     Raises
     ------
@@ -124,37 +125,37 @@ def rank_templates(
     plans: dict[str, Plan] = {}
     models: dict[str, Model] = {}
     number, cut_s = len(names), math.inf
-    for at, name in enumerate(sorted(names, key=lambda name: not template_named(name).is_whole)):
-        saved, plain = corrections[name], make_model(workload, hardware, name, accuracy)
-        learned = None if saved is None else CorrectedModel(plain, saved.model)
-        model = models[name] = plain if learned is None else learned
-        left_s = None if watch.left_s is None else max(_LEAST_S, watch.left_s / (number - at))
-        part = watch.part(at / number, (at + 1) / number)
-        left_out = LeftOut(plain.floor_s, cut_s) if learned is None and plain.floor_s > cut_s else None
+    for index, name in enumerate(sorted(names, key=lambda name: not template_named(name).is_whole)):
+        saved, analytical = corrections[name], make_model(workload, hardware, name, accuracy)
+        corrected = None if saved is None else CorrectedModel(analytical, saved.model)
+        model = models[name] = analytical if corrected is None else corrected
+        left_s = None if watch.left_s is None else max(_LEAST_S, watch.left_s / (number - index))
+        part = watch.part(index / number, (index + 1) / number)
+        left_out = LeftOut(analytical.floor_s, cut_s) if corrected is None and analytical.floor_s > cut_s else None
         if left_out is None:
             ranking = model.rank(count, left_s, distinct=constraints.distinct, progress=part.report)
         else:
-            ranking = _slower(model)
-        plan, points = replace(_plan(model, ranking, accuracy), left_out=left_out), ranking.points
-        if learned is not None and saved is not None and len(points):
-            support = float(learned.correction(points[:1]).support[0])
+            ranking = _skip_search(model)
+        plan, points = replace(_make_plan(model, ranking, accuracy), left_out=left_out), ranking.points
+        if corrected is not None and saved is not None and len(points):
+            support = float(corrected.correction(points[:1]).support[0])
             applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
             plan = replace(plan, correction=applied)
         plans[name] = plan
         if template_named(name).is_whole and len(points) >= count:
             cut_s = min(cut_s, max(prediction.time_s for prediction in plan.predictions))
-    return joint.merged([plans[name] for name in names], count), models
+    return joint.merge_plans([plans[name] for name in names], count), models
 
 
-def _slower(model: Model) -> Ranking:
-    """Return the ranking of a space of which no point is needed: its floor is above what others have."""
+def _skip_search(model: Model) -> Ranking:
+    """Return the ranking of a space that is not searched, because its times are above those of other templates."""
     guarantee = Guarantee("certified", 0.0, 0, model.space.size)
-    none = np.empty((0, len(model.space.columns)), dtype=np.int64)
-    return Ranking(none, guarantee, None, None, alike_is_exact=True)
+    no_points = np.empty((0, len(model.space.columns)), dtype=np.int64)
+    return Ranking(no_points, guarantee, None, None, alike_is_exact=True)
 
 
-def _plan(model: Model, ranking: Ranking, accuracy: str) -> Plan:
-    """Return the plan of one template, without what it says of corrections."""
+def _make_plan(model: Model, ranking: Ranking, accuracy: str) -> Plan:
+    """Return the plan of one template, without its correction."""
     points = ranking.points
     return Plan(
         model.workload,

@@ -1,1 +1,1 @@
-"""Search strategies: which schedules to try next."""
+"""Search strategies: they decide which schedules a session measures next."""

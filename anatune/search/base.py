@@ -1,4 +1,4 @@
-"""What a search strategy is, and which there are."""
+"""The interface of search strategies, and the table of all strategies."""
 
 from __future__ import annotations
 
@@ -31,33 +31,35 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
         "grid": "anatune.search.strategies.grid:GridStrategy",
     }
 )
-"""Name -> ``module:class``, imported on first use.
+"""Name -> ``module:class``, imported when it is first used.
 
 A class is called with (model, seed=, start=, ranked=), see `make_strategy`.
 """
 
 BLIND = ("random", "grid")
-"""Strategies that never look at the model."""
+"""Strategies that never use the model."""
 
 _KINDS = {int: "an integer", float: "a number"}
 
 STARTS = ("model", "paper")
-"""Where a strategy starts: from the model's ranking, or as it was published."""
+"""Starts of a strategy: "model" begins with the model's ranking, "paper" as published."""
 
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Proposes schedules and learns from trials.
+    """A search strategy: it proposes schedules and learns from trials.
 
-    A strategy never measures, waits, prints or owns a budget. It asks only for legal schedules, and for none twice.
-    What it asks next depends on nothing but its seed, the set of trials it was told and what it asked for that has not
-    come back: telling in another order, in parts, or all at once to a new object (that is how a session resumes) leads
-    to the same questions. Of one that was asked to go ahead this holds up to that point only: what it asks from then on
-    depends on what it knew when.
+    A strategy never measures, waits, prints or manages a budget. It proposes only legal schedules, and none of them
+    twice. Its next proposals depend only on its seed, the set of trials that it was told, and the proposals whose
+    trials are missing. Trials may therefore be told in any order, in parts, or all at once to a new object, which is
+    how a session resumes. The exception are proposals made with ``ahead=True``: they and later ones depend on what was
+    known then.
 
     Attributes
     ----------
     least_samples : int
+        Number of samples of each schedule that its decisions need, even if the schedule is clearly slower than the
+        best.
         Samples of each candidate that its decisions need, also where the candidate is clearly slower than the best.
     """
 
@@ -66,68 +68,68 @@ class Strategy(Protocol):
     def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
         """Return up to `n` schedules to measure.
 
-        Fewer: it wants to be told first. None although nothing is outstanding: it is finished. With `ahead` devices
-        would stand still meanwhile: it goes on without the answers that are missing, if it has anything sensible to
-        ask; they are welcome whenever they come.
+        Fewer are returned if the strategy needs trials first. An empty list while no trial is missing means that it has
+        finished. With `ahead`, devices would be idle otherwise: the strategy continues without the missing trials if it
+        has something sensible to propose; these trials may still be told later.
         """
         ...
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Take in trials, in any order; failed ones and schedules that were never asked for are welcome."""
+        """Learn from trials, in any order; failed trials and schedules that were not proposed are welcome."""
         ...
 
 
 def check_strategy(name: str) -> str:
-    """Return `name` if there is such a strategy, its settings in alphabetic order.
+    """Return `name` with its settings in alphabetic order, if there is such a strategy.
 
     Parameters
     ----------
     name : str
-        One of `STRATEGIES`, or with settings of its class: ``bayes:acquisition=ei,memory=500``.
+        One of `STRATEGIES`, perhaps with settings of its class: ``bayes:acquisition=ei,memory=500``.
 
     Raises
     ------
     UnknownNameError
-        There is none, or it has no such setting; the message lists those there are.
+        The strategy or the setting is unknown; the message lists the known ones.
     SpaceError
-        A setting has no such value, or two.
+        A setting is given twice or has a value that is not allowed.
     """
-    return _parse(name)[0]
+    return _parse_strategy(name)[0]
 
 
-def _parse(name: str) -> tuple[str, Any]:
-    """Return a strategy's name with sorted settings, and what makes it: its class, or one with these settings."""
+def _parse_strategy(name: str) -> tuple[str, Any]:
+    """Return a strategy's name with sorted settings, and its class (with settings: a subclass that has them)."""
     plain, colon, words = name.partition(":") if isinstance(name, str) else (name, "", "")
     checked_choice("strategy", plain, tuple(STRATEGIES), UnknownNameError)
     if not colon:
         return plain, STRATEGIES[plain]
-    kind = resolve(STRATEGIES[plain])
-    options: Mapping[str, tuple[Any, ...]] = getattr(kind, "options", {})
+    strategy_class = resolve(STRATEGIES[plain])
+    options: Mapping[str, tuple[Any, ...]] = getattr(strategy_class, "options", {})
     if not options:
         raise UnknownNameError(f"strategy {name!r}: {plain} has no settings; write {plain!r}")
     settings: dict[str, object] = {}
     for word in words.split(","):
         setting, _, text = (part.strip() for part in word.partition("="))
         checked_choice(f"setting of the strategy {plain}", setting, tuple(options), UnknownNameError)
-        where = f"strategy {plain}: {setting}"
+        label = f"strategy {plain}: {setting}"
         if setting in settings:
-            raise SpaceError(f"{where} is given twice, expected one value; leave out one")
+            raise SpaceError(f"{label} is given twice, expected one value; leave out one")
         if isinstance(options[setting][0], str):
-            settings[setting] = checked_choice(where, text, options[setting], SpaceError)
+            settings[setting] = checked_choice(label, text, options[setting], SpaceError)
         else:
-            settings[setting] = _number(where, text, type(getattr(kind, setting)), *options[setting])
+            settings[setting] = _parse_number(label, text, type(getattr(strategy_class, setting)), *options[setting])
     sorted_words = ",".join(f"{setting}={settings[setting]}" for setting in sorted(settings))
-    return f"{plain}:{sorted_words}", type(kind.__name__, (kind,), settings)
+    return f"{plain}:{sorted_words}", type(strategy_class.__name__, (strategy_class,), settings)
 
 
-def _number(where: str, text: str, kind: type[int] | type[float], least: float, most: float) -> float:
-    """Return the number that a word says."""
+def _parse_number(label: str, text: str, number_type: type[int] | type[float], least: float, most: float) -> float:
+    """Return the number in a text if it is in the range."""
     try:
-        number = kind(text)
+        number = number_type(text)
     except ValueError:
         number = math.nan
     if not least <= number <= most:
-        raise SpaceError(f"{where} is {text!r}, expected {_KINDS[kind]} from {least:g} to {most:g}")
+        raise SpaceError(f"{label} is {text!r}, expected {_KINDS[number_type]} from {least:g} to {most:g}")
     return number
 
 
@@ -137,7 +139,7 @@ def check_start(start: str) -> str:
     Raises
     ------
     UnknownNameError
-        It is not; the message lists them.
+        The start is unknown; the message lists the known ones.
     """
     return checked_choice("start", start, STARTS, UnknownNameError)
 
@@ -145,31 +147,31 @@ def check_start(start: str) -> str:
 def make_strategy(
     name: str, model: Model, *, seed: int = 0, start: str = "model", ranked: Integers | None = None
 ) -> Strategy:
-    """Return a new strategy.
+    """Make a new strategy.
 
     Parameters
     ----------
     name : str
-        One of `STRATEGIES`, or with settings, see `check_strategy`.
+        One of `STRATEGIES`, perhaps with settings, see `check_strategy`.
     model
         Analytical model of the workload on the hardware, from `anatune.api.model`.
     seed : int
-        Of its random choices, >= 0.
+        Seed of its random choices, >= 0.
     start : {"model", "paper"}
-        Start from the model's ranking, or as published. The default strategy has no published form; "random" and "grid"
-        never look at the model.
+        "model": start from the model's ranking; "paper": as published. The default strategy has no published form;
+        "random" and "grid" never use the model.
     ranked : (num_points, num_columns) int64, optional
-        First points of the model's ranking, best first, where they are known already.
+        First points of the model's ranking, best first, if they are known already.
 
     Raises
     ------
     UnknownNameError
-        No such strategy, setting or start.
+        The strategy, a setting or the start is unknown.
     SpaceError
-        A setting has no such value.
+        A setting has a value that is not allowed.
     """
-    made = _parse(name)[1]
-    strategy: Strategy = (resolve(made) if isinstance(made, str) else made)(
+    class_or_name = _parse_strategy(name)[1]
+    strategy: Strategy = (resolve(class_or_name) if isinstance(class_or_name, str) else class_or_name)(
         model, seed=seed, start=check_start(start), ranked=ranked
     )
     return strategy

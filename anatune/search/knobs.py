@@ -1,14 +1,16 @@
-"""The choices that make up a point, as strategies vary them: steps on sorted lists, and genes to exchange.
+"""Knobs and genes: the choices that make up a point, as strategies change and exchange them.
 
 A *knob* is one choice with a sorted list of values: an inner factor of an axis (divisors of its extent; the outermost
-factor follows from the others), the calls of a pair of microkernels, an unroll depth, a fetch width, an order, a
-packing. One step of a knob is the next larger or smaller value. Source: [ICS24] Sec. 5.1 (hops); [Droplet24] Def. 3.2.
+factor follows from the others), the number of calls of two microkernels, an unroll depth, a fetch width, an order, a
+packing. A step of a knob leads to the next larger or smaller value. Source: [ICS24] Sec. 5.1 (hops); [Droplet24] Def.
+3.2.
 
-A *gene* is what two points can exchange and both stay tilings: the whole tiling of an axis as its number in the sorted
-list of tilings, and each other choice. Source: [BO24] Sec. 3.3.1; AutoTVM's knobs, that [NoSE] uses, are the same.
+A *gene* is a part that two points can exchange so that both stay tilings: the whole tiling of an axis, as its number in
+the sorted list of tilings, or another choice. Source: [BO24] Sec. 3.3.1; the knobs of AutoTVM, which [NoSE] uses, are
+the same.
 
-Published searches put limits on kernels for GPUs beside those of the device. Of the legal points of anatune's spaces 6
-to 13 % keep them (six of the benchmarks of [ICS24] on an RTX 3090): most others have blocks smaller than a warp, or
+Published searches for GPUs have limits in addition to those of the device. Of the legal points of anatune's spaces 6 to
+13 % keep them (six of the benchmarks of [ICS24] on an RTX 3090): most others have blocks smaller than a warp, or
 threads with more results than registers.
 """
 
@@ -21,59 +23,59 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.search.points import Booleans, Floats, Integers, distinct
+from anatune.search.points import Booleans, Floats, Integers, drop_repeats
 from anatune.templates.base.model import Model
 from anatune.templates.base.space import Part
 from anatune.templates.cpu.space import ORDER_LEVELS
 from anatune.templates.gpu.model import BaseGpuModel
 
 _MOST_NEIGHBOURS = 4096
-"""Neighbours of one distance that are listed; of more, a sample."""
+"""Largest number of neighbours at one distance that are listed; if there are more, a sample is taken."""
 
 
 @lru_cache(maxsize=64)
-def _steps(num_knobs: int, hops: int) -> Integers:
+def _list_steps(num_knobs: int, hops: int) -> Integers:
     """Return all vectors of steps with `hops` entries of +1 or -1, (count, num_knobs)."""
-    places = np.array(list(itertools.combinations(range(num_knobs), hops)), dtype=np.int64)
+    chosen = np.array(list(itertools.combinations(range(num_knobs), hops)), dtype=np.int64)
     signs = np.array(list(itertools.product((1, -1), repeat=hops)), dtype=np.int64)
-    steps = np.zeros((len(places), len(signs), num_knobs), dtype=np.int64)
-    for at in range(hops):
-        steps[np.arange(len(places))[:, None], np.arange(len(signs))[None, :], places[:, at][:, None]] = signs[:, at]
+    steps = np.zeros((len(chosen), len(signs), num_knobs), dtype=np.int64)
+    for hop in range(hops):
+        steps[np.arange(len(chosen))[:, None], np.arange(len(signs))[None, :], chosen[:, hop][:, None]] = signs[:, hop]
     flat = steps.reshape(-1, num_knobs)
     flat.setflags(write=False)
     return flat
 
 
-class _Group(NamedTuple):
-    """The columns of a point that one coordinate of the space decides together, such as the tiling of an axis."""
+class _ColumnGroup(NamedTuple):
+    """Columns of a point that one coordinate of the space decides together, such as the tiling of an axis."""
 
     columns: list[int]
     derived: int
-    """Column that follows from the others of its axis (the outermost factor), -1 where none does."""
+    """Column that follows from the others of its axis (the outermost factor); -1 if there is none."""
     factors: list[int]
-    """Columns whose product with the derived one is the extent."""
+    """Columns whose product with the derived column is the extent."""
     extent: int
     values: list[Integers]
-    """Column -> its sorted values."""
+    """Sorted values of each column."""
     keys: Integers
-    """Of the rows of the table, sorted."""
+    """Keys of the rows of the table, sorted."""
     order: Integers
 
 
 class Knobs:
-    """How strategies move through the points of one model: its knobs and genes, whatever its template.
+    """The knobs and genes of a model's space, for any template: how strategies move through its points.
 
     Parameters
     ----------
     model
-        With ``space``, ``check``, ``times`` and ``evaluate``.
+        A model with ``space``, ``check``, ``times`` and ``evaluate``.
 
     Attributes
     ----------
     names : tuple of str
-        The knobs with more than one value.
+        Names of the knobs with more than one value.
     radices : (K,) int64
-        Number of values of each of them.
+        Number of values of each knob.
     gene_radices : (G,) int64
         Number of values of each gene.
     """
@@ -102,22 +104,22 @@ class Knobs:
         self._orders = [c for c, name in enumerate(self.space.columns) if name in orders]
 
     @staticmethod
-    def _group(part: Part, places: list[int]) -> _Group:
-        """Return the columns that a part of the space decides, without those that are always the same."""
+    def _group(part: Part, places: list[int]) -> _ColumnGroup:
+        """Return the columns that a part of the space decides, without constant ones."""
         varies = np.flatnonzero((part.table != part.table[0]).any(axis=0)).tolist()
         table = np.ascontiguousarray(part.table[:, varies])
         factors = [at for at in varies if not part.columns[at].startswith("pair.")]
         product = part.table[:, factors].prod(axis=1)
         is_tiling = len(factors) > 1 and bool((product == product[0]).all())
         values = [np.unique(column) for column in table.T]
-        keys = _keys(table, values)
+        keys = _row_keys(table, values)
         order = np.argsort(keys, kind="stable").astype(np.int64)
         inner = [places[at] for at in factors[1:]]
         derived = places[factors[0]] if is_tiling else -1
-        return _Group([places[at] for at in varies], derived, inner, int(product[0]), values, keys[order], order)
+        return _ColumnGroup([places[at] for at in varies], derived, inner, int(product[0]), values, keys[order], order)
 
     def indices(self, points: Integers) -> Integers:
-        """Return the number of each knob's value, (num_points, K)."""
+        """Return the index of each knob's value, (num_points, K)."""
         columns = [
             np.searchsorted(values, points[:, at]) for at, values in zip(self._places, self._values, strict=True)
         ]
@@ -126,21 +128,21 @@ class Knobs:
         return np.column_stack(columns).astype(np.int64)
 
     def at(self, indices: Integers) -> tuple[Integers, Booleans]:
-        """Return (points, which of them are legal points of the space) for numbers of values, in range or not."""
+        """Return (points, mask of the legal ones) for indices of values, which may be out of range."""
         good: Booleans = np.asarray(((indices >= 0) & (indices < self.radices)).all(axis=1))
         inside = np.clip(indices, 0, self.radices - 1)
         points = np.repeat(self._base[None, :], len(indices), axis=0)
-        for knob, (at, values) in enumerate(zip(self._places, self._values, strict=True)):
-            points[:, at] = values[inside[:, knob]]
+        for knob, (column, values) in enumerate(zip(self._places, self._values, strict=True)):
+            points[:, column] = values[inside[:, knob]]
         for group in self._groups:
             if group.derived >= 0:
-                product = points[:, group.factors].astype(np.float64).prod(axis=1)  # no overflow; exact below 2**53
+                product = points[:, group.factors].astype(np.float64).prod(axis=1)  # cannot overflow; exact below 2**53
                 points[:, group.derived] = np.maximum(1, group.extent // np.minimum(product, 2.0**53).astype(np.int64))
             if len(group.columns) > 1:
                 good &= self._rows(group, points) >= 0
-        at_good = np.flatnonzero(good)
-        if len(at_good):
-            good[at_good] = self.model.check(points[at_good]) == 0
+        good_rows = np.flatnonzero(good)
+        if len(good_rows):
+            good[good_rows] = self.model.check(points[good_rows]) == 0
         return points, good
 
     def genes(self, points: Integers) -> Integers:
@@ -148,7 +150,7 @@ class Knobs:
         return np.column_stack([self._rows(group, points) for group in self._groups]).astype(np.int64)
 
     def from_genes(self, genes: Integers) -> tuple[Integers, Booleans]:
-        """Return (points, which of them are legal) for genes in range."""
+        """Return (points, mask of the legal ones) for genes in range."""
         points = self.space.decode(genes)
         return points, self.model.check(points) == 0
 
@@ -161,71 +163,71 @@ class Knobs:
     def neighbours(self, point: Integers, hops: int, seed: Sequence[int] = (0,)) -> Integers:
         """Return the legal points that differ in exactly `hops` knobs, by one step each, (num_points, C) int64.
 
-        Of very many, a sample that `seed` decides.
+        If there are very many, a sample is returned, which `seed` decides.
         """
         if not 0 < hops <= len(self.names):
             return np.empty((0, len(point)), dtype=np.int64)
-        steps = _steps(len(self.names), hops)
+        steps = _list_steps(len(self.names), hops)
         if len(steps) > _MOST_NEIGHBOURS:
             chosen = np.random.default_rng(list(seed)).choice(len(steps), _MOST_NEIGHBOURS, replace=False)
             steps = steps[np.sort(chosen)]
         points, legal = self.at(self.indices(point[None, :]) + steps)
         return points[legal]
 
-    def beyond(self, last: Integers, now: Integers) -> Integers | None:
-        """Return the point that repeats the change from `last` to `now`; None where there is none."""
+    def repeat_change(self, last: Integers, now: Integers) -> Integers | None:
+        """Return the point that repeats the change from `last` to `now`, or None if there is none."""
         both = self.indices(np.stack([last, now]))
         goal = np.clip(2 * both[1] - both[0], 0, self.radices - 1)
         points, legal = self.at(goal[None, :])
-        found: Integers = points[0]
-        return found if legal[0] and not np.array_equal(found, now) else None
+        repeated: Integers = points[0]
+        return repeated if legal[0] and not np.array_equal(repeated, now) else None
 
     def values(self, points: Integers) -> Floats:
-        """Return the values that distances are taken of, (num_points, columns), >= 0."""
+        """Return the values from which distances are computed, (num_points, columns), >= 0."""
         out = points.astype(np.float64)
-        out[:, self._orders] += 1.0  # an order is a name, no quantity: the first is as far from the others as they are
+        out[:, self._orders] += 1.0  # an order is a name, not a quantity; 0 would be closer to none
         return out
 
     @staticmethod
-    def _rows(group: _Group, points: Integers) -> Integers:
-        """Return the number of each point's choice in the table of a group, -1 where it is none."""
+    def _rows(group: _ColumnGroup, points: Integers) -> Integers:
+        """Return the row of each point's choice in the table of a group; -1 if the table does not contain it."""
         if not group.columns:
             return np.zeros(len(points), dtype=np.int64)
-        wanted = _keys(points[:, group.columns], group.values)
-        at = np.minimum(np.searchsorted(group.keys, wanted), len(group.keys) - 1)
-        found: Integers = np.where(group.keys[at] == wanted, group.order[at], -1)
-        return found
+        keys = _row_keys(points[:, group.columns], group.values)
+        position = np.minimum(np.searchsorted(group.keys, keys), len(group.keys) - 1)
+        rows: Integers = np.where(group.keys[position] == keys, group.order[position], -1)
+        return rows
 
 
-def _keys(rows: Integers, values: list[Integers]) -> Integers:
-    """Return one number for each row, different for different rows of known values; -1 where a value is unknown."""
+def _row_keys(rows: Integers, values: list[Integers]) -> Integers:
+    """Return a number for each row, different for different rows; -1 if a value is not in the list."""
     keys = np.zeros(len(rows), dtype=np.int64)
     is_known = np.ones(len(rows), dtype=np.bool_)
-    for column, known in zip(rows.T, values, strict=True):
-        at = np.minimum(np.searchsorted(known, column), len(known) - 1)
-        is_known &= known[at] == column
-        keys = keys * len(known) + at
+    for column, sorted_values in zip(rows.T, values, strict=True):
+        position = np.minimum(np.searchsorted(sorted_values, column), len(sorted_values) - 1)
+        is_known &= sorted_values[position] == column
+        keys = keys * len(sorted_values) + position
     return np.where(is_known, keys, -1)
 
 
 @singledispatch
 def knobs_of(model: Model) -> Knobs:
-    """Return the knobs of a model's space; models of another kind of space register what makes theirs."""
+    """Return the knobs of a model's space; models of other kinds of spaces register their own function."""
     return Knobs(model)
 
 
 FEWEST_THREADS = 32
-"""Threads of a block. Source: the code of [ICS24]; 32 is a warp."""
+"""Smallest number of threads in a block. Source: the code of [ICS24]; 32 is a warp."""
 MOST_RESULTS = 256
-"""Results that a thread keeps in registers. Source: the code of [ICS24]."""
+"""Largest number of results that a thread keeps in registers. Source: the code of [ICS24]."""
 _SHARE = 8
-"""Legal points that are drawn for each one that shall keep the limits."""
+"""Number of legal points that are drawn for each one that shall keep the limits."""
 _DRAWS = 40
-"""Draws after which the limits leave nothing of a space."""
+"""Number of draws without success after which the limits count as impossible in a space."""
 
 
 def is_within_limits(model: Model, points: Integers) -> Booleans:
-    """Say of each point whether its blocks fill a warp and its threads keep all results in registers, (num_points,)."""
+    """Return a mask of the points whose blocks fill a warp and whose threads keep all results in registers."""
     columns = model.evaluate(points).columns
     results = columns["accumulators_per_thread"]
     good: Booleans = (columns["threads_per_block"] >= FEWEST_THREADS) & (results <= MOST_RESULTS)
@@ -234,18 +236,18 @@ def is_within_limits(model: Model, points: Integers) -> Booleans:
 
 
 class _LimitedKnobs(Knobs):
-    """Knobs that lead to points within the limits only."""
+    """Knobs that lead only to points within the limits."""
 
     def at(self, indices: Integers) -> tuple[Integers, Booleans]:
-        """Return (points, which of them are legal and within the limits), as `Knobs.at`."""
+        """Return (points, mask of those that are legal and within the limits), as `Knobs.at`."""
         return self._keep_limits(*super().at(indices))
 
     def from_genes(self, genes: Integers) -> tuple[Integers, Booleans]:
-        """Return (points, which of them are legal and within the limits), as `Knobs.from_genes`."""
+        """Return (points, mask of those that are legal and within the limits), as `Knobs.from_genes`."""
         return self._keep_limits(*super().from_genes(genes))
 
     def draw(self, count: int, seed: Sequence[int]) -> Integers:
-        """Return up to `count` points drawn uniformly from those within the limits; fewer where next to none is."""
+        """Return up to `count` points drawn uniformly within the limits; fewer if almost none are."""
         drawn: list[Integers] = []
         num_missing = count
         for attempt in range(_DRAWS):
@@ -257,18 +259,18 @@ class _LimitedKnobs(Knobs):
         return np.concatenate(drawn)
 
     def _keep_limits(self, points: Integers, legal: Booleans) -> tuple[Integers, Booleans]:
-        places = np.flatnonzero(legal)
-        legal[places] = is_within_limits(self.model, points[places])
+        rows = np.flatnonzero(legal)
+        legal[rows] = is_within_limits(self.model, points[rows])
         return points, legal
 
 
-def knobs_within_limits(model: Model) -> Knobs:
+def make_limited_knobs(model: Model) -> Knobs:
     """Return the knobs of a space without the points beyond the limits.
 
-    All knobs, without limits: for CPUs, for templates that generate no code for CUDA cores, for lists of recorded
-    points, and where (almost) no point keeps them.
+    The knobs have no limits for CPUs, for templates that generate no code for CUDA cores, for lists of recorded points,
+    and if (almost) no point keeps the limits.
     """
-    plain = model.plain  # a learned correction changes times, no limits
+    plain = model.plain  # a learned correction changes times, not limits
     if isinstance(plain, BaseGpuModel) and "spilled_registers" in plain.resources:
         limited = _LimitedKnobs(model)
         if len(limited.draw(1, (0,))):
@@ -277,16 +279,16 @@ def knobs_within_limits(model: Model) -> Knobs:
 
 
 _DRAWN = 20
-"""Random points for each one that is kept, where the model chooses the first population."""
+"""Number of random points for each kept one if the model chooses the first population."""
 
 
-def first_population(knobs: Knobs, size: int, draw: Callable[..., Integers], ranked: Integers | None) -> Integers:
-    """Return up to `size` different points: random ones, or (with `ranked`) those and the best predicted of many."""
+def make_first_population(knobs: Knobs, size: int, draw: Callable[..., Integers], ranked: Integers | None) -> Integers:
+    """Return up to `size` different points: random ones; with `ranked`, these and the best predicted of many."""
     if ranked is None:
-        return distinct(draw(size, 0))
-    drawn = draw(_DRAWN * size, 0)
-    drawn = drawn[np.argsort(knobs.model.times(drawn)[0], kind="stable")]
-    return distinct(np.concatenate([ranked, drawn]))[:size]
+        return drop_repeats(draw(size, 0))
+    candidates = draw(_DRAWN * size, 0)
+    candidates = candidates[np.argsort(knobs.model.times(candidates)[0], kind="stable")]
+    return drop_repeats(np.concatenate([ranked, candidates]))[:size]
 
 
 def roulette(fitness: Floats, count: int, rng: np.random.Generator) -> Integers:
@@ -296,13 +298,13 @@ def roulette(fitness: Floats, count: int, rng: np.random.Generator) -> Integers:
     return np.asarray(rng.choice(len(fitness), count, p=chances), dtype=np.int64)
 
 
-def single_point_crossover(one: Integers, other: Integers, rng: np.random.Generator) -> Integers:
-    """Return children with the first genes of `one` and the last of `other`, (num_children, G)."""
-    place = rng.integers(1, max(one.shape[1], 2), len(one))
-    return np.where(np.arange(one.shape[1])[None, :] < place[:, None], one, other)
+def single_point_crossover(first: Integers, second: Integers, rng: np.random.Generator) -> Integers:
+    """Return children with the first genes of one parent and the last of the other, (num_children, G)."""
+    cut = rng.integers(1, max(first.shape[1], 2), len(first))
+    return np.where(np.arange(first.shape[1])[None, :] < cut[:, None], first, second)
 
 
 def mutate(genes: Integers, radices: Integers, chance: float, rng: np.random.Generator) -> Integers:
-    """Return genes of which each is replaced, with probability `chance`, by a uniform one."""
+    """Return genes each of which is replaced, with probability `chance`, by a uniform random one."""
     drawn = (rng.random(genes.shape) * radices).astype(np.int64)
     return np.where(rng.random(genes.shape) < chance, drawn, genes)

@@ -1,4 +1,4 @@
-"""What strategies share: the points of schedules, which programs were met, which of many points are equal."""
+"""Common helpers of strategies: points of schedules, programs that were proposed, equal points."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Floats: TypeAlias = NDArray[np.float64]
 Booleans: TypeAlias = NDArray[np.bool_]
 
 
-def legal_point(model: Model, schedule: Schedule) -> Integers | None:
-    """Return the point of `schedule`, None if it is none of the model's space or not legal there."""
+def find_legal_point(model: Model, schedule: Schedule) -> Integers | None:
+    """Return the point of `schedule`, or None if it is not in the model's space or not legal."""
     try:
         point = model.space.point_of(schedule)
         model.space.encode(point)
@@ -28,15 +28,15 @@ def legal_point(model: Model, schedule: Schedule) -> Integers | None:
     return point if int(model.check(point)[0]) == 0 else None
 
 
-class Seen:
-    """Programs that were asked for or told."""
+class SeenPrograms:
+    """The programs that were proposed or told."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._keys: set[Hashable] = set()
 
     def add(self, point: Integers) -> bool:
-        """Note a point; return whether its program is new."""
+        """Add a point; return whether its program is new."""
         key = self._model.program_key(point)
         if key in self._keys:
             return False
@@ -44,23 +44,23 @@ class Seen:
         return True
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Note the programs of trials."""
+        """Add the programs of trials."""
         for trial in trials:
-            point = legal_point(self._model, trial.schedule)
+            point = find_legal_point(self._model, trial.schedule)
             if point is not None:
                 self.add(point)
 
 
-def distinct(points: Integers) -> Integers:
-    """Return the points without repetitions, in the order of their first appearance."""
-    first: dict[bytes, int] = {}  # sorting rows, as numpy.unique does, takes ten times as long
+def drop_repeats(points: Integers) -> Integers:
+    """Return the points without repetition, in the order of their first appearance."""
+    first: dict[bytes, int] = {}  # numpy.unique sorts rows, which takes ten times as long
     for number, row in enumerate(points):
         first.setdefault(row.tobytes(), number)
     return points[list(first.values())]
 
 
-def occurrence(ids: Integers) -> Integers:
-    """Return for each entry how many equal ones stand before it."""
+def count_predecessors(ids: Integers) -> Integers:
+    """Return for each entry how many equal entries precede it."""
     order = np.argsort(ids, kind="stable")
     grouped = ids[order]
     starts = np.flatnonzero(np.r_[True, grouped[1:] != grouped[:-1]])

@@ -1,15 +1,15 @@
-"""Strategies written as a walk that asks for points and waits for their times.
+"""Strategies written as a generator (a walk) that yields points and waits for their times.
 
-A subclass yields batches of points and receives their answers; this class does everything else that the contract of
-`search.base.Strategy` wants. The walk sees nothing but answers to its own questions, so that what it asks depends
-neither on the order nor on the batches of telling; told to a new object, the same trials lead it to the same place. A
-trial that changes an answer which the walk has already used (a schedule was measured once more) makes it start over,
-with all answers at hand.
+A subclass yields batches of points and receives their answers; this class does all the rest that the contract of
+`search.base.Strategy` requires. The walk sees only the answers to its own points. Its proposals therefore do not depend
+on the order in which trials are told, and a new object that is told the same trials reaches the same state. If a trial
+changes an answer that the walk has used already (a schedule was measured again), the walk starts again with all
+answers.
 
-Where devices would stand still (``ask(..., ahead=True)``) the walk goes on while answers are missing: it receives
-`MISSING` for them, and the answers themselves from `late` once they are there. What it asks then depends on what was
-known at the time. A new object told the same trials walks on answers alone, and takes in from `strangers` what was
-asked on the way but not by this walk.
+If devices would be idle (``ask(..., ahead=True)``), the walk continues while answers are missing: it receives `MISSING`
+for them, and the answers later from `late`. Its proposals then depend on what was known at the time. A new object that
+is told the same trials walks with the answers alone, and takes from `strangers` the trials that this walk did not
+propose.
 """
 
 from __future__ import annotations
@@ -23,101 +23,101 @@ import numpy as np
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.search.knobs import knobs_of, knobs_within_limits
-from anatune.search.points import Integers, legal_point
+from anatune.search.knobs import knobs_of, make_limited_knobs
+from anatune.search.points import Integers, find_legal_point
 from anatune.search.strategy import SpaceStrategy
 
 _DRAWS = 40
-"""Draws without a new program after which the space counts as used up."""
+"""Number of draws without a new program after which the space counts as exhausted."""
 _BARREN = 256
-"""Batches in a row without a point that the walk has not met, after which it counts as finished."""
+"""Number of consecutive batches without a new point after which the walk counts as finished."""
 
 
-class Answer(NamedTuple):
-    """What came back for a point: seconds (or times relative to the reference kernel); no samples if it failed."""
+class TrialAnswer(NamedTuple):
+    """The result for a point: seconds, or times relative to the reference kernel; no samples after a failure."""
 
     cost: float | None
     samples: tuple[float, ...] = ()
     is_missing: bool = False
 
 
-MISSING = Answer(None, is_missing=True)
-"""Nothing has come back yet."""
+MISSING = TrialAnswer(None, is_missing=True)
+"""Answer of a point without a trial."""
 
-Walk = Generator[Integers, list[Answer], None]
+Walk = Generator[Integers, list[TrialAnswer], None]
 
 
 class StepwiseStrategy(SpaceStrategy):
-    """A strategy whose `walk` yields (num_points, num_columns) batches and receives an `Answer` for each point.
+    """A strategy whose `walk` yields batches (num_points, num_columns) and receives an `Answer` for each point.
 
-    Points of the same program are measured once; the walk gets the same answer for all of them. A walk that yields no
-    points waits for a late answer. While `is_ahead` it had better ask for something instead: devices stand still.
+    Points of the same program are measured once; the walk receives the same answer for all of them. A walk that yields
+    no points waits for a late answer. While `is_ahead`, it should yield something else, because devices are idle.
     """
 
     is_ahead = False
-    """Whether devices stand still unless the walk goes on without answers."""
+    """True if devices are idle unless the walk continues without answers."""
     has_limits = False
-    """Whether the published form keeps to the limits of published searches on GPUs, see `search.knobs`."""
+    """True if the published form keeps the limits of published searches on GPUs, see `search.knobs`."""
 
     def _prepare(self) -> None:
-        self.knobs = knobs_within_limits(self.model) if self.as_published and self.has_limits else knobs_of(self.model)
+        self.knobs = make_limited_knobs(self.model) if self.as_published and self.has_limits else knobs_of(self.model)
         self._keys: dict[bytes, Hashable] = {}
         self._asked: set[Hashable] = set()
         self._trials: dict[Hashable, list[Trial]] = {}
         self._points: dict[Hashable, Integers] = {}
-        """Program -> a point of it that was told."""
+        """Program -> one of its points that was told."""
         self._is_relative = True
         self._restart()
 
     @abstractmethod
     def walk(self) -> Walk:
-        """Yield batches of legal points, receive their answers; return when there is nothing left to ask."""
+        """Yield batches of legal points and receive their answers; return when there is nothing left to propose."""
 
     @property
     def num_missing(self) -> int:
-        """How many answers the walk has gone on without."""
+        """Number of answers that the walk continued without."""
         return len(self._pending)
 
     def is_missing(self, point: Integers) -> bool:
-        """Say whether the walk has gone on without the answer to this point, which has not come back yet."""
+        """Return whether the walk continued without the answer to a point, which has not arrived yet."""
         return self.program(point) in self._pending
 
-    def answer_to(self, point: Integers) -> Answer:
-        """Return what the walk was told about a point, `MISSING` if nothing."""
+    def find_answer(self, point: Integers) -> TrialAnswer:
+        """Return the answer to a point, or `MISSING`."""
         return self._met.get(self.program(point), MISSING)
 
-    def late(self) -> tuple[Integers, list[Answer]]:
-        """Return the points whose answers the walk has gone on without and that came since, and the answers."""
+    def take_late(self) -> tuple[Integers, list[TrialAnswer]]:
+        """Return the points whose answers arrived after the walk had continued without them, and these answers."""
         points = self._late.copy()
         self._late.clear()
-        return self._points_of(points), [self.answer_to(point) for point in points]
+        return self._stack_points(points), [self.find_answer(point) for point in points]
 
-    def strangers(self) -> tuple[Integers, list[Answer]]:
-        """Return the points that were measured though the walk never asked for them, and their answers.
+    def take_strangers(self) -> tuple[Integers, list[TrialAnswer]]:
+        """Return the points that were measured although the walk did not propose them, and their answers.
 
-        Only where it goes on without answers: elsewhere it depends on nothing but its own questions.
+        They exist only if the walk continued without answers; otherwise it depends only on its own points.
         """
         points = self._strangers.copy()
         self._strangers.clear()
-        return self._points_of(points), [self.answer_to(point) for point in points]
+        return self._stack_points(points), [self.find_answer(point) for point in points]
 
-    def known(self, points: Integers, answers: list[Answer]) -> Iterator[tuple[Integers, list[Answer]]]:
-        """Yield (points, answers) of all that is new to the walk: of a batch, late ones, strangers."""
-        there = [at for at, answer in enumerate(answers) if not answer.is_missing]
-        yield points[there], [answers[at] for at in there]
-        for some, others in (self.late(), self.strangers()):
-            if others:
-                yield some, others
+    def receive_new(self, points: Integers, answers: list[TrialAnswer]) -> Iterator[tuple[Integers, list[TrialAnswer]]]:
+        """Yield (points, answers) of everything that is new to the walk: from a batch, late answers, strangers."""
+        answered = [at for at, answer in enumerate(answers) if not answer.is_missing]
+        yield points[answered], [answers[at] for at in answered]
+        for new_points, new_answers in (self.take_late(), self.take_strangers()):
+            if new_answers:
+                yield new_points, new_answers
 
-    def _points_of(self, points: Sequence[Integers]) -> Integers:
+    def _stack_points(self, points: Sequence[Integers]) -> Integers:
         return np.array(points, dtype=np.int64).reshape(-1, len(self.space.columns))
 
     def draw(self, count: int, *stream: int) -> Integers:
-        """Return `count` uniform legal points, a fixed draw for each `stream`."""
+        """Return `count` uniform random legal points; the same ones for each `stream`."""
         return self.knobs.draw(count, (self.seed, *stream))
 
     def random(self, *stream: int) -> np.random.Generator:
-        """Return a generator of random numbers, a fixed one for each `stream`."""
+        """Return a random generator; the same one for each `stream`."""
         return np.random.default_rng([self.seed, *stream])
 
     def program(self, point: Integers) -> Hashable:
@@ -128,61 +128,61 @@ class StepwiseStrategy(SpaceStrategy):
         return self._keys[data]
 
     def is_new(self, point: Integers) -> bool:
-        """Say whether the walk has not met this program yet."""
+        """Return whether the walk has not met the program of a point."""
         return self.program(point) not in self._met
 
-    def new_among(self, points: Integers) -> Integers:
-        """Return the points whose programs the walk has not met yet, each program once, in their order."""
+    def filter_new(self, points: Integers) -> Integers:
+        """Return the points whose programs the walk has not met, each program once, in order."""
         first: dict[Hashable, int] = {}
-        for at, point in enumerate(points):
+        for number, point in enumerate(points):
             if self.is_new(point):
-                first.setdefault(self.program(point), at)
+                first.setdefault(self.program(point), number)
         return points[list(first.values())]
 
     def draw_new(self, count: int, *stream: int) -> Integers:
-        """Return up to `count` random points that the walk has not met; none where the space seems used up."""
+        """Return up to `count` random points that the walk has not met; none if the space seems exhausted."""
         for attempt in range(_DRAWS):
-            found = self.new_among(self.draw(max(count, 16), *stream, attempt))
-            if len(found):
-                return found[:count]
+            new_points = self.filter_new(self.draw(max(count, 16), *stream, attempt))
+            if len(new_points):
+                return new_points[:count]
         return np.empty((0, len(self.space.columns)), dtype=np.int64)
 
     # ---- ask and tell ----------------------------------------------------------------------------------------
 
     def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
-        """Return the next `n` schedules; fewer where the walk has to be told first, none when it is finished.
+        """Return the next `n` schedules; fewer if the walk needs trials first, none if it has finished.
 
-        With `ahead` it goes on without the answers that are missing, where it has something to ask.
+        With `ahead` it continues without the missing answers if it has something to propose.
         """
-        found: list[Schedule] = []
+        schedules: list[Schedule] = []
         futile = 0
         self.is_ahead = ahead
-        while len(found) < n and self._advance():
+        while len(schedules) < n and self._advance():
             for point, key in zip(self._batch, self._batch_keys, strict=True):
                 if key not in self._asked and key not in self._trials:
                     self._asked.add(key)
-                    found.append(self.space.schedule_of(point))
+                    schedules.append(self.space.schedule_of(point))
                     futile = 0
-                    if len(found) == n:
+                    if len(schedules) == n:
                         break
             else:
                 futile += 1
                 if not ahead or futile > _BARREN or not self._go_ahead():
                     break
-        return found
+        return schedules
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Take in trials; those that are not legal points of this space are left out."""
+        """Learn from trials; schedules that are not legal points of this space are ignored."""
         touched: set[Hashable] = set()
         for trial in trials:
-            point = legal_point(self.model, trial.schedule)
+            point = find_legal_point(self.model, trial.schedule)
             if point is None:
                 continue
             key = self.program(point)
-            known = self._trials.setdefault(key, [])
-            if trial in known:
+            program_trials = self._trials.setdefault(key, [])
+            if trial in program_trials:
                 continue
-            known.append(trial)
+            program_trials.append(trial)
             touched.add(key)
             self._points[key] = point
             if key not in self._met:
@@ -197,10 +197,10 @@ class StepwiseStrategy(SpaceStrategy):
     # ---- the walk --------------------------------------------------------------------------------------------
 
     def _restart(self) -> None:
-        self._met: dict[Hashable, Answer] = {}
+        self._met: dict[Hashable, TrialAnswer] = {}
         """Program -> the answer that the walk received, or `MISSING`."""
         self._pending: dict[Hashable, Integers] = {}
-        """Programs whose answers the walk has gone on without."""
+        """Programs whose answers the walk continued without."""
         self._unmet: dict[Hashable, Integers] = {}
         """Programs that were told and that the walk has not met."""
         self._late: list[Integers] = []
@@ -213,7 +213,7 @@ class StepwiseStrategy(SpaceStrategy):
         self._unmet |= self._points
 
     def _advance(self) -> bool:
-        """Let the walk go on while everything it asks for is known; return whether it waits for an answer."""
+        """Continue the walk while all its answers are known; return whether it waits for one."""
         while not self._is_finished:
             if any(key not in self._trials for key in self._batch_keys):
                 return True
@@ -223,7 +223,7 @@ class StepwiseStrategy(SpaceStrategy):
         return False
 
     def _go_ahead(self) -> bool:
-        """Let the walk go on without what is missing; return whether that may lead to something to ask."""
+        """Continue the walk without the missing answers; return whether it may have something to propose."""
         waited = not self._batch_keys
         for key, point in self._unmet.items():
             if key not in self._batch_keys:
@@ -237,13 +237,13 @@ class StepwiseStrategy(SpaceStrategy):
         return any(key in self._trials for key in self._pending)
 
     def _send(self) -> None:
-        """Give the walk its answers, and take the next batch."""
+        """Send the walk its answers, and take its next batch."""
         try:
             if self._walk is None:
                 self._walk = self.walk()
                 batch = next(self._walk)
             else:
-                batch = self._walk.send(self._received())
+                batch = self._walk.send(self._collect_answers())
         except StopIteration:
             self._is_finished = True
             self._batch_keys = []
@@ -252,8 +252,8 @@ class StepwiseStrategy(SpaceStrategy):
             self._batch_keys = [self.program(point) for point in self._batch]
             self._is_finished = self._barren > _BARREN
 
-    def _received(self) -> list[Answer]:
-        """Return the answers to the batch; note what is missing, and what is missing no longer."""
+    def _collect_answers(self) -> list[TrialAnswer]:
+        """Return the answers to the batch; record which are missing, and which have arrived."""
         answers = [self._answer(key) if key in self._trials else MISSING for key in self._batch_keys]
         is_barren = all(key in self._met for key in self._batch_keys)
         for key in [key for key in self._pending if key in self._trials]:
@@ -267,14 +267,14 @@ class StepwiseStrategy(SpaceStrategy):
                 self._pending[key] = point
         return answers
 
-    def _answer(self, key: Hashable) -> Answer:
-        """Return what is known about a program: the median of its trials that went well."""
+    def _answer(self, key: Hashable) -> TrialAnswer:
+        """Return the answer for a program: the median of its successful trials."""
         good = [trial.measurement for trial in self._trials[key] if trial.measurement.time_s is not None]
         if not good:
-            return Answer(None)
+            return TrialAnswer(None)
         if self._is_relative:
             samples = [t / r for one in good for t, r in zip(one.times_s, one.reference_times_s, strict=True)]
         else:
             samples = [t for one in good for t in one.times_s]
         costs = [(one.relative if self._is_relative else one.time_s) or 0.0 for one in good]
-        return Answer(statistics.median(costs), tuple(sorted(samples)))
+        return TrialAnswer(statistics.median(costs), tuple(sorted(samples)))

@@ -1,6 +1,6 @@
-"""What all strategies of this package are made of: a model, its space, a seed; those that go through a fixed sequence.
+"""Base classes of the strategies: a model, its space and a seed; and strategies with a fixed sequence of points.
 
-Settings of a strategy are attributes of its class; a subclass may have others.
+The settings of a strategy are attributes of its class; a subclass may have others.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import numpy as np
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.search.points import Integers, Seen
+from anatune.search.points import Integers, SeenPrograms
 from anatune.templates.base.model import Model
 
 _NUM_RANKED = 16
 
 
 class SpaceStrategy(ABC):
-    """A `search.base.Strategy` for the space of a model; what it learns and keeps is made in `_prepare`.
+    """Base class of a `search.base.Strategy` for the space of one model; `_prepare` creates its state.
 
     Parameters
     ----------
     model, seed, start, ranked
-        As for `search.base.make_strategy`.
+        As in `search.base.make_strategy`.
     """
 
     least_samples = 1
@@ -38,15 +38,15 @@ class SpaceStrategy(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make what the strategy keeps."""
+        """Create the state of the strategy."""
 
     @abstractmethod
     def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
-        """Return the next `n` schedules; fewer where it has to be told first (not with `ahead`) or is finished."""
+        """Return the next `n` schedules; fewer if it needs trials first (not with `ahead`) or has finished."""
 
     @abstractmethod
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Take in trials; those that are not legal points of this space are left out."""
+        """Learn from trials; schedules that are not legal points of this space are ignored."""
 
     @property
     def ranked(self) -> Integers:
@@ -57,27 +57,27 @@ class SpaceStrategy(ABC):
 
 
 class SequenceStrategy(SpaceStrategy):
-    """Asks for the points of `sequence` in order, whatever is measured: each program once, without those told."""
+    """Base class of strategies that propose a fixed sequence of points, each program once, without those told."""
 
     def _prepare(self) -> None:
-        self._seen = Seen(self.model)
+        self._seen = SeenPrograms(self.model)
         self._points = self.sequence()
 
     @abstractmethod
     def sequence(self) -> Iterator[Integers]:
-        """Yield legal points; ends where the space is used up."""
+        """Yield legal points until the space is exhausted."""
 
     def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
-        """Return the next `n` schedules; fewer only when the space is used up."""
-        asked: list[Schedule] = []
-        while len(asked) < n:
+        """Return the next `n` schedules; fewer only if the space is exhausted."""
+        schedules: list[Schedule] = []
+        while len(schedules) < n:
             point = next(self._points, None)
             if point is None:
                 break
             if self._seen.add(point):
-                asked.append(self.space.schedule_of(point))
-        return asked
+                schedules.append(self.space.schedule_of(point))
+        return schedules
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Note what was measured, so as not to ask for it."""
+        """Record which programs were measured, so that they are not proposed."""
         self._seen.tell(trials)

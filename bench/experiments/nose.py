@@ -60,7 +60,7 @@ class GeneticAlgorithm(StepwiseStrategy):
 
     def walk(self) -> Walk:
         """Yield generations."""
-        points = self.new_among(self.draw(self.population, 0))
+        points = self.filter_new(self.draw(self.population, 0))
         best, best_speeds = points[:0], np.empty(0)
         for generation in range(1, 1 << 30):
             if not len(points):
@@ -79,7 +79,7 @@ class GeneticAlgorithm(StepwiseStrategy):
         drawn = (rng.random(made.shape) * self.knobs.gene_radices).astype(np.int64)
         made = np.where(rng.random(made.shape) < self.mutation, drawn, made)
         children, legal = self.knobs.from_genes(made)
-        born = self.new_among(children[legal])
+        born = self.filter_new(children[legal])
         for attempt in range(_TRIES):
             if len(born) == size:
                 break
@@ -87,7 +87,7 @@ class GeneticAlgorithm(StepwiseStrategy):
             place = rng.integers(0, made.shape[1], size)
             known[np.arange(size), place] = (rng.random(size) * self.knobs.gene_radices[place]).astype(np.int64)
             children, legal = self.knobs.from_genes(known)
-            born = self.new_among(np.concatenate([born, children[legal]]))[:size]
+            born = self.filter_new(np.concatenate([born, children[legal]]))[:size]
             if attempt == _TRIES - 1 and not len(born):
                 born = self.draw_new(size, 1, generation)
         return born

@@ -89,9 +89,9 @@ def test_export_takes_what_plan_prints(anatune, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"schedules": []}', "the answer has no schedule: nothing was legal, or nothing ran"),
-        ('{"best_schedule": null, "trials": []}', "the answer has no schedule"),
-        ("[]", "the answer has no schedule"),
+        ('{"schedules": []}', "no schedule is listed"),
+        ('{"best_schedule": null, "trials": []}', "no schedule is listed"),
+        ("[]", "no schedule is listed"),
         ('{"schedules": 5}', "Expected `array | null`"),
         ('{"schedules": [{"tiles": {}}]}', "missing required field `workload`"),
         ("5", "Expected `object | array`"),

@@ -30,7 +30,7 @@ def test_a_range_is_planned_as_text(anatune):
         (("matmul", "24..9x32x64"), "larger than the last"),
         (("matmul", "1..9x1..9x64"), "2 ranges"),
         (("conv2d", "1x8x9x9", "8x8x1..3x3", "--padding", "1"), "ry"),
-        (("matmul", "1..9x32x64", "--kernels", "10"), "no more than there are extents"),
+        (("matmul", "1..9x32x64", "--kernels", "10"), "at most the number of extents"),
         (("matmul", "1..9x32x64", "--loss", "much"), "--loss much"),
         (("matmul", "1..9x32x64", "--loss", "5%", "--kernels", "2"), "leave out --kernels"),
         (("matmul", "1..9x32x64", "--explain"), "--explain is for plans of one shape"),

@@ -21,7 +21,7 @@ from anatune.files import (
     read_lines,
     reason,
     replace_file,
-    replaced_folder,
+    replace_folder,
 )
 from tests.wording import refuses
 
@@ -131,7 +131,8 @@ def test_commands_do_not_wait_for_what_is_no_file(tmp_path, capsys, words, kind)
     captured = capsys.readouterr()
     assert captured.err.count("error: ") == captured.err.count("\n") - captured.err.count("note: ") == 1
     assert any(
-        text in captured.err + captured.out for text in (kind, "no regular file", "not a directory", "no folder")
+        text in captured.err + captured.out
+        for text in (kind, "no regular file", "not a directory", "no folder", "expected a folder")
     )
 
 
@@ -228,15 +229,15 @@ def test_a_folder_is_replaced_by_its_like_as_a_whole_or_not_at_all(tmp_path):
     own = lambda _, names: set(names) & {"a"}  # noqa: E731
     for text in ("first", "second"):
         check_folder(folder, "ours", own)
-        with replaced_folder(folder) as made:
+        with replace_folder(folder) as made:
             (made / "a").write_text(text)
         assert ((folder / "a").read_text(), os.listdir(tmp_path)) == (text, ["folder"])
-    with pytest.raises(RuntimeError), replaced_folder(folder) as made:  # noqa: PT012
+    with pytest.raises(RuntimeError), replace_folder(folder) as made:  # noqa: PT012
         (made / "a").write_text("third")
         raise RuntimeError
     assert ((folder / "a").read_text(), os.listdir(tmp_path)) == ("second", ["folder"])
     (tmp_path / "link").symlink_to(folder)
-    with replaced_folder(tmp_path / "link") as made:
+    with replace_folder(tmp_path / "link") as made:
         (made / "a").write_text("fourth")
     assert (folder / "a").read_text() == "fourth"
     (folder / "notes.txt").touch()

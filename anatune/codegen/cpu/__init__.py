@@ -1,1 +1,1 @@
-"""CPU schedules to TVM programs around LLVM IR microkernels, and to C libraries."""
+"""CPU schedules to TVM programs with microkernels in LLVM IR, and to shared libraries."""

@@ -1,4 +1,4 @@
-"""What a build leaves behind: a shared library and how to call it."""
+"""The result of a CPU build: a shared library and the information that is needed to call it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from anatune.emit.buffer import Buffer
 
 
 class Packing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A constant operand that is packed once: ``function(source, packed)``, the source in the workload's layout."""
+    """A constant operand that is packed once: ``function(source, packed)`` with the source in the workload's layout."""
 
     tensor: str
     function: str
@@ -21,21 +21,21 @@ class CpuArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     schedule_key : str
-        Key of the schedule it was built from ("" for probes).
+        Key of its schedule; "" for probes.
     library : str
         Path of the shared library.
     arguments : tuple of Buffer
-        Operands in the workload's order, the epilogue's operands, the result last.
+        Operands in the workload's order, then the epilogue's operands, then the result.
     packings : tuple of Packing
-        One for each argument that is packed ahead of the run.
+        One for each argument that is packed before the run.
     threads : int
-        Threads that its parallel loops use.
+        Number of threads that its parallel loops use.
     facts : dict of str to int
-        "flop" of a call; probes say more.
+        "flop" of a call; probes have more entries.
     error : float
-        Largest error that its arithmetic explains, over the result's scale; 0.0: a plain sum's.
+        Largest error that its arithmetic explains, relative to the result's scale; 0.0 for a plain sum.
     function : str
-        What ``main`` is called in a library of several kernels.
+        Name of ``main`` in a library of several kernels.
     """
 
     schedule_key: str

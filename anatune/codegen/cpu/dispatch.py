@@ -1,4 +1,4 @@
-"""Several CPU programs for one range of extents in one library: which serves which, and what packs their constants."""
+"""Libraries of several CPU kernels for a range of extents: the kernel of each extent, and packing of constants."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ __all__ = ["Dispatch", "LoweredRange", "RangeArtifact", "build_range", "dispatch
 
 
 class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which program computes which extents of an axis. Immutable; JSON both ways.
+    """The assignment of the extents of an axis to programs (kernels). Immutable; JSON both ways.
 
     Attributes
     ----------
     axis : str
+        The axis whose extent varies.
     first : int
-        The least extent.
+        The smallest extent.
     schedules : tuple of Schedule
-        The programs, each as the schedule of the largest extent that it serves.
+        The programs, each given as its schedule for the largest extent that it serves.
     lasts, programs : tuple of int
-        Intervals in order: up to each of `lasts`, from the one before it on, the program of that number serves.
+        Intervals in order: the program of this number serves the extents up to and including this one.
     """
 
     axis: str
@@ -46,14 +47,15 @@ class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not self.schedules or len(self.lasts) != len(self.programs):
-            raise SpaceError("range: no programs, expected one for each interval")
+            raise SpaceError("range: there are no kernels, expected one for each interval")
         if list(self.lasts) != sorted(set(self.lasts)) or not 1 <= self.first <= self.lasts[0]:
             raise SpaceError(f"range: intervals end at {self.lasts!s:.60}, expected ascending ends")
         served = {number: last for last, number in zip(self.lasts, self.programs, strict=True)}
-        own = {number: one.workload.extents.get(self.axis) for number, one in enumerate(self.schedules)}
-        if served != own:
+        largest_extents = {number: one.workload.extents.get(self.axis) for number, one in enumerate(self.schedules)}
+        if served != largest_extents:
             raise SpaceError(
-                f"range: programs are for {self.axis} up to {list(own.values())!s:.60}, but serve {served!s:.60}"
+                f"range: the kernels are for {self.axis} up to {list(largest_extents.values())!s:.60}, but "
+                f"serve {served!s:.60}"
             )
 
     def program_of(self, extent: int) -> int:
@@ -62,20 +64,20 @@ class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises
         ------
         SpaceError
-            The extent is outside of the range.
+            The extent is outside the range.
         """
         if not self.first <= extent <= self.lasts[-1]:
             raise SpaceError(f"{self.axis} is {extent}, expected {self.first} to {self.lasts[-1]}, which were built")
         return self.programs[bisect.bisect_left(self.lasts, extent)]
 
     def least(self, program: int) -> int:
-        """Return the least extent that a program serves."""
-        place = self.programs.index(program)
-        return self.lasts[place - 1] + 1 if place else self.first
+        """Return the smallest extent that a program serves."""
+        number = self.programs.index(program)
+        return self.lasts[number - 1] + 1 if number else self.first
 
 
 def dispatch_of(plan: RangePlan) -> Dispatch:
-    """Return the programs of a plan for a range, each for all extents from the least to the largest that it serves."""
+    """Return the assignment of extents to programs in a plan for a range."""
     return Dispatch(
         axis=plan.workload.axis,
         first=plan.intervals[0].first,
@@ -86,17 +88,18 @@ def dispatch_of(plan: RangePlan) -> Dispatch:
 
 
 class LoweredRange(NamedTuple):
-    """A TVM module of all programs, and what packs their constants.
+    """A TVM module of all programs, and the packed forms of their constants.
 
     Attributes
     ----------
     module, target
         Functions ``main_<program>`` and ``pack_<tensor>_<form>``.
     programs : tuple of CpuProgram
+        The generated programs, in order.
     forms : dict of str to tuple of int
-        Constant -> elements of each of its packed forms.
+        Constant -> number of elements of each of its packed forms.
     form_of : dict of str to tuple of int
-        Constant -> which of its forms each program takes; -1: it takes the tensor itself.
+        Constant -> number of the form that each program takes; -1: the program takes the tensor itself.
     """
 
     module: tvm.IRModule
@@ -107,17 +110,17 @@ class LoweredRange(NamedTuple):
 
     @property
     def workspace_bytes(self) -> int:
-        """Most memory that a call allocates and releases again."""
+        """Largest memory that a call allocates and releases, bytes."""
         return max(program.workspace_bytes for program in self.programs)
 
 
 def lower_range(dispatch: Dispatch, *, threads: int = 1) -> LoweredRange:
-    """Turn the programs of a range into one TVM module. Packed forms that are equal are there once.
+    """Lower the programs of a range to one TVM module; equal packed forms are generated once.
 
     Raises
     ------
     SpaceError, BuildError
-        As `ranged_program`.
+        As in `ranged_program`.
     MissingDependencyError
         TVM is not installed.
     """
@@ -130,7 +133,7 @@ def lower_range(dispatch: Dispatch, *, threads: int = 1) -> LoweredRange:
     texts: dict[str, list[tuple[str, int]]] = {}
     form_of: dict[str, list[int]] = {}
     for number, schedule in enumerate(dispatch.schedules):
-        own = ranged_program(
+        program = ranged_program(
             schedule.check(),
             dispatch.axis,
             dispatch.least(number),
@@ -138,16 +141,16 @@ def lower_range(dispatch: Dispatch, *, threads: int = 1) -> LoweredRange:
             name=f"main_{number}",
             prefix=f"program{number}_microkernel",
         )
-        programs.append(own)
-        functions[f"main_{number}"] = parse_program(own.main, own.llvm)
-        for tensor, text in own.packing.items():
-            known = texts.setdefault(tensor, [])
-            form = (text, own.packed_sizes[tensor])
-            if form not in known:
-                name = f"pack_{tensor}_{len(known)}"
-                known.append(form)
-                functions[name] = parse_program(text, own.packing_llvm).with_attr("global_symbol", name)
-            form_of.setdefault(tensor, [-1] * number).append(known.index(form))
+        programs.append(program)
+        functions[f"main_{number}"] = parse_program(program.main, program.llvm)
+        for tensor, text in program.packing.items():
+            known_forms = texts.setdefault(tensor, [])
+            form = (text, program.packed_sizes[tensor])
+            if form not in known_forms:
+                name = f"pack_{tensor}_{len(known_forms)}"
+                known_forms.append(form)
+                functions[name] = parse_program(text, program.packing_llvm).with_attr("global_symbol", name)
+            form_of.setdefault(tensor, [-1] * number).append(known_forms.index(form))
         for forms in form_of.values():
             forms += [-1] * (number + 1 - len(forms))
     return LoweredRange(
@@ -165,7 +168,7 @@ def build_range(dispatch: Dispatch, folder: Path, *, threads: int = 1) -> RangeA
     Raises
     ------
     SpaceError, BuildError, MissingDependencyError
-        As `lower_range`; the programs cannot be compiled or linked.
+        As in `lower_range`; or the programs cannot be compiled or linked.
     """
     lowered = lower_range(dispatch, threads=threads)
     path = Path(folder) / f"{dispatch.schedules[-1].key}_range_{threads}.so"
@@ -174,7 +177,7 @@ def build_range(dispatch: Dispatch, folder: Path, *, threads: int = 1) -> RangeA
 
 
 class RangeArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A built range: the library is a TVM module with functions as `LoweredRange` says."""
+    """A built range: the library is a TVM module with the functions that `LoweredRange` lists."""
 
     library: str
     dispatch: Dispatch
@@ -183,12 +186,12 @@ class RangeArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: int = 1
 
     def at(self, extent: int) -> tuple[Schedule, CpuArtifact]:
-        """Return the schedule of one extent, and the library as one that was built for it.
+        """Return the schedule for one extent, and the library as an artifact for it.
 
         Raises
         ------
         SpaceError
-            The extent is outside of the range.
+            The extent is outside the range.
         """
         number = self.dispatch.program_of(extent)
         schedule = schedule_at(self.dispatch.schedules[number], self.dispatch.axis, extent)

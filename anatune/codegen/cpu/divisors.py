@@ -1,4 +1,4 @@
-"""Kernels that refuse a zero among the divisors of whole numbers: processors end a process that divides by one."""
+"""Kernels that raise an error if an integer divisor is zero, because processors end a process that divides by it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anatune.emit.script import Script, open_function, shape_tuple, whole_region
 
 @dataclass(frozen=True)
 class DivisorKernel:
-    """Divisors of a dtype for an operator, whose name the error says; sizes may be known at run time alone."""
+    """The divisors of an operator, which the error names; sizes may be known only at run time."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -20,9 +20,9 @@ class DivisorKernel:
 
 
 def divisor_program(kernel: DivisorKernel, name: str, threads: int, _: object) -> tuple[str, str]:
-    """Return (the function in TVMScript, no LLVM IR); its parameters: the divisors, and the same as its result.
+    """Return (the function in TVMScript, no LLVM IR); its parameters are the divisors and a copy of them.
 
-    The function raises ZeroDivisionError where one is zero.
+    The function raises ZeroDivisionError if a divisor is zero.
     """
     tensors, text = ("data", "result"), Script()
     symbols = [(symbol, "T.int64") for symbol in sorted(symbols_of(kernel.shape))]
@@ -32,11 +32,11 @@ def divisor_program(kernel: DivisorKernel, name: str, threads: int, _: object) -
     text.open('with T.sblock("divisors"):')
     text.line(f"T.reads(data[{whole_region(kernel.shape)}])")
     text.line(f"T.writes(result[{whole_region(kernel.shape)}])")
-    places = [f"i{axis}" for axis in range(len(kernel.shape))]
-    at = ", ".join(places) or "()"
-    heads = [loop_over(place, size, parallel=False) for place, size in zip(places, kernel.shape, strict=True)]
+    variables = [f"i{axis}" for axis in range(len(kernel.shape))]
+    index = ", ".join(variables) or "()"
+    heads = [loop_over(place, size, parallel=False) for place, size in zip(variables, kernel.shape, strict=True)]
     message = f"{kernel.operator} of {kernel.dtype}: a divisor is zero"
     with text.scope(*heads):
-        text.line(f'assert data[{at}] != T.{kernel.dtype}(0), ("ZeroDivisionError", ["{message}"])')
-        text.line(f"result[{at}] = data[{at}]")
+        text.line(f'assert data[{index}] != T.{kernel.dtype}(0), ("ZeroDivisionError", ["{message}"])')
+        text.line(f"result[{index}] = data[{index}]")
     return str(text), ""

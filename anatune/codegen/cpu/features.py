@@ -1,4 +1,4 @@
-"""Which instructions compiled code may use, and a C function that asks the present processor whether it has them."""
+"""Instructions that compiled code may use, and a C function that tests whether the present processor has them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _X86: dict[str, tuple[int, int, int, int]] = {
         "lzcnt": 5, "sse4a": 6, "xop": 11, "fma4": 16, "tbm": 21,
     }.items()},
 }  # fmt: skip
-"""LLVM's name of a feature -> leaf, subleaf, register and bit of CPUID: what LLVM may use where nobody asks for it.
-Features that only intrinsics use (AES, SHA, ...) or that only concern the system are not in it. Source: Intel 64 and
+"""LLVM's name of a feature -> (leaf, subleaf, register, bit) of CPUID, for features that LLVM may use on its own.
+Features that only intrinsics use (AES, SHA, ...) or that only concern the system are not listed. Source: Intel 64 and
 IA-32 Architectures Software Developer's Manual, CPUID; AMD64 Architecture Programmer's Manual, volume 3, appendix E."""
 
 _AARCH64: dict[str, tuple[int, int]] = {
@@ -33,7 +33,7 @@ _AARCH64: dict[str, tuple[int, int]] = {
     "dotprod": (16, 1 << 20), "sve": (16, 1 << 22), "fp16fml": (16, 1 << 23),
     "sve2": (26, 1 << 1), "fptoint": (26, 1 << 8), "i8mm": (26, 1 << 13), "bf16": (26, 1 << 14),
 }  # fmt: skip
-"""LLVM's name of a feature -> type (AT_HWCAP, AT_HWCAP2) and bits of the auxiliary vector. Source: Linux,
+"""LLVM's name of a feature -> (type, bits) in the auxiliary vector, type AT_HWCAP or AT_HWCAP2. Source: Linux,
 Documentation/arch/arm64/elf_hwcaps.rst and uapi/asm/hwcap.h."""
 
 _ASK_X86 = """\
@@ -74,7 +74,7 @@ static int cpu_is_right(void) {
 
 
 def code_features(features: Collection[str], family: str) -> tuple[str, ...]:
-    """Return those of LLVM's `features` of a processor that compiled code may use, sorted.
+    """Return those features of a processor that compiled code may use, sorted.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def code_features(features: Collection[str], family: str) -> tuple[str, ...]:
 
 
 def check_source(features: Sequence[str], family: str) -> str:
-    """Return C code of a function ``cpu_is_right()``: 1 where the present processor has all of `code_features`."""
+    """Return the C code of a function ``cpu_is_right()`` that returns 1 if the processor has all of `code_features`."""
     if not features:
         return _FUNCTION % "1"
     if family == "x86_64":
@@ -101,8 +101,8 @@ def check_source(features: Sequence[str], family: str) -> str:
 def _x86_tests(features: Sequence[str]) -> list[str]:
     masks: dict[tuple[int, int, int], int] = {}
     for name in features:
-        *place, bit = _X86[name]
-        leaf, subleaf, register = place
+        *position, bit = _X86[name]
+        leaf, subleaf, register = position
         masks[leaf, subleaf, register] = masks.get((leaf, subleaf, register), 0) | 1 << bit
     tests = [f"cpu_has(0x{leaf:x}, {sub}, {place}, 0x{mask:x}u)" for (leaf, sub, place), mask in sorted(masks.items())]
     wide = any(name.startswith("avx512") for name in features)

@@ -15,7 +15,7 @@ from anatune.codegen.compat import (
 )
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
 from anatune.codegen.linking import link_library
-from anatune.codegen.lowered import Lowered
+from anatune.codegen.lowered import LoweredSchedule
 from anatune.core.accuracy import error_of
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
@@ -25,37 +25,37 @@ from anatune.templates.cpu.program.program import CpuProgram
 
 _STACK = re.compile(r"-?\d*\((%rsp|%rbp)(?:,[^)]*)?\)|\[(sp|x29)(?:, [^]]*)?\]")
 _FRAME = re.compile(r"\tmovq?\s+%rsp, %rbp$|\t(?:mov|add)\s+x29, sp\b")
-"""Makes %rbp or x29 the frame's address; in functions without that it is a register like any other."""
+"""An instruction that makes %rbp or x29 the frame pointer; in other functions they are ordinary registers."""
 _VECTOR = re.compile(r"%([xyz])mm(\d+)|\b([qv])(\d+)\b")
 _WIDTH = {"x": 16, "y": 32, "z": 64, "q": 16, "v": 16}
-"""Bytes of a vector register by the first letter of its name."""
+"""First letter of a vector register's name -> its bytes."""
 
 
 @dataclass(frozen=True)
-class LoweredCpu(Lowered):
-    """A TVM module with ``main`` and the packing functions, and the program it was made from."""
+class LoweredCpuSchedule(LoweredSchedule):
+    """A TVM module with ``main`` and the packing functions, and the program that it was made from."""
 
     program: CpuProgram
 
 
-def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> LoweredCpu:
-    """Turn a schedule of a CPU template into a TVM module.
+def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> LoweredCpuSchedule:
+    """Lower a schedule of a CPU template to a TVM module.
 
     Parameters
     ----------
     schedule : Schedule
     threads : int
-        Threads that will run the parallel loop; 1 makes it serial.
+        Number of threads that will run the parallel loop; 1 makes it serial.
     prepacked : bool
-        ``main`` takes the operands of ``options["packed_ahead"]`` in packed form (``pack_<tensor>`` makes it);
-        otherwise it takes all tensors in the workload's own layouts and packs them in every run.
+        Whether ``main`` takes the operands of ``options["packed_ahead"]`` in packed form, as ``pack_<tensor>`` makes
+        it; otherwise it takes all tensors in the workload's own layouts and packs them in every run.
 
     Raises
     ------
     SpaceError
-        Another template, or options that contradict the tiles.
+        The schedule is of another template, or its options contradict the tiles.
     BuildError
-        A tensor is too large.
+        A tensor is too large, or the schedule is for a GPU.
     MissingDependencyError
         TVM is not installed.
     """
@@ -68,11 +68,11 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
     for tensor, text in program.packing.items():
         functions[f"pack_{tensor}"] = parse_program(text, program.packing_llvm)
     module = tvm.IRModule(functions)
-    return LoweredCpu(schedule, module, target_of(schedule.hardware, threads=threads), program)
+    return LoweredCpuSchedule(schedule, module, target_of(schedule.hardware, threads=threads), program)
 
 
 def program_of(schedule: Schedule, threads: int, **options: object) -> CpuProgram:
-    """Return what a schedule's template writes; `options` as that takes them; errors as `lower`."""
+    """Return the program that a schedule's template writes; `options` are the template's; errors as in `lower`."""
     write: Callable[..., CpuProgram] = template_named(schedule.check().template).program
     return write(schedule, threads=threads, **options)
 
@@ -108,12 +108,12 @@ def inspect_schedule(schedule: Schedule, *, threads: int = 1) -> dict[str, int]:
     Returns
     -------
     dict
-        "flop" of a call and what `assembly_facts` finds.
+        "flop" of a call, and the entries of `assembly_facts`.
 
     Raises
     ------
     SpaceError, BuildError, MissingDependencyError
-        As `lower` and `compile_module`.
+        As in `lower` and `compile_module`.
     """
     lowered = lower(schedule, threads=threads)
     assembly = compile_module(lowered.module, lowered.target).mod.inspect_source("asm")
@@ -121,13 +121,13 @@ def inspect_schedule(schedule: Schedule, *, threads: int = 1) -> dict[str, int]:
 
 
 def assembly_facts(assembly: str) -> dict[str, int]:
-    """Return what the assembly of the kernel says (LLVM inlines the microkernels into TVM's loops).
+    """Return facts from the assembly of a kernel; LLVM inlines the microkernels into TVM's loops.
 
     Returns
     -------
     dict
-        "num_instructions" of ``main``; "registers": vector registers it uses; "spill_ops": its vector loads from and
-        stores to the stack; "spill_bytes": the stack they use.
+        "num_instructions" of ``main``; "registers": number of vector registers in use; "spill_ops": vector loads from
+        and stores to the stack; "spill_bytes": bytes of the stack that they use.
     """
     instructions = spills = 0
     registers: set[str] = set()

@@ -1,4 +1,4 @@
-"""Probes of everything but vector arithmetic: the clock, caches and memory, the start of threads."""
+"""Probes of a CPU's clock, caches, memory and thread start: everything except vector arithmetic."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from anatune.emit.kernels import vector_attributes
 from anatune.emit.script import Script, buffer_type, open_function
 
 _CLOCK_LINKS = 32
-"""Additions, and exclusive ors, of one iteration of `clock_probe`."""
+"""Number of additions, and of exclusive ors, in one iteration of `clock_probe`."""
 _WALK_VECTORS = 16
 _CHASE_LINKS = 8
 
 TILE_COUNTS = {"product_cycles": 4, "latency_cycles": 1, "load_cycles": 6, "store_cycles": 4}
-"""Number of a spec's `TileUnit` -> AMX's tiles that its probe adds to, loads or stores in turn."""
+"""Number of a spec's `TileUnit` -> number of AMX tiles that its probe adds to, loads or stores in turn."""
 _TILE_BYTES, _TILE_CYCLES = 1024, 16
 
 _NO_UNROLL = '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
 
 
 def clock_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) -> Probe:
-    """Dependent integer additions and exclusive ors of what LLVM cannot know: one a cycle on every CPU; work in steps.
+    """Return a probe of dependent integer additions and exclusive ors, one a cycle on every CPU; work in steps.
 
-    It gives the core's clock without knowing its vector units.
+    It measures the core's clock without knowledge of its vector units.
     """
     trips = max(1, round(seconds * hardware.compute.clock_hz / (2 * _CLOCK_LINKS)))
     body = []
@@ -54,9 +54,9 @@ def walk_probe(
     passes: int = 1,
     threads: int = 1,
 ) -> Probe:
-    """Load `num_bytes` of A, or store as many to C, in order and in whole vectors; work in bytes.
+    """Return a probe that loads `num_bytes` of A, or stores to C, in order and in whole vectors; work in bytes.
 
-    Every thread has as many bytes of its own.
+    Every thread has its own bytes.
     """
     lanes = hardware.fp32_lanes
     step_bytes = _WALK_VECTORS * lanes * 4
@@ -91,9 +91,9 @@ def walk_probe(
 
 
 def chase_probe(name: str, num_bytes: int, steps: int) -> Probe:
-    """Follow pointers through A for `steps` dependent loads, from where the call before ended; work in steps.
+    """Return a probe that follows pointers through A for `steps` dependent loads; work in steps.
 
-    A holds byte offsets as 64-bit integers, C the one to start from.
+    A holds byte offsets as 64-bit integers; C holds the one to start from, which is where the previous call ended.
     """
     body = [f"  %o0 = phi i64 [%from, %entry], [%o{_CHASE_LINKS}, %loop]"]
     for link in range(_CHASE_LINKS):
@@ -112,7 +112,7 @@ def chase_probe(name: str, num_bytes: int, steps: int) -> Probe:
 
 
 def start_probe(name: str, threads: int) -> Probe:
-    """Start a loop of `threads` parallel iterations that do nothing but store one element each; work in starts."""
+    """Return a probe of a parallel loop with `threads` iterations that store one element each; work in starts."""
     sizes = (1, 1, 16 * threads)
     text = Script()
     open_function(
@@ -125,13 +125,13 @@ def start_probe(name: str, threads: int) -> Probe:
 
 
 def tile_unit_probe(hardware: CpuSpec, number: str, *, seconds: float = CALL_S) -> Probe:
-    """Products of AMX's whole tiles, loads from L1 or stores to it: what a number of `TILE_COUNTS` is measured by.
+    """Return a probe of AMX: products of whole tiles, loads from L1 or stores to it, for a number of `TILE_COUNTS`.
 
-    Work in instructions of one kind; buffers hold any bits. What is loaded is stored behind the loop, or it were left
-    out.
+    Work is the number of instructions of one kind; buffers may hold any bits. Loaded tiles are stored after the loop,
+    because LLVM would otherwise remove the loads.
     """
-    places = range(TILE_COUNTS[number])
-    trips = max(1, round(seconds * hardware.compute.clock_hz / (_TILE_CYCLES * len(places))))
+    indices = range(TILE_COUNTS[number])
+    trips = max(1, round(seconds * hardware.compute.clock_hz / (_TILE_CYCLES * len(indices))))
     shape = "i16 16, i16 64"
     product = hardware.amx[0] if hardware.amx else ""
     declared = [
@@ -140,36 +140,36 @@ def tile_unit_probe(hardware: CpuSpec, number: str, *, seconds: float = CALL_S) 
         "declare void @llvm.x86.tilestored64.internal(i16, i16, ptr, i64, x86_amx)",
     ]
 
-    def loaded(tile: str, pointer: str) -> str:
+    def load(tile: str, pointer: str) -> str:
         return f"  %{tile} = call x86_amx @llvm.x86.tileloadd64.internal({shape}, ptr %{pointer}, i64 64)"
 
-    def stored(tile: str, pointer: str) -> str:
+    def store(tile: str, pointer: str) -> str:
         return f"  call void @llvm.x86.tilestored64.internal({shape}, ptr %{pointer}, i64 64, x86_amx %{tile})"
 
-    ahead, body, behind = [], [], [stored(f"t{place}", f"r{place}") for place in places]
-    for place in places:
-        ahead += [f"  %{to}{place} = getelementptr i8, ptr %{to}, i64 {_TILE_BYTES * place}" for to in "pr"]
+    ahead, body, behind = [], [], [store(f"t{place}", f"r{place}") for place in indices]
+    for index in indices:
+        ahead += [f"  %{to}{index} = getelementptr i8, ptr %{to}, i64 {_TILE_BYTES * index}" for to in "pr"]
     if number == "load_cycles":
-        body = [loaded(f"t{place}", f"p{place}") for place in places]
+        body = [load(f"t{place}", f"p{place}") for place in indices]
     elif number == "store_cycles":
-        ahead += [loaded(f"t{place}", f"p{place}") for place in places]
+        ahead += [load(f"t{place}", f"p{place}") for place in indices]
         body, behind = behind, []
     else:
-        ahead += [loaded("a", "p0"), loaded("b", "q"), *(loaded(f"c{place}", f"r{place}") for place in places)]
-        body = [f"  %s{place} = phi x86_amx [%c{place}, %entry], [%t{place}, %loop]" for place in places]
-        for place in places:
-            tiles = ", ".join(f"x86_amx %{tile}" for tile in (f"s{place}", "a", "b"))
-            body.append(f"  %t{place} = call x86_amx @llvm.x86.{product}.internal({shape}, i16 64, {tiles})")
+        ahead += [load("a", "p0"), load("b", "q"), *(load(f"c{place}", f"r{place}") for place in indices)]
+        body = [f"  %s{place} = phi x86_amx [%c{place}, %entry], [%t{place}, %loop]" for place in indices]
+        for index in indices:
+            tiles = ", ".join(f"x86_amx %{tile}" for tile in (f"s{index}", "a", "b"))
+            body.append(f"  %t{index} = call x86_amx @llvm.x86.{product}.internal({shape}, i16 64, {tiles})")
     head = f"tiles_{number}(ptr %p, ptr %q, ptr %r) noinline nounwind"
     llvm = "\n".join([*declared, _function(head, *ahead, *_loop(body, trips), *behind)])
     call = f'T.evaluate(T.call_extern("void", "tiles_{number}", A.data, B.data, C.data))'
     elements = _TILE_BYTES * max(TILE_COUNTS.values()) // 4
     sizes = (elements, _TILE_BYTES // 4, elements)
-    return Probe(number, probe_script(number, sizes, [], call), llvm, sizes, trips * len(places))
+    return Probe(number, probe_script(number, sizes, [], call), llvm, sizes, trips * len(indices))
 
 
 def _loop(body: Iterable[str], trips: int, *, before: str = "entry", behind: str = "done") -> list[str]:
-    """Return a loop of a known number of iterations between two labels."""
+    """Return the IR of a loop with a known number of iterations between two labels."""
     return [
         "  br label %loop",
         "loop:",
@@ -183,5 +183,5 @@ def _loop(body: Iterable[str], trips: int, *, before: str = "entry", behind: str
 
 
 def _function(head: str, *lines: str) -> str:
-    """Return a module of one function, whose loops are not unrolled."""
+    """Return a module with one function whose loops are not unrolled."""
     return "\n".join([f"define internal void @{head} {{", "entry:", *lines, "  ret void", "}", _NO_UNROLL])

@@ -1,17 +1,17 @@
-"""Kernels of fixed work that say how fast the machine is just now, and what its parts can do.
+"""Probes: kernels with a known amount of work that measure the present speed of the machine and of its parts.
 
 `compile_probe` builds the two that are sampled beside candidates. [CPU_ANCHORS] fact 1: one alone misleads.
 
 "fma"
-    Multiply-adds between registers, enough independent ones for the latency. Shows the clock, and whether another
-    process or hardware thread takes the core's vector units. It keeps its speed while caches are busy.
+    Multiply-adds between registers, enough independent ones for the latency. It shows the clock, and whether another
+    process or hardware thread uses the core's vector units. Its speed does not depend on the caches.
 "gemm"
     A register tile fed from the L2 cache, the core of every tuned kernel: 14 rows and 2 vectors with 32 registers, 6
-    and 2 with 16. In busy minutes it loses a third while "fma" still reads 95 % of the peak: what shares the caches
-    and the memory shows here only. It is the reference kernel of the timing protocol.
+    and 2 with 16. On a busy machine it loses a third of its speed while "fma" still reaches 95 % of the peak, because
+    only this probe depends on shared caches and memory. It is the reference kernel of the timing protocol.
 
-A sample counts as quiet if both are near their best before and after it. The other functions, and `machine_probes`,
-describe more probes for ``anatune hw calibrate``, which builds many of them with `build_probes`.
+A sample counts as quiet if both probes are near their best before and after it. The other functions, and
+`machine_probes`, describe further probes for ``anatune hw calibrate``, which builds many of them with `build_probes`.
 """
 
 from __future__ import annotations
@@ -52,29 +52,30 @@ __all__ = [
 ]
 
 CALL_S = 0.15e-3
-"""Time that a call of the two standard probes takes at the peak: cheap, and long beside the timer's 0.1 us."""
+"""Time of a call of the two standard probes at the peak, s: short, but long beside the timer's 0.1 us."""
 
 DEPTH = 256
-"""Steps of a tile's reduction."""
+"""Number of steps of a tile's reduction."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A function ``name(A, B, C)`` on float32 buffers and its work.
+    """A function ``name(A, B, C)`` on float32 buffers, and its work.
 
     Attributes
     ----------
     name : str
+        Name of the function.
     text : str
-        TVMScript.
+        Its TVMScript.
     llvm : str
-        What it calls.
+        LLVM IR of the functions that it calls.
     sizes : tuple of int
-        Elements of A, B, C.
+        Numbers of elements of A, B and C.
     work : int
-        Of one call: FLOP, bytes or dependent steps.
+        Work of one call: FLOP, bytes or dependent steps.
     calls : int
-        Calls of the function in `llvm` that it makes.
+        Number of calls of the function in `llvm` that it makes.
     """
 
     name: str
@@ -86,9 +87,9 @@ class Probe:
 
 
 def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path, *, threads: int = 1) -> CpuArtifact:
-    """Build a standard probe into ``folder/probe_<kind>.so``; see the module for what each shows.
+    """Build a standard probe into ``folder/probe_<kind>.so``; the module's docstring describes both.
 
-    Each of `threads` threads does the whole work of one call, on results of its own.
+    Each of `threads` threads does the whole work of one call, with results of its own.
 
     Returns
     -------
@@ -106,7 +107,7 @@ def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path,
         rows, vectors = (14, 2) if hardware.compute.num_vector_registers >= 32 else (6, 2)
         tile = RegisterTile(rows, vectors)
         probe = tile_probe(hardware, "main", tile, panels=_panels(hardware, vectors), threads=threads)
-    compiled = _compile([probe], hardware, threads=threads)
+    compiled = _compile_probes([probe], hardware, threads=threads)
     path = Path(folder) / f"probe_{kind}.so"
     link_library(compiled, path)
     buffers = tuple(Buffer(tensor, "float32", (size,)) for tensor, size in zip("ABC", probe.sizes, strict=True))
@@ -115,12 +116,12 @@ def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path,
 
 
 def build_reference(hardware: CpuSpec, folder: Path) -> CpuArtifact:
-    """Build the kernel that is timed beside all candidates; errors as `compile_probe`."""
+    """Build the reference kernel, which is timed beside all candidates; errors as in `compile_probe`."""
     return compile_probe("gemm", hardware, folder)
 
 
 def build_parallel_reference(hardware: CpuSpec, folder: Path) -> CpuArtifact:
-    """Build the same for all cores at once: a parallel loop, where no threads of this process can start copies."""
+    """Build the reference kernel with a parallel loop over all cores, for processes that cannot start copies."""
     return compile_probe("gemm", hardware, folder, threads=hardware.compute.num_cores)
 
 
@@ -128,7 +129,7 @@ def build_parallel_reference(hardware: CpuSpec, folder: Path) -> CpuArtifact:
 
 
 class ProbeModule:
-    """Compiled probes: their assembly, and `functions` of this process by name, or a library."""
+    """Compiled probes: their assembly, and their functions, loaded into this process or as a library."""
 
     def __init__(self, compiled: tvm.runtime.Executable, probes: Sequence[Probe]) -> None:
         self._compiled, self._names = compiled, [probe.name for probe in probes]
@@ -141,11 +142,11 @@ class ProbeModule:
         return {name: self._loaded[name] for name in self._names}
 
     def link(self, path: Path) -> None:
-        """Write them as a shared library; raises BuildError where they cannot be linked."""
+        """Write the probes as a shared library; raise BuildError if they cannot be linked."""
         link_library(self._compiled, path)
 
     def spill_ops(self, name: str) -> int:
-        """Return the vector operations on the stack in the code of one probe."""
+        """Return the number of vector operations on the stack in the code of a probe."""
         _, _, rest = self.assembly.partition(f"\n{name}_compute_:")
         return assembly_facts("main_compute_:" + rest.partition("\n.Lfunc_end")[0])["spill_ops"]
 
@@ -156,12 +157,12 @@ def build_probes(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1
     Raises
     ------
     BuildError
-        TVM or LLVM refuses them.
+        TVM or LLVM refuses the probes.
     """
-    return ProbeModule(_compile(probes, hardware, threads=threads), probes)
+    return ProbeModule(_compile_probes(probes, hardware, threads=threads), probes)
 
 
-def _compile(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> tvm.runtime.Executable:
+def _compile_probes(probes: Sequence[Probe], hardware: CpuSpec, *, threads: int = 1) -> tvm.runtime.Executable:
     tvm = import_tvm()
     functions = {probe.name: parse_program(probe.text, probe.llvm) for probe in probes}
     return compile_module(tvm.IRModule(functions), target_of(hardware, threads=threads))
@@ -180,12 +181,12 @@ def fma_probe(
     threads: int = 1,
     instruction: str = "",
 ) -> Probe:
-    """Multiply-adds between registers: `chains` of them are independent (1: their latency), work in FLOP.
+    """Return a probe of multiply-adds between registers; `chains` of them are independent (1: latency); work in FLOP.
 
-    `instruction` sums the products of groups instead (see `cpu.dot`); buffers hold any bits then.
+    With `instruction` it sums the products of groups instead (see `cpu.dot`); buffers may then hold any bits.
 
-    Operands are loaded once: LLVM moves loads of what does not change out of the loop. Sums go on from what C holds,
-    so that the chains differ and cannot be merged.
+    Operands are loaded once, because LLVM moves constant loads out of the loop. Sums continue from the content of C, so
+    that the chains differ and cannot be merged.
     """
     lanes = lanes or hardware.fp32_lanes
     chains = chains or (24 if hardware.compute.num_vector_registers >= 32 else 12)
@@ -195,7 +196,7 @@ def fma_probe(
         trips = max(1, round(seconds * hardware.compute.clock_hz / hardware.compute.fma_latency_cycles / steps))
     _, dtype, group = dot_operands(instruction) if instruction else ("", "float32", 1)
     accumulator = ACCUMULATOR_DTYPE[dtype]
-    # what has no accumulator would be one product for all chains: rows have an element each, and share two vectors
+    # without an accumulator all chains would be one product: each row has its own element, and two vectors are shared
     widened = WIDENED.get(instruction, "")
     vectors = 2 if widened and chains > 1 else 1
     rows = chains // vectors
@@ -207,10 +208,10 @@ def fma_probe(
         body="multiply_add",
         accumulator=accumulator,
         operands=(
-            Operand(widened or dtype, 0, _every(rows, group if widened else 0), *unchanging, masked=False, group=group),
+            Operand(widened or dtype, 0, _steps(rows, group if widened else 0), *unchanging, masked=False, group=group),
             Operand(dtype, group, (0,) * rows, *unchanging, masked=False, group=group),
         ),
-        result=Result(accumulator, 1, _every(rows, vectors * lanes)),
+        result=Result(accumulator, 1, _steps(rows, vectors * lanes)),
         trips=(trips,),
         num_steps=steps,
         is_partial=True,
@@ -219,19 +220,19 @@ def fma_probe(
     )
     flop = 2 * lanes * group * chains * steps * trips
     sizes = (rows if widened else 1, lanes, chains * lanes * threads)
-    return _probe(name, kernel, sizes, [], flop * threads, flags=1, threads=threads)
+    return _make_probe(name, kernel, sizes, [], flop * threads, flags=1, threads=threads)
 
 
 def broadcast_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) -> Probe:
-    """Multiply-adds of which each loads one element for all lanes: work in such loads.
+    """Return a probe of multiply-adds that each load one element for all lanes; work in such loads.
 
-    Vectors have a quarter of the width (no less than 128 bits), so that units that halve wide vectors do not hide the
-    ports. Every accumulator reads an element of its own.
+    Vectors have a quarter of the width (at least 128 bits), so that units that halve wide vectors do not hide the
+    ports. Every accumulator reads its own element.
     """
     lanes = max(4, hardware.fp32_lanes // 4)
     rows, steps = 12, 8
     trips = max(1, round(seconds * hardware.compute.clock_hz / (rows * steps)))
-    elements = _every(rows, 1)
+    elements = _steps(rows, 1)
     kernel = Microkernel(
         name=f"spread_{name}",
         lanes=lanes,
@@ -239,24 +240,24 @@ def broadcast_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) ->
         body="multiply_add",
         accumulator="float32",
         operands=(
-            Operand("float32", 0, elements, (rows * steps,), _every(steps, rows), masked=False),
+            Operand("float32", 0, elements, (rows * steps,), _steps(steps, rows), masked=False),
             Operand("float32", 1, (0,) * rows, (0,), (0,) * steps, masked=False),
         ),
-        result=Result("float32", 1, _every(rows, lanes)),
+        result=Result("float32", 1, _steps(rows, lanes)),
         trips=(_BROADCAST_TRIPS,),
         num_steps=steps,
         attributes=vector_attributes(lanes),
     )
     repeats = max(1, round(trips / _BROADCAST_TRIPS))
     sizes = (rows * steps * _BROADCAST_TRIPS, lanes, rows * lanes)
-    return _probe(name, kernel, sizes, [(repeats, (0, 0, 0))], rows * steps * _BROADCAST_TRIPS * repeats)
+    return _make_probe(name, kernel, sizes, [(repeats, (0, 0, 0))], rows * steps * _BROADCAST_TRIPS * repeats)
 
 
 _BROADCAST_TRIPS = 40
 
 
 class RegisterTile(NamedTuple):
-    """Rows and vectors of results that a microkernel keeps in registers, and steps of its straight-line body."""
+    """A register tile: rows and vectors of results that stay in registers, and steps of the straight-line body."""
 
     rows: int
     vectors: int
@@ -264,7 +265,7 @@ class RegisterTile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of its probe."""
+        """Name of the tile's probe."""
         return f"tile_{self.rows}_{self.vectors}_{self.unroll}"
 
 
@@ -278,9 +279,10 @@ def tile_probe(
     seconds: float = CALL_S,
     threads: int = 1,
 ) -> Probe:
-    """Multiply A (depth x rows) by `panels` panels of B (depth x vectors) into as many tiles of C, over and over.
+    """Return a probe that multiplies A (depth x rows) by `panels` panels of B (depth x vectors) again and again.
 
-    Work in FLOP. One panel stays in the L1 cache; several in L2 where they exceed L1. Every thread does all of it.
+    Each panel gives its own tile of C; work in FLOP. One panel stays in the L1 cache, several that exceed L1 in L2.
+    Every thread does the whole work.
     """
     lanes = hardware.fp32_lanes
     rows, vectors, unroll = tile
@@ -292,10 +294,10 @@ def tile_probe(
         body="multiply_add",
         accumulator="float32",
         operands=(
-            Operand("float32", 0, tuple(range(rows)), (unroll * rows,), _every(unroll, rows), masked=False),
-            Operand("float32", 1, (0,) * rows, (unroll * width,), _every(unroll, width), masked=False),
+            Operand("float32", 0, tuple(range(rows)), (unroll * rows,), _steps(unroll, rows), masked=False),
+            Operand("float32", 1, (0,) * rows, (unroll * width,), _steps(unroll, width), masked=False),
         ),
-        result=Result("float32", 1, _every(rows, width)),
+        result=Result("float32", 1, _steps(rows, width)),
         trips=(depth // unroll,),
         num_steps=unroll,
         attributes=vector_attributes(lanes),
@@ -305,7 +307,7 @@ def tile_probe(
     strides = (0, depth * width, rows * width)
     sizes = (depth * rows, panels * depth * width, panels * rows * width * threads)
     loops = [(repeats, (0, 0, 0)), (panels, strides)]
-    return _probe(name, kernel, sizes, loops, flop * repeats * threads, threads=threads)
+    return _make_probe(name, kernel, sizes, loops, flop * repeats * threads, threads=threads)
 
 
 def _core_peak(hardware: CpuSpec) -> float:
@@ -313,17 +315,17 @@ def _core_peak(hardware: CpuSpec) -> float:
 
 
 def _panels(hardware: CpuSpec, vectors: int) -> int:
-    """Panels of B that exceed the L1 cache by far and are a half of the L2 cache at most."""
+    """Return the number of panels of B that exceed the L1 cache by far and fill at most half of the L2 cache."""
     panel_bytes = DEPTH * vectors * hardware.fp32_lanes * 4
     share = hardware.l2.size_bytes // max(1, hardware.l2.shared_by_cores)
     return max(2, min(max(8, math.ceil(3 * hardware.l1.size_bytes / panel_bytes)), share // 2 // panel_bytes))
 
 
-def _every(count: int, stride: int) -> tuple[int, ...]:
+def _steps(count: int, stride: int) -> tuple[int, ...]:
     return tuple(number * stride for number in range(count))
 
 
-def _probe(
+def _make_probe(
     name: str,
     kernel: Microkernel,
     sizes: tuple[int, int, int],
@@ -336,8 +338,8 @@ def _probe(
     """Return a probe that calls a microkernel in `loops`: (iterations, strides of A, B, C); each thread has a C."""
     llvm = module_ir([microkernel_ir(kernel)])
     arguments = []
-    for place, tensor in enumerate("ABC"):
-        terms = [f"i{level} * {strides[place]}" for level, (_, strides) in enumerate(loops) if strides[place]]
+    for position, tensor in enumerate("ABC"):
+        terms = [f"i{level} * {strides[position]}" for level, (_, strides) in enumerate(loops) if strides[position]]
         if tensor == "C" and threads > 1:
             terms.append(f"chunk * {sizes[2] // threads}")
         arguments.append(f'{tensor}.data, T.Cast("int64", {" + ".join(terms) or "0"})')
@@ -347,7 +349,7 @@ def _probe(
 
 
 def probe_script(name: str, sizes: tuple[int, int, int], extents: Sequence[int], call: str, threads: int = 1) -> str:
-    """Return the TVMScript of a function that makes `call` in loops i0, i1, ... on each thread ("chunk")."""
+    """Return the TVMScript of a function with `call` in loops i0, i1, ... on each thread ("chunk")."""
     text = Script()
     open_function(
         text, name, [(tensor, buffer_type((size,), "float32")) for tensor, size in zip("ABC", sizes, strict=True)]

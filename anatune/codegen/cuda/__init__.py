@@ -1,1 +1,1 @@
-"""GPU schedules to CUDA C, cubins and exports."""
+"""GPU schedules to CUDA C and cubins."""

@@ -1,4 +1,4 @@
-"""What a GPU build leaves behind: a cubin on the disk, how to launch it, what the compiler said."""
+"""The result of a GPU build: a cubin on disk, its launches, and the compiler's facts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anatune.codegen.compat import import_tvm
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import FLAGS, Cubin, check_arch, compiler_version
-from anatune.codegen.cuda.probes import multiply_add
+from anatune.codegen.cuda.probes import make_multiply_add
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.generation import vendor_limit
 from anatune.core.hardware.spec import GpuSpec
@@ -45,48 +45,48 @@ __all__ = [
 ]
 
 APART = False
-"""TVM and NVRTC raise errors and write nothing: they may run in the user's process."""
+"""False: builds need no processes of their own, because TVM and NVRTC raise errors and do not print."""
 
 _REFERENCE_CHAINS, _REFERENCE_WARPS, _REFERENCE_BLOCKS_PER_SM = 8, 8, 2
 
 
 class GpuArtifact(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A compiled GPU kernel. Immutable; JSON both ways: also an entry of a manifest.
+    """A compiled GPU kernel. Immutable; JSON both ways; also an entry of a manifest.
 
     Attributes
     ----------
     schedule_key : str
-        Key of the schedule it was built from ("" for probes).
+        Key of its schedule; "" for probes.
     image : str
-        Path of the cubin; in a manifest relative to its folder.
+        Path of the cubin; in a manifest relative to the manifest's folder.
     image_sha256 : str
-        Hash of its bytes, hexadecimal.
+        SHA-256 of the cubin, hexadecimal.
     name, arch : str
-        The principal function; what it was compiled for ("sm_90").
+        Name of the principal function, and the architecture that it was compiled for ("sm_90").
     parameters : tuple of Buffer
-        Pointers in the order in which the function takes them.
+        Pointers in the order of the function's parameters.
     result : str
-        Tensor that the kernel writes.
+        Name of the tensor that the kernel writes.
     grid, block : int
-        Blocks of the grid, threads of a block; both along x.
+        Number of blocks of the grid, and of threads of a block, both along x.
     shared_bytes, dynamic_shared_bytes : int
-        Shared memory of a block; the part of it that the launch asks for.
+        Shared memory of a block, and the part of it that the launch requests, bytes.
     facts : CompilerFacts
-        What the compiler said about the principal function.
+        The compiler's facts about the principal function.
     before, after : tuple of Launch
-        Other functions of the cubin that are launched, in this order, before and after the principal one.
+        Further functions of the cubin that are launched before and after the principal one, in this order.
     workspace : Buffer or None
-        Memory that the principal one writes and those after it read.
+        Memory that the principal function writes and those after it read.
     ranged : Ranged or None
-        The axis whose extent every function takes as its last argument; `at` returns what is launched for an extent.
+        The axis whose extent every function takes as its last argument; `at` returns the launches for an extent.
     growth : Growth or None
-        How `grid` follows from the extent.
+        How `grid` depends on the extent.
     extent : int or None
-        What `at` was asked for.
+        The extent that `at` was called with.
     scratch_bytes : int or None
-        Of the principal function, see `Launch`.
+        Scratch memory of the principal function, see `Launch`.
     error : float
-        Largest error, over the result's scale, that its arithmetic explains where that is no plain sum's.
+        Largest error that its arithmetic explains, relative to the result's scale, if it is not a plain sum.
     """
 
     schedule_key: str
@@ -110,25 +110,25 @@ class GpuArtifact(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=T
     scratch_bytes: int | None = None
     error: float = 0.0
 
-    def with_files(self, place: Callable[[str], str]) -> GpuArtifact:
-        """Return the same with the files of its machine code at other places: path -> path."""
-        own = {
+    def with_files(self, map_path: Callable[[str], str]) -> GpuArtifact:
+        """Return the artifact with other paths of its machine code; `place` maps old paths to new ones."""
+        launches_by_kind = {
             kind: tuple(
-                msgspec.structs.replace(launch, image=place(launch.image)) if launch.image else launch
+                msgspec.structs.replace(launch, image=map_path(launch.image)) if launch.image else launch
                 for launch in launches
             )
             for kind, launches in (("before", self.before), ("after", self.after))
         }
-        return msgspec.structs.replace(self, image=place(self.image), **own)
+        return msgspec.structs.replace(self, image=map_path(self.image), **launches_by_kind)
 
 
 def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifact:
-    """Write a cubin into `folder`, under a name that its contents give, and return its artifact.
+    """Write a cubin into `folder`, under a name derived from its contents, and return its artifact.
 
     Raises
     ------
     BuildError
-        It cannot be written.
+        The file cannot be written.
     """
     path, digest = write_image(cubin, folder)
     common = msgspec.structs.asdict(kernel)
@@ -138,12 +138,12 @@ def write_artifact(kernel: CudaKernel, cubin: Cubin, folder: Path) -> GpuArtifac
 
 
 def write_image(cubin: Cubin, folder: Path) -> tuple[str, str]:
-    """Write machine code into `folder`, under a name that its contents give; return its path and its hash.
+    """Write machine code into `folder`, under a name derived from its contents; return its path and its hash.
 
     Raises
     ------
     BuildError
-        It cannot be written.
+        The file cannot be written.
     """
     digest = hashlib.sha256(cubin.image).hexdigest()
     path = folder / f"{digest[:16]}.{'hsaco' if cubin.arch.startswith('gfx') else 'cubin'}"
@@ -160,7 +160,7 @@ def check_target(hardware: GpuSpec) -> None:
     Raises
     ------
     BuildError
-        It is no NVIDIA GPU, or NVRTC does not know its architecture.
+        The device is not an NVIDIA GPU, or NVRTC does not know its architecture.
     MissingDependencyError
         TVM or NVRTC is not installed.
     """
@@ -170,7 +170,7 @@ def check_target(hardware: GpuSpec) -> None:
 
 
 def set_up() -> None:
-    """Load what every build needs, once a process."""
+    """Load what every build needs, once in a process."""
     import_tvm()
     compiler_version()
 
@@ -181,14 +181,14 @@ def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Gpu
     Parameters
     ----------
     threads : int
-        Not used: it belongs to every builder.
+        Ignored; all builders have this parameter.
 
     Raises
     ------
     SpaceError
-        The schedule contradicts itself, or the compiled kernel needs more of the device than there is.
+        The schedule contradicts itself, or the compiled kernel needs more than the device has.
     BuildError, MissingDependencyError
-        It cannot be generated or compiled; TVM or NVRTC is not installed.
+        The schedule cannot be generated or compiled, or TVM or NVRTC is not installed.
     """
     kernel = cuda_kernel(schedule)
     artifact = write_artifact(kernel, compile_kernel(kernel), folder)
@@ -197,37 +197,37 @@ def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Gpu
 
 
 def compile_facts(schedule: Schedule) -> CompilerFacts:
-    """Generate and compile `schedule`, through the user's cache of cubins, and return what the compiler says.
+    """Generate and compile `schedule`, using the user's cache of cubins, and return the compiler's facts.
 
     Raises
     ------
     BuildError, SpaceError, MissingDependencyError
-        It cannot be generated or compiled, or a package is missing.
+        The schedule cannot be generated or compiled, or a package is missing.
     """
     kernel = cuda_kernel(schedule)
     return compile_kernel(kernel).facts.with_dynamic(kernel.dynamic_shared_bytes)
 
 
 def compile_entry(schedule: Schedule, folder: Path, *, threads: int = 1) -> CompilerFacts:
-    """`compile_facts` as builder processes call it (`anatune.measure.run.build_processes`)."""
+    """Call `compile_facts` with the signature of builder processes (`anatune.measure.run.build_processes`)."""
     return compile_facts(schedule)
 
 
 def build_reference(hardware: GpuSpec, folder: Path) -> GpuArtifact:
-    """Build the kernel that is timed beside all candidates: multiply-adds on every multiprocessor, no memory.
+    """Build the reference kernel, which is timed beside all candidates: multiply-adds on every SM, without memory.
 
     Raises
     ------
     BuildError, MissingDependencyError
-        As `build_schedule`.
+        As in `build_schedule`.
     """
     blocks = _REFERENCE_BLOCKS_PER_SM * hardware.compute.num_sms
-    kernel = multiply_add(hardware.arch, "float32", _REFERENCE_CHAINS, _REFERENCE_WARPS, blocks).kernel
+    kernel = make_multiply_add(hardware.arch, "float32", _REFERENCE_CHAINS, _REFERENCE_WARPS, blocks).kernel
     return write_artifact(kernel, compile_kernel(kernel), folder)
 
 
-class Compiled(Protocol):
-    """What is asked of a compiled kernel."""
+class CompiledKernel(Protocol):
+    """The attributes of a compiled kernel that `check_resources` needs."""
 
     @property
     def block(self) -> int: ...
@@ -237,15 +237,15 @@ class Compiled(Protocol):
     def facts(self) -> CompilerFacts: ...
 
 
-def check_resources(artifact: Compiled, hardware: GpuSpec) -> None:
-    """Raise SpaceError for a kernel that no launch on the device would accept, by what the compiler said.
+def check_resources(artifact: CompiledKernel, hardware: GpuSpec) -> None:
+    """Raise SpaceError for a compiled kernel that the device cannot launch.
 
-    Registers are given to warps, in units of the device's own.
+    Registers are allocated to warps, in the device's own units.
     """
     compute, registers = hardware.compute, hardware.registers
     if artifact.block > compute.max_threads_per_block:
         raise SpaceError(
-            f"the kernel has {artifact.block} threads a block, {hardware.name} takes at most "
+            f"the kernel has {artifact.block} threads a block, {hardware.name} allows at most "
             f"{compute.max_threads_per_block}; choose smaller tiles"
         )
     most_bytes = hardware.shared_memory.per_block_bytes
@@ -265,17 +265,17 @@ def check_resources(artifact: Compiled, hardware: GpuSpec) -> None:
 
 
 def read_image(artifact: GpuArtifact | Launch) -> bytes:
-    """Return the machine code of a kernel, or that of one of its functions which has a file of its own.
+    """Return the machine code of a kernel, or of one of its functions that has its own file.
 
     Raises
     ------
     RunError
-        The file cannot be read, or is not what was written.
+        The file cannot be read, or was changed.
     """
     try:
         image = read_file(artifact.image)
     except OSError as error:
         raise RunError(f"{artifact.image}: {reason(error)}") from None
     if hashlib.sha256(image).hexdigest() != artifact.image_sha256:
-        raise RunError(f"{artifact.image} is damaged: its contents are not what was built; build it again")
+        raise RunError(f"{artifact.image} is damaged: its contents have changed since it was built; build it again")
     return image

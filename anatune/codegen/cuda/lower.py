@@ -1,4 +1,4 @@
-"""Schedules of the GPU templates to TVM programs and CUDA C. No GPU, driver or NVIDIA compiler is needed."""
+"""GPU schedules to TVM programs and CUDA C; no GPU, driver or NVIDIA compiler is needed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from anatune.codegen.compat import (
     DevicePart,
-    cuda_source_of,
-    device_part_of,
+    generate_cuda_source,
     gpu_target_of,
     import_tvm,
+    lower_device_part,
     parse_program,
 )
-from anatune.codegen.cuda.preamble import preamble
+from anatune.codegen.cuda.preamble import make_preamble
 from anatune.codegen.indices import PLAIN_INDICES
-from anatune.codegen.lowered import Lowered
+from anatune.codegen.lowered import LoweredSchedule
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
@@ -32,30 +32,30 @@ _DEFINITION = re.compile(r'^extern "C" __global__ [^;{]*\{', re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class LoweredGpu(Lowered):
-    """A TVM module with one kernel or several that belong together, and how they are launched."""
+class LoweredGpuSchedule(LoweredSchedule):
+    """A TVM module with one kernel, or with several that belong together, and the way they are launched."""
 
     program: KernelProgram
 
 
-def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None) -> LoweredGpu:
-    """Turn a schedule of a GPU template into a TVM module.
+def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None) -> LoweredGpuSchedule:
+    """Lower a schedule of a GPU template to a TVM module.
 
     ``main`` takes the operands, the epilogue's operands and the result, in the workload's own layouts.
 
     Parameters
     ----------
     threads : int
-        Not used: a kernel has threads of its own.
+        Ignored; all lowering functions have this parameter.
     ranged : Ranged, optional
-        The axis whose extent ``main`` takes as its last argument; the schedule is that of its largest extent.
+        The axis whose extent ``main`` takes as its last argument; the schedule is then for its largest extent.
 
     Raises
     ------
     SpaceError
         The schedule contradicts itself.
     BuildError
-        The device is no NVIDIA GPU, or lacks what the schedule needs (shared memory, threads of a block).
+        The device is not an NVIDIA GPU, or has less than the schedule needs (shared memory, threads of a block).
     MissingDependencyError
         TVM is not installed.
     """
@@ -65,26 +65,26 @@ def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None
     program = template_named(schedule.template).program(schedule, ranged=ranged)
     if not isinstance(program, KernelProgram):
         raise BuildError(
-            f"schedules of the template {schedule.template} are compiled by Triton, there is no TVM module of them; "
-            "schedule.source() is their program, anatune export without --format writes it"
+            f"schedules of the template {schedule.template} are compiled by Triton and have no TVM module; use "
+            "schedule.source() for their program, or anatune export without --format to write it"
         )
     function = parse_program(program.script, "").with_attr(PLAIN_INDICES, True)
     module = import_tvm().IRModule({"main": function})
-    return LoweredGpu(schedule, module, gpu_target_of(gpu_of(schedule)), program)
+    return LoweredGpuSchedule(schedule, module, gpu_target_of(gpu_of(schedule)), program)
 
 
 def cuda_kernel(schedule: Schedule, ranged: Ranged | None = None) -> CudaKernel:
-    """Return the CUDA C of a schedule; errors as `lower_gpu`.
+    """Return the CUDA C of a schedule; errors as in `lower_gpu`.
 
     Parameters
     ----------
     schedule : Schedule
-        With `ranged`, that of the largest extent.
+        The schedule; with `ranged`, that of the largest extent.
     ranged : Ranged, optional
         The axis whose extent the kernel takes when it is launched: ``Ranged("i", least=1, most=8192)``. Its functions
-        then have one more parameter, ``int extent_<axis>``, the last one, and are right for every extent of the range;
-        ``kernel.at(extent)`` says what is launched for one of them. Options ``split`` and ``atomic`` work as without a
-        range (parts of a reduction whose extent varies are as equal as they can be), ``whole`` does not.
+        then have one more parameter, ``int extent_<axis>``, as the last one, and are correct for every extent of the
+        range; ``kernel.at(extent)`` tells what is launched. The options ``split`` and ``atomic`` work as without a
+        range (parts of a reduction whose extent varies are as equal as possible); ``whole`` does not.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def cuda_kernel(schedule: Schedule, ranged: Ranged | None = None) -> CudaKernel:
 
 
 def named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) -> tuple[CudaKernel, DevicePart]:
-    """Return the CUDA C of a schedule, whose kernels are called ``<name>_kernel<...>``, and what TVM made it of.
+    """Return the CUDA C of a schedule with kernels called ``<name>_kernel<...>``, and the TVM module behind it.
 
     Errors as `lower_gpu`.
     """
@@ -108,18 +108,18 @@ def named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) ->
     module = lowered.module
     if name != _MAIN:
         module = import_tvm().IRModule({name: module[_MAIN].with_attr("global_symbol", name)})
-    part = device_part_of(module, lowered.target, has_scalars=ranged is not None)
-    text, program = cuda_source_of(part), lowered.program
+    part = lower_device_part(module, lowered.target, has_scalars=ranged is not None)
+    text, program = generate_cuda_source(part), lowered.program
     workload = schedule.workload
-    known = {access.tensor: Buffer.of(access, ranged.axis if ranged else "") for access in workload.tensors}
+    buffers = {access.tensor: Buffer.of(access, ranged.axis if ranged else "") for access in workload.tensors}
     if program.workspace is not None:
-        known[program.workspace.tensor] = program.workspace
+        buffers[program.workspace.tensor] = program.workspace
     launches, bodies = [], []
-    for number, (size, body) in enumerate(zip(program.sizes, _functions(text), strict=True)):
+    for number, (size, body) in enumerate(zip(program.sizes, _split_functions(text), strict=True)):
         function = f"{name}_kernel_{number}" if number else f"{name}_kernel"  # as TVM numbers them
-        parameters = _parameters(function, body, known, ranged)
+        parameters = _read_parameters(function, body, buffers, ranged)
         if ranged is not None:
-            body = _with_extent(function, body, ranged)
+            body = _add_extent(function, body, ranged)
         launches.append(
             Launch(
                 function, parameters, size.grid, size.block, size.shared_bytes, size.dynamic_shared_bytes, size.growth
@@ -131,10 +131,10 @@ def named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) ->
             body = body.replace(f"{bounds})", f"{bounds}, {program.resident_blocks})")
         bodies.append(program.finish(body))
     principal = launches[len(program.before)]
-    made = CudaKernel(
+    kernel = CudaKernel(
         schedule_key=schedule.key,
         name=principal.name,
-        source=preamble({access.dtype for access in workload.tensors}) + helpers_of(text) + "".join(bodies),
+        source=make_preamble({access.dtype for access in workload.tensors}) + extract_helpers(text) + "".join(bodies),
         arch=schedule.hardware.arch,
         result=workload.write.tensor,
         before=tuple(launches[: len(program.before)]),
@@ -148,41 +148,43 @@ def named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) ->
         dynamic_shared_bytes=principal.dynamic_shared_bytes,
         growth=principal.growth,
     )
-    return made, part
+    return kernel, part
 
 
-def _functions(text: str) -> list[str]:
-    """Return the kernels of TVM's CUDA C, in order, which it declares before it defines them."""
+def _split_functions(text: str) -> list[str]:
+    """Return the kernels in TVM's CUDA C, in order; TVM declares them before it defines them."""
     starts = [match.start() for match in _DEFINITION.finditer(text)]
     return [text[start:stop] for start, stop in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
-def _with_extent(function: str, body: str, ranged: Ranged) -> str:
-    """Let a kernel take the extent even if it needs none: all kernels are launched alike."""
+def _add_extent(function: str, body: str, ranged: Ranged) -> str:
+    """Add the extent to a kernel's parameters even if it needs none, because all kernels are launched alike."""
     return re.sub(
         rf"\b({function}\([^)]*?)(, int {ranged.parameter})?\)", rf"\1, int {ranged.parameter})", body, count=1
     )
 
 
-def _parameters(function: str, body: str, known: Mapping[str, Buffer], ranged: Ranged | None) -> tuple[Buffer, ...]:
-    """Return the pointers that a kernel takes, in its order; behind them may be the extent that varies."""
+def _read_parameters(
+    function: str, body: str, buffers: Mapping[str, Buffer], ranged: Ranged | None
+) -> tuple[Buffer, ...]:
+    """Return the pointers that a kernel takes, in order; the varying extent may follow them."""
     prototype = re.search(rf"\b{function}\(([^)]*)\)", body)
     if prototype is None:
         raise BuildError(f"TVM generated a kernel of another name than {function}; this is a defect of anatune")
-    found = []
+    parameters = []
     declared = [parameter.strip() for parameter in prototype.group(1).split(",")]
     if ranged is not None and declared[-1] == f"int {ranged.parameter}":
         declared.pop()
     for parameter in declared:
         match = _PARAMETER.search(parameter)
-        if match is None or match.group(1) not in known:
+        if match is None or match.group(1) not in buffers:
             raise BuildError(f"TVM generated the unknown parameter {parameter!r}; this is a defect of anatune")
-        found.append(known[match.group(1)])
-    return tuple(found)
+        parameters.append(buffers[match.group(1)])
+    return tuple(parameters)
 
 
-def helpers_of(text: str) -> str:
-    """Return the device functions that TVM wrote before the kernel: one for each PTX instruction, and our own."""
+def extract_helpers(text: str) -> str:
+    """Return the device functions that TVM wrote before the kernel: PTX instructions and anatune's own functions."""
     stop = text.index('extern "C" __global__')
-    start = text.rfind("#endif", 0, stop)  # of TVM's preamble
+    start = text.rfind("#endif", 0, stop)  # the end of TVM's preamble
     return text[start + len("#endif") : stop].strip() + "\n" if start >= 0 else ""

@@ -1,6 +1,6 @@
-"""Small CUDA kernels that measure a GPU's memories: bandwidths of shared memory, L2 and DRAM, and latencies.
+"""Probes of a GPU's memories, as small CUDA kernels: bandwidths of shared memory, L2 and DRAM, and latencies.
 
-Parameters are those of `gpu_probes`.
+Parameters are those of `codegen.cuda.probes`.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from anatune.codegen.cuda.probes import START, STOP, GpuProbe, ProbeCode, make_probe
 
 LINE_BYTES = 128
-"""Distance of two elements of a chain in global memory: a cache line."""
+"""Distance between two elements of a chain in global memory, bytes: a cache line."""
 CHASE_UNROLL = 32
-"""Dependent loads in a round."""
+"""Number of dependent loads in a round."""
 LOADS = 8
-"""Independent 16-byte loads of a thread in a round of `read_global`, and half as many copies."""
+"""Number of independent 16-byte loads of a thread in a round of `read_global`; half as many copies."""
 SHARED_WORDS = 12288
-"""Words of shared memory that `read_shared` reads: the 48 KiB that every device has."""
+"""Number of words of shared memory that `read_shared` reads: the 48 KiB that every device has."""
 _SHIFTED_WORDS = 4096
 _CHAINED_WORDS = 1024
 _VECTORS = {
@@ -25,11 +25,11 @@ _VECTORS = {
 
 
 def read_shared(arch: str, width: int, warps: int, blocks: int) -> GpuProbe:
-    """Return loads of `width` bytes (4, 8, 16) from shared memory, without bank conflicts.
+    """Return a probe that loads `width` bytes (4, 8, 16) from shared memory, without bank conflicts.
 
-    Load i of round r of a thread is at word ``(i * T + thread) * width / 4 + (r * step) % 4096``; as many in a round as
-    fit. input: SHARED_WORDS words, then the step in words, a multiple of 4. result: (blocks, T) words, the exclusive or
-    of all that was read.
+    Load i of round r of a thread is at word ``(i * T + thread) * width / 4 + (r * step) % 4096``; a round has as many
+    loads as fit. input: SHARED_WORDS words, then the step in words, a multiple of 4. result: (blocks, T) words, the
+    exclusive or of everything that was read.
     """
     threads = 32 * warps
     words = threads * width // 4
@@ -79,10 +79,10 @@ static __device__ __forceinline__ uint4 load(const uint4* from) {
 
 
 def read_global(arch: str, threads: int, blocks: int, num_bytes: int) -> GpuProbe:
-    """Return loads of 16 bytes past the L1 cache, all over `num_bytes` (a power of two) of global memory.
+    """Return a probe that loads 16 bytes at a time past L1, over `num_bytes` (a power of two) of global memory.
 
-    Load i of a thread of the grid is at vector ``(thread + i * T * blocks) % (num_bytes / 16)``; LOADS of them in a
-    round. input: num_bytes. result: (blocks, T) words, the exclusive or of all that was read.
+    Load i of a thread of the grid is at vector ``(thread + i * T * blocks) % (num_bytes / 16)``; a round has LOADS of
+    them. input: num_bytes. result: (blocks, T) words, the exclusive or of everything that was read.
     """
     body = f"""\
 int rounds = rounds_ptr[0];
@@ -113,9 +113,9 @@ int rounds = rounds_ptr[0];
 
 
 def copy(arch: str, threads: int, blocks: int, num_bytes: int) -> GpuProbe:
-    """Return a copy of `num_bytes` (a power of two) in vectors of 16 bytes, LOADS / 2 of a thread in a round.
+    """Return a probe that copies `num_bytes` (a power of two) in vectors of 16 bytes, LOADS / 2 of a thread in a round.
 
-    input, result: num_bytes.
+    input and result: num_bytes.
     """
     loads = LOADS // 2
     body = f"""\
@@ -147,9 +147,9 @@ int rounds = rounds_ptr[0];
 
 
 def link(arch: str, lines: int) -> GpuProbe:
-    """Return what turns byte offsets into addresses: ``result[i] = address of result + input[i]``, a word a line.
+    """Return a kernel that turns byte offsets into addresses, a word a line: ``result[i] = &result + input[i]``.
 
-    input, result: (lines, LINE_BYTES / 8) words of 64 bits, of which the first of each line counts.
+    input and result: (lines, LINE_BYTES / 8) words of 64 bits, of which the first of each line counts.
     """
     words = LINE_BYTES // 8
     body = f"""\
@@ -169,7 +169,7 @@ for (int i = threadIdx.x; i < {lines}; i += 256)
 
 
 def chase_global(arch: str, level: str, lines: int) -> GpuProbe:
-    """Return one thread that follows the chain of `link`; level "l1": all caches may answer, "l2": L2 and beyond.
+    """Return a probe with one thread that follows the chain of `link`; level "l1": all caches, "l2": from L2 on.
 
     input: the chain, the result of `link` (on a CPU: its input). result: (1,) word of 64 bits, the offset of the end.
     rounds: (rounds of CHASE_UNROLL timed loads, single loads before them, 0, 0).
@@ -217,9 +217,9 @@ int rounds = rounds_ptr[0], before = rounds_ptr[1];
 
 
 def chase_shared(arch: str) -> GpuProbe:
-    """Return one thread that follows a chain through 4 KiB of shared memory.
+    """Return a probe with one thread that follows a chain through 4 KiB of shared memory.
 
-    input: for each of 1024 words the word that comes next. result: (1,) the word where it ended.
+    input: for each of 1024 words the number of the next word. result: (1,) the number of the last word.
     """
     body = f"""\
 __shared__ alignas(64) unsigned memory[{_CHAINED_WORDS}];

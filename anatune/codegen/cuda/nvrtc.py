@@ -1,7 +1,7 @@
-"""CUDA C to cubins in this process, and what the assembler says about them: neither a GPU nor nvcc is needed.
+"""Compilation of CUDA C to cubins in this process, and the assembler's facts; neither a GPU nor nvcc is needed.
 
-`FLAGS` is the only place that says how kernels are compiled. What is measured, exported and inspected goes through
-`compile_cuda`, so registers and spills that are read are those of the kernel that runs.
+Only `FLAGS` determines how kernels are compiled. Kernels that are measured, exported and inspected all go through
+`compile_cuda`, so that the reported registers and spills are those of the kernel that runs.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from anatune.errors import BuildError, MissingDependencyError
 from anatune.requirements import pip_line
 
 FLAGS: tuple[str, ...] = ("--std=c++17", "-default-device", "--minimal", "--disable-warnings", "--ptxas-options=-v")
-"""Beside the architecture. No fast math: divisions and functions of epilogues round as in float64's reference, and
-multiply-adds are contracted by default. Everything else (optimisation level, register usage) is left to the compiler's
-defaults. --minimal leaves textures and the runtime's types out of the language, which saves 12 ms a kernel; -v is what
-makes the assembler tell its facts."""
+"""Options beside the architecture. There is no fast math: divisions and functions of epilogues are rounded as in the
+float64 reference; multiply-adds are contracted by default. Everything else (optimisation level, register usage) has the
+compiler's defaults. --minimal leaves textures and the runtime's types out of the language, which saves 12 ms a kernel;
+-v makes the assembler print its facts."""
 
 _ARCH = re.compile(r"sm_(\d{2,3})([af]?)")
 _FIRST_SPECIFIC = 90
-"""First architecture that has features of its own, asked for as sm_90a. Source: [CUDA-guide] compute capabilities."""
+"""First architecture with features of its own, requested as sm_90a. Source: [CUDA-guide] compute capabilities."""
 _PACKAGES = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc")
 _MESSAGE_CHARACTERS = 200
 
 
 class Cubin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One compiled kernel. Immutable.
+    """A compiled kernel. Immutable.
 
     Attributes
     ----------
     name, arch : str
-        The kernel's function; what it was compiled for ("sm_86").
+        Name of the kernel's function, and its architecture ("sm_86").
     image : bytes
-        The cubin: what a driver loads.
+        The cubin, which a driver can load.
     facts : CompilerFacts
-        What the assembler says about it.
+        The assembler's facts about the kernel.
     log : str
-        What the compiler said, without how long it took.
+        Output of the compiler, without times.
     threads, dynamic_shared_bytes : int or None
-        Threads of a block, and shared memory that the launch asks for, where the compiler chooses them (Triton's).
+        Threads of a block, and shared memory that the launch requests, if the compiler chooses them (Triton).
     scratch_bytes : int or None
         See `templates.gpu.kernel.Launch`.
     """
@@ -61,7 +61,7 @@ class Cubin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def import_nvrtc() -> Any:
-    """Return NVIDIA's bindings of NVRTC, with the compiler's library loaded.
+    """Import and return NVIDIA's bindings of NVRTC, and load the compiler's library.
 
     Raises
     ------
@@ -76,8 +76,8 @@ def import_nvrtc() -> Any:
             f"{pip_line('cuda')}"
         ) from None
     try:
-        _check(nvrtc, nvrtc.nvrtcVersion(), "nvrtcVersion")
-    except (RuntimeError, OSError) as error:  # bindings load the library at the first call
+        _check_status(nvrtc, nvrtc.nvrtcVersion(), "nvrtcVersion")
+    except (RuntimeError, OSError) as error:  # the bindings load the library at the first call
         reason = (str(error).splitlines() or [type(error).__name__])[0][:_MESSAGE_CHARACTERS]
         raise MissingDependencyError(
             f"the compiler NVRTC cannot be loaded ({reason}); install it with: {pip_line('cuda')}"
@@ -85,8 +85,8 @@ def import_nvrtc() -> Any:
     return nvrtc
 
 
-def _check(nvrtc: Any, answer: tuple[Any, ...], function: str) -> tuple[Any, ...]:
-    """Return what a call of the bindings returned behind its status.
+def _check_status(nvrtc: Any, answer: tuple[Any, ...], function: str) -> tuple[Any, ...]:
+    """Return the values of a call of the bindings, without its status.
 
     Raises
     ------
@@ -101,20 +101,20 @@ def _check(nvrtc: Any, answer: tuple[Any, ...], function: str) -> tuple[Any, ...
 
 @functools.cache
 def compiler_release() -> tuple[int, int]:
-    """Return the compiler's version, (12, 9); MissingDependencyError if there is no compiler."""
+    """Return the compiler's version, for example (12, 9); raise MissingDependencyError without a compiler."""
     nvrtc = import_nvrtc()
-    major, minor = _check(nvrtc, nvrtc.nvrtcVersion(), "nvrtcVersion")
+    major, minor = _check_status(nvrtc, nvrtc.nvrtcVersion(), "nvrtcVersion")
     return int(major), int(minor)
 
 
 @functools.cache
 def compiler_version() -> str:
-    """Return what compiles: "NVRTC 12.9 (12.9.86)", with the release of the package where it is one.
+    """Return the compiler's name and version, "NVRTC 12.9 (12.9.86)", with the package's release if there is one.
 
     Raises
     ------
     MissingDependencyError
-        There is no compiler.
+        The compiler is not installed.
     """
     major, minor = compiler_release()
     for package in _PACKAGES:
@@ -134,83 +134,83 @@ def known_archs() -> tuple[str, ...]:
     Raises
     ------
     MissingDependencyError
-        There is no compiler.
+        The compiler is not installed.
     """
     nvrtc = import_nvrtc()
-    (numbers,) = _check(nvrtc, nvrtc.nvrtcGetSupportedArchs(), "nvrtcGetSupportedArchs")
+    (numbers,) = _check_status(nvrtc, nvrtc.nvrtcGetSupportedArchs(), "nvrtcGetSupportedArchs")
     return tuple(f"sm_{number}" for number in sorted(numbers))
 
 
 def check_arch(arch: str) -> None:
-    """Raise BuildError if the compiler does not know `arch`; "sm_90a" counts as sm_90's."""
+    """Raise BuildError if the compiler does not know `arch`; "sm_90a" counts as "sm_90"."""
     match = _ARCH.fullmatch(arch)
-    known = known_archs()
+    archs = known_archs()
     if match is None:
-        raise BuildError(f"arch {arch!r} is no NVIDIA GPU's, expected one such as sm_86; {_known_text(known)}")
+        raise BuildError(f"arch {arch!r} is no NVIDIA GPU's, expected one such as sm_86; {_list_known(archs)}")
     number = int(match[1])
-    if f"sm_{number}" in known and not (match[2] and number < _FIRST_SPECIFIC):
+    if f"sm_{number}" in archs and not (match[2] and number < _FIRST_SPECIFIC):
         return
-    step = "name one of these"
-    if number < int(known[0][3:]):
+    step = "choose one of these"
+    if number < int(archs[0][3:]):
         step = "install an older cuda-bindings and NVRTC for it"
-    elif number > int(known[-1][3:]):
+    elif number > int(archs[-1][3:]):
         step = "install a newer cuda-bindings and NVRTC for it"
-    raise BuildError(f"arch {arch} is unknown to this compiler; {_known_text(known)}; {step}")
+    raise BuildError(f"arch {arch} is unknown to this compiler; {_list_known(archs)}; {step}")
 
 
-def _known_text(known: tuple[str, ...]) -> str:
-    return f"{compiler_version()} knows {', '.join(known)}"
+def _list_known(archs: tuple[str, ...]) -> str:
+    return f"{compiler_version()} knows {', '.join(archs)}"
 
 
 def compile_cuda(source: str, arch: str, *, name: str = "main_kernel") -> Cubin:
-    """Compile CUDA C that includes nothing.
+    """Compile CUDA C without includes.
 
     Parameters
     ----------
     source : str
-        With one ``extern "C" __global__`` function.
+        The source, with one ``extern "C" __global__`` function.
     arch : str
-        "sm_86"; "sm_90a" for what only that architecture has.
+        Architecture: "sm_86"; "sm_90a" for features that only this architecture has.
     name : str
-        The function.
+        Name of the function.
 
     Returns
     -------
     Cubin
-        The same for the same input and compiler, but for a few kernels: NVRTC 12.9.86 now and then gives one of them
-        two registers more (depthwise convolutions, once in eight calls).
+        The result is the same for the same source and compiler, except for a few kernels to which NVRTC 12.9.86
+        sometimes gives two registers more (depthwise convolutions, once in eight calls).
 
     Raises
     ------
     BuildError
-        The compiler does not know the architecture, or refuses the source: the message is its first error.
+        The compiler does not know the architecture, or refuses the source; the message is its first error.
     MissingDependencyError
-        There is no compiler.
+        The compiler is not installed.
     """
     nvrtc = import_nvrtc()
     check_arch(arch)
     options = [f"--gpu-architecture={arch}".encode(), *(flag.encode() for flag in FLAGS)]
-    (program,) = _check(
+    (program,) = _check_status(
         nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), f"{name}.cu".encode(), 0, [], []), "nvrtcCreateProgram"
     )
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        (size,) = _check(nvrtc, nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
+        (size,) = _check_status(nvrtc, nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
         text = bytearray(size)
-        _check(nvrtc, nvrtc.nvrtcGetProgramLog(program, text), "nvrtcGetProgramLog")
+        _check_status(nvrtc, nvrtc.nvrtcGetProgramLog(program, text), "nvrtcGetProgramLog")
         log = re.sub(r".*Compile time.*\n?", "", text.decode(errors="replace").replace("\0", "")).strip()
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise BuildError(f"NVRTC refuses {name} for {arch}: {_first_error(log) or status.name}")
-        (size,) = _check(nvrtc, nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
+        (size,) = _check_status(nvrtc, nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
         image = bytearray(size)
-        _check(nvrtc, nvrtc.nvrtcGetCUBIN(program, image), "nvrtcGetCUBIN")
+        _check_status(nvrtc, nvrtc.nvrtcGetCUBIN(program, image), "nvrtcGetCUBIN")
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return Cubin(name, arch, bytes(image), parse_log(log, name, code_bytes=code_size(bytes(image), name)), log)
 
 
 def _first_error(log: str) -> str:
-    """Return the first error of a compiler's log, without the blanks between its words."""
+    """Return the first error in a compiler's log, with single blanks."""
     lines = [" ".join(line.split()) for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]
     return (errors or lines or [""])[0][:_MESSAGE_CHARACTERS]
@@ -222,7 +222,7 @@ def parse_log(log: str, name: str, *, code_bytes: int = 0) -> CompilerFacts:
     Raises
     ------
     BuildError
-        The log does not tell about such a kernel.
+        The log contains no such kernel.
     """
     start = re.search(rf"Compiling entry function '{re.escape(name)}'", log)
     text = log[start.end() :] if start else ""
@@ -230,11 +230,11 @@ def parse_log(log: str, name: str, *, code_bytes: int = 0) -> CompilerFacts:
     text = text if following < 0 else text[:following]
     registers = re.search(r"Used (\d+) registers", text)
     if registers is None:
-        raise BuildError(f"NVRTC's log tells nothing about a kernel {name!r}; is that the source's function?")
+        raise BuildError(f"NVRTC's log does not mention a kernel {name!r}; expected the name of the source's function")
 
     def number(words: str) -> int:
-        found = re.search(rf"(\d+) bytes {words}", text)
-        return int(found[1]) if found else 0
+        match = re.search(rf"(\d+) bytes {words}", text)
+        return int(match[1]) if match else 0
 
     return CompilerFacts(
         registers=int(registers[1]),
@@ -247,7 +247,7 @@ def parse_log(log: str, name: str, *, code_bytes: int = 0) -> CompilerFacts:
 
 
 def code_size(image: bytes, name: str) -> int:
-    """Return the bytes of machine code of the kernel `name` in a cubin, a 64-bit little-endian ELF file; 0 if none."""
+    """Return the size of a kernel's machine code in a cubin (a 64-bit little-endian ELF file), bytes; 0 if none."""
     if image[:6] != b"\x7fELF\x02\x01":
         return 0
     (table,) = struct.unpack_from("<Q", image, 40)
@@ -257,7 +257,7 @@ def code_size(image: bytes, name: str) -> int:
     names = sections[names_at][4]
     wanted = f".text.{name}\0".encode()
     for section in sections:
-        at = names + section[0]
-        if image[at : at + len(wanted)] == wanted:
+        position = names + section[0]
+        if image[position : position + len(wanted)] == wanted:
             return int(section[5])
     return 0

@@ -1,4 +1,4 @@
-"""What generated CUDA C needs before its kernel, instead of NVIDIA's headers: NVRTC then takes a tenth of the time."""
+"""Declarations that generated CUDA C needs instead of NVIDIA's headers, which makes NVRTC ten times as fast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NUMBERS = """\
 #define CUDART_INF __longlong_as_double(0x7ff0000000000000ll)
 #define CUDART_NAN __longlong_as_double(0x7fffffffffffffffll)
 """
-"""What <math_constants.h> has, for kernels that TVM schedules itself; anatune's own use none."""
+"""Definitions of <math_constants.h>, for kernels that TVM schedules itself; anatune's own do not use them."""
 
 _ALWAYS = """\
 typedef unsigned int uint;
@@ -76,8 +76,8 @@ __device__ __forceinline__ uint __pack_nv_bfloat162(nv_bfloat16 x, nv_bfloat16 y
 """
 
 
-def preamble(dtypes: Collection[str]) -> str:
-    """Return the types that a kernel with tensors of `dtypes` uses."""
+def make_preamble(dtypes: Collection[str]) -> str:
+    """Return the declarations of the types that a kernel with tensors of `dtypes` uses."""
     text = _ALWAYS
     if "float16" in dtypes:
         text += _HALF

@@ -1,11 +1,11 @@
-"""Small CUDA kernels that measure a GPU: multiply-adds, matrix units, launches (memories: `memory_probes`).
+"""Probes of a GPU, as small CUDA kernels: multiply-adds, matrix units and launches (memories: `memory_probes`).
 
-All have the same parameters: ``input_ptr``, ``rounds_ptr`` (32-bit integers, so that no compiler knows how often the
-loop runs), ``result_ptr`` (proves that the work was done; `measure.cuda.calibration.probe_checks` knows what must stand
-there) and ``times_ptr`` (cycles and nanoseconds of each block). Where no GPU compiler reads them, the few lines of PTX
-have equivalents in C++, so that they run on a CPU as well; only the matrix units' fragments have none.
+All have the same parameters: ``input_ptr``; ``rounds_ptr`` (32-bit integers, so that no compiler knows the number of
+iterations); ``result_ptr`` (proves that the work was done; `measure.cuda.calibration.probe_checks` knows the expected
+values); and ``times_ptr`` (cycles and nanoseconds of each block). The few lines of PTX have equivalents in C++ so that
+the kernels also run on a CPU; only the fragments of matrix units have none.
 
-Notation: a round is the body of a probe's loop, which is unrolled completely. T: threads of a block.
+Notation: a round is the body of a probe's loop, which is unrolled completely. T: number of threads of a block.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from anatune.emit.buffer import Buffer
 from anatune.templates.gpu.kernel import CudaKernel
 
 
-class _Arithmetic(NamedTuple):
-    """One step of a chain: x -> x * factor + offset. `lanes`: multiply-adds of an instruction and thread."""
+class _ChainArithmetic(NamedTuple):
+    """A step of a chain: x -> x * factor + offset. `lanes`: multiply-adds of an instruction and thread."""
 
     word: str
     device: str
@@ -29,19 +29,19 @@ class _Arithmetic(NamedTuple):
 
 
 ARITHMETIC = {
-    "float32": _Arithmetic("float", "x = fmaf(x, factor, offset);", "x = fmaf(x, factor, offset);", 1, 30),
-    "float16": _Arithmetic(
+    "float32": _ChainArithmetic("float", "x = fmaf(x, factor, offset);", "x = fmaf(x, factor, offset);", 1, 30),
+    "float16": _ChainArithmetic(
         "unsigned", 'asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(x) : "r"(factor), "r"(offset));', "", 2, 53
     ),
-    "int8": _Arithmetic(
+    "int8": _ChainArithmetic(
         "unsigned", 'asm("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(x) : "r"(factor), "r"(offset));', "", 4, 61
     ),
 }
-"""By dtype of the operands: float16 in pairs; int8 in fours, the sum in 32 bits."""
+"""Dtype of the operands -> arithmetic: float16 in pairs; int8 in groups of four, summed in 32 bits."""
 
 
-class _Matrix(NamedTuple):
-    """``mma.sync`` of 16 x 8 x `depth`: registers of 32 bits of the two operands' fragments."""
+class _MatrixInstruction(NamedTuple):
+    """An ``mma.sync`` of 16 x 8 x `depth`, and the 32-bit registers of its two operands' fragments."""
 
     instruction: str
     depth: int
@@ -50,13 +50,13 @@ class _Matrix(NamedTuple):
 
 
 MATRIX = {
-    "float16": _Matrix("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 16, 4, 2),
-    "bfloat16": _Matrix("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 16, 4, 2),
-    "tfloat32": _Matrix("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 8, 4, 2),
+    "float16": _MatrixInstruction("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 16, 4, 2),
+    "bfloat16": _MatrixInstruction("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 16, 4, 2),
+    "tfloat32": _MatrixInstruction("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 8, 4, 2),
 }
-"""Sums in float32. Source: [PTX-ISA] "Matrix multiply-accumulate"."""
+"""Dtype of the operands -> instruction; sums are float32. Source: [PTX-ISA] "Matrix multiply-accumulate"."""
 MATRIX_CAPABILITY = 80
-"""First architecture that has all of them."""
+"""First architecture with all of them."""
 
 _PREAMBLE = """\
 #ifdef __CUDACC__
@@ -74,29 +74,29 @@ static long long now_cycles() { return 0; }
 #endif
 """
 START = "__syncthreads();\n  long long first_ns = now_ns(), first_cycle = now_cycles();"
-"""Beginning of what is timed; the variables are declared there."""
+"""Code at the beginning of the timed part; it declares the variables."""
 STOP = """\
 __syncthreads();
   if (threadIdx.x == 0) {
     KEEP_TIME(2 * blockIdx.x, now_cycles() - first_cycle);
     KEEP_TIME(2 * blockIdx.x + 1, now_ns() - first_ns);
   }"""
-"""End of what is timed."""
+"""Code at the end of the timed part."""
 
 
 class GpuProbe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One probe. Immutable.
+    """A probe. Immutable.
 
     Attributes
     ----------
     kernel : CudaKernel
-        Its parameters say how large the buffers are.
+        The kernel; its parameters state the sizes of the buffers.
     kind : str
-        Name of the function that made it.
+        Kind of the probe: "multiply_add", "copy", ...
     work : float
-        Of one block and round: multiply-adds, bytes (a copy: read and written), dependent loads.
+        Work of one block and round: multiply-adds, bytes (a copy: read and written), or dependent loads.
     facts : dict of str to int or str
-        The arguments it was made with.
+        Arguments of the function that made it.
     """
 
     kernel: CudaKernel
@@ -106,18 +106,18 @@ class GpuProbe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProbeCode(NamedTuple):
-    """CUDA C of a probe.
+    """The CUDA C of a probe.
 
     Attributes
     ----------
     body : str
-        May use ``input_ptr``, ``rounds_ptr``, ``result_ptr``, ``times_ptr``.
+        Body of the kernel; it may use ``input_ptr``, ``rounds_ptr``, ``result_ptr`` and ``times_ptr``.
     helpers : str
-        What stands before the kernel.
+        Code before the kernel.
     word : str
         Type of the elements of input and result.
     shared_bytes : int
-        Shared memory that the body declares.
+        Shared memory that the body declares, bytes.
     """
 
     body: str
@@ -137,14 +137,14 @@ def make_probe(
     work: float = 0.0,
     facts: dict[str, int | str] | None = None,
 ) -> GpuProbe:
-    """Put one probe together.
+    """Make a probe from its code.
 
     Parameters
     ----------
     launch : tuple of int
-        Blocks of the grid, threads of a block.
+        Number of blocks of the grid, and of threads of a block.
     words : tuple of int
-        Of the input and of the result.
+        Number of words of the input and of the result.
     """
     (blocks, threads), word = launch, code.word
     source = (
@@ -173,8 +173,8 @@ def make_probe(
     return GpuProbe(kernel, kind, work, facts or {})
 
 
-def multiply_add(arch: str, dtype: str, chains: int, warps: int, blocks: int) -> GpuProbe:
-    """Return chains of multiply-adds between registers: `chains` independent ones in every thread.
+def make_multiply_add(arch: str, dtype: str, chains: int, warps: int, blocks: int) -> GpuProbe:
+    """Return a probe of multiply-adds between registers, with `chains` independent chains in every thread.
 
     input: factor, offset, then the chains' first values, (chains, T). result: (blocks, chains, T). rounds: (rounds,).
     """
@@ -210,8 +210,8 @@ int rounds = rounds_ptr[0];
     )
 
 
-def matrix_unit(arch: str, dtype: str, chains: int, warps: int, blocks: int) -> GpuProbe:
-    """Return chains of ``mma.sync`` between registers, `chains` independent accumulators in a warp; sm_80 and later.
+def make_matrix_unit(arch: str, dtype: str, chains: int, warps: int, blocks: int) -> GpuProbe:
+    """Return a probe of ``mma.sync`` between registers, with `chains` independent accumulators a warp; sm_80 and later.
 
     input: fragments of the operands, (a_words + b_words, T) words. result: (blocks, chains, 4, T) float32.
     """
@@ -257,7 +257,7 @@ int rounds = rounds_ptr[0];
 
 
 def spin(arch: str) -> GpuProbe:
-    """Return one thread that waits; rounds: (microseconds, 0, 0, 0). Launches behind it queue up."""
+    """Return a kernel with one thread that waits, so that launches queue up; rounds: (microseconds, 0, 0, 0)."""
     body = """\
 long long first_ns = now_ns(), ns = 1000ll * rounds_ptr[0];
   while (now_ns() - first_ns < ns && ns > 0) {
@@ -269,6 +269,6 @@ long long first_ns = now_ns(), ns = 1000ll * rounds_ptr[0];
     return make_probe("spin", "spin", arch, ProbeCode(body), launch=(1, 1), words=(1, 1))
 
 
-def empty(arch: str, threads: int, blocks: int) -> GpuProbe:
+def make_empty(arch: str, threads: int, blocks: int) -> GpuProbe:
     """Return a kernel that does nothing."""
     return make_probe("empty", "empty", arch, ProbeCode(""), launch=(blocks, threads), words=(1, 1))

@@ -1,1 +1,1 @@
-"""Schedules of the template "triton" to machine code of NVIDIA's and AMD's GPUs, by Triton's compiler."""
+"""Schedules of the template "triton" to machine code of NVIDIA and AMD GPUs, with Triton's compiler."""

@@ -1,4 +1,4 @@
-"""Schedules of the template "triton" as compiled kernels on the disk: what builder processes run."""
+"""Schedules of the template "triton" as compiled kernels on disk; used in builder processes."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ __all__ = [
 ]
 
 APART = True
-"""A pass that fails writes to the standard error of its process, and may end it."""
+"""True: builds need processes of their own, because a failing pass prints and may end its process."""
 
 
-class _Principal(NamedTuple):
-    """What is checked of a kernel before it is written."""
+class _PrincipalKernel(NamedTuple):
+    """The numbers of a kernel that are checked before it is written."""
 
     block: int
     shared_bytes: int
@@ -49,9 +49,9 @@ class _Principal(NamedTuple):
 
 
 def set_up() -> None:
-    """Load what every build needs, once a process."""
+    """Load what every build needs, once in a process."""
     compiler_version()
-    os.environ.pop("TRITON_INTERPRET", None)  # what is interpreted cannot be compiled; read when Triton is imported
+    os.environ.pop("TRITON_INTERPRET", None)  # interpreted kernels cannot be compiled; Triton reads it at import
     import_optional("triton.backends.compiler", "triton", "compiling schedules of the template triton")
 
 
@@ -61,17 +61,19 @@ def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Gpu
     Parameters
     ----------
     threads : int
-        Not used: it belongs to every builder.
+        Ignored; all builders have this parameter.
 
     Raises
     ------
     SpaceError
-        The schedule contradicts itself, or the compiled kernel needs more of the device than there is.
+        The schedule contradicts itself, or the compiled kernel needs more than the device has.
     BuildError, MissingDependencyError
-        Triton refuses it, or is not installed.
+        Triton refuses the kernel, or is not installed.
     """
     program = TRITON.program(schedule)
-    return write_program(program, compile_images(schedule, folder), gpu_of(schedule), folder, _explained(schedule))
+    return write_program(
+        program, compile_images(schedule, folder), gpu_of(schedule), folder, _explained_error(schedule)
+    )
 
 
 def write_program(
@@ -82,14 +84,14 @@ def write_program(
     Parameters
     ----------
     images : sequence of Cubin
-        In the order of the kernels.
+        Machine code of the kernels, in their order.
     error : float
-        Largest error, over the result's scale, that its arithmetic explains.
+        Largest error that the arithmetic explains, relative to the result's scale.
 
     Raises
     ------
     SpaceError
-        A kernel needs more of the device than there is.
+        A kernel needs more than the device has.
     BuildError
         The files cannot be written.
     """
@@ -112,11 +114,11 @@ def write_program(
     return artifact
 
 
-def _explained(schedule: Schedule) -> float:
-    """Return the largest error, over the result's scale, that matrix units explain.
+def _explained_error(schedule: Schedule) -> float:
+    """Return the largest error that matrix units explain, relative to the result's scale.
 
-    They cut sums off, and float32 operands: tf32 keeps 10 bits behind the point, each product errs by at most two units
-    of them. Source: [Fasi2021].
+    They truncate sums, and float32 operands to tf32 with 10 bits of mantissa, so that each product errs by at most two
+    units of them. Source: [Fasi2021].
     """
     workload, bound = schedule.workload, error_of(schedule)
     if bound or workload.dtype in INTEGER_RANGE or not workload.multiplies:
@@ -126,7 +128,7 @@ def _explained(schedule: Schedule) -> float:
 
 
 def launch_of(kernel: TritonKernel, image: Cubin, path: str = "", digest: str = "") -> Launch:
-    """Return how a compiled kernel is launched: its threads and its shared memory are what Triton chose."""
+    """Return the launch of a compiled kernel; Triton has chosen its threads and shared memory."""
     assert image.threads is not None
     assert image.dynamic_shared_bytes is not None
     return Launch(
@@ -144,21 +146,21 @@ def launch_of(kernel: TritonKernel, image: Cubin, path: str = "", digest: str = 
 
 
 def compile_entry(schedule: Schedule, folder: Path, *, threads: int = 1) -> CompilerFacts:
-    """Compile a schedule, through the user's cache, and return what the compiler says of its principal kernel.
+    """Compile a schedule, using the user's cache, and return the compiler's facts about its principal kernel.
 
     Raises
     ------
     BuildError, SpaceError, MissingDependencyError
-        As `build_schedule`.
+        As in `build_schedule`.
     """
     program, hardware = TRITON.program(schedule), gpu_of(schedule)
     image = compile_kernel(program, program.kernels[0], hardware)
     launch = launch_of(program.kernels[0], image)
-    check_resources(_Principal(launch.block, launch.shared_bytes, image.facts), hardware)
+    check_resources(_PrincipalKernel(launch.block, launch.shared_bytes, image.facts), hardware)
     return image.facts.with_dynamic(launch.dynamic_shared_bytes)
 
 
 def compile_images(schedule: Schedule, folder: Path, *, threads: int = 1) -> list[Cubin]:
-    """Compile all kernels of a schedule and return their machine code, in the order in which they are launched."""
+    """Compile all kernels of a schedule and return their machine code, in the order of their launches."""
     program = TRITON.program(schedule)
     return [compile_kernel(program, kernel, gpu_of(schedule)) for kernel in program.kernels]

@@ -1,7 +1,7 @@
-"""Kernels of Triton modules to machine code, for GPUs that need not be there.
+"""Compilation of Triton kernels to machine code, for GPUs that need not be present.
 
-A pass that fails writes its whole program to the process's standard error, and a defect of the compiler ends the
-process: what is here runs in builder processes (`anatune.measure.run.build_processes`), never in the user's own.
+A failing pass prints its whole program to standard error, and a defect of the compiler may end the process. This code
+therefore runs in builder processes (`anatune.measure.run.build_processes`), never in the user's process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 
 from anatune.codegen.cuda.build_cache import BuildCache, default_folder
 from anatune.codegen.cuda.nvrtc import Cubin
-from anatune.codegen.triton.facts import amd_facts, nvidia_facts
+from anatune.codegen.triton.facts import read_amd_facts, read_nvidia_facts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
 from anatune.errors import AnatuneError, BuildError, MissingDependencyError, SpaceError, no_scratch
@@ -35,10 +35,10 @@ from anatune.templates.triton.instructions import TENSOR_COLUMNS
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
 FLAGS: tuple[str, ...] = ("disable_line_info",)
-"""Beside what a kernel's own options say: without places in source files, which differ from build to build."""
+"""Settings beside a kernel's own options: no positions in source files, which differ from build to build."""
 
 _VERSIONS = ((3, 7), (3, 10))
-"""First version whose launches, metadata and options are those that are used here, and the first that was not tried."""
+"""First version with the launches, metadata and options that are used here, and first version that was not tested."""
 _ARCH = re.compile(r"sm_(\d{2,3})[af]?")
 _TYPES = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
@@ -47,19 +47,19 @@ _TYPES = {
     "uint16": "u16", "uint32": "u32", "uint64": "u64",
 }  # fmt: skip
 _ALIGNMENT = 16
-"""Bytes that every pointer is a multiple of."""
+"""Alignment of every pointer, bytes."""
 _MESSAGE_CHARACTERS = 200
 _PATH = re.compile(r"^\S*?\.py:(\d+):\d+: ")
 
 
 @functools.cache
 def compiler_version() -> str:
-    """Return what compiles: "Triton 3.9.0".
+    """Return the compiler's name and version: "Triton 3.9.0".
 
     Raises
     ------
     MissingDependencyError
-        It is not installed, or is of a version that was not tried.
+        Triton is not installed, or its version was not tested.
     """
     try:
         version = metadata.version("triton")
@@ -83,44 +83,44 @@ def check_target(hardware: GpuSpec) -> None:
     Raises
     ------
     BuildError
-        It is neither NVIDIA's nor AMD's.
+        The device is neither from NVIDIA nor from AMD.
     MissingDependencyError
-        As `compiler_version`.
+        As in `compiler_version`.
     """
     compiler_version()
-    _target(hardware)
+    _describe_target(hardware)
 
 
 def pointer_type(dtype: str) -> str:
-    """Return Triton's word for a pointer to elements of a type: "*fp16"."""
+    """Return Triton's name of a pointer to elements of a dtype: "*fp16"."""
     return f"*{_TYPES[dtype]}"
 
 
 def compile_kernel(
     program: TritonProgram, kernel: TritonKernel, hardware: GpuSpec, cache: BuildCache | None = None
 ) -> Cubin:
-    """Compile one kernel of a program, or take its machine code from the cache.
+    """Compile one kernel of a program, or read its machine code from the cache.
 
     Parameters
     ----------
     program, kernel
-        A module; one of its functions.
+        A module, and one of its functions.
     hardware : GpuSpec
-        What it is for; need not be there.
+        The device, which need not be present.
     cache : BuildCache, optional
-        The user's own by default.
+        The cache; by default the user's own.
 
     Returns
     -------
     Cubin
-        Its image is a cubin, or of AMD's GPUs an hsaco.
+        Its image is a cubin, or an hsaco for AMD GPUs.
 
     Raises
     ------
     BuildError
-        Triton refuses it: the message is its first error.
+        Triton refuses the kernel; the message is its first error.
     MissingDependencyError
-        As `compiler_version`.
+        As in `compiler_version`.
     """
     cache = BuildCache(default_folder()) if cache is None else cache
     key = _key(program, kernel, hardware)
@@ -132,18 +132,18 @@ def compile_kernel(
 
 
 def _key(program: TritonProgram, kernel: TritonKernel, hardware: GpuSpec) -> str:
-    """Return the hash of all that an image depends on: source, function, device, options, Triton's version."""
-    told = msgspec.json.encode(kernel, order="sorted").decode()
+    """Return the hash of everything that an image depends on: source, function, device, options, Triton's version."""
+    description = msgspec.json.encode(kernel, order="sorted").decode()
     warp = str(hardware.compute.warp_size)
-    parts = ("3", program.source, told, hardware.arch, warp, *FLAGS, compiler_version())
+    parts = ("3", program.source, description, hardware.arch, warp, *FLAGS, compiler_version())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _target(hardware: GpuSpec) -> tuple[str, int | str, int]:
-    """Return what Triton calls a device: back end, architecture, threads of a warp."""
-    found = _ARCH.fullmatch(hardware.arch)
-    if found is not None:
-        return "cuda", int(found[1]), hardware.compute.warp_size
+def _describe_target(hardware: GpuSpec) -> tuple[str, int | str, int]:
+    """Return Triton's description of a device: back end, architecture, threads of a warp."""
+    match = _ARCH.fullmatch(hardware.arch)
+    if match is not None:
+        return "cuda", int(match[1]), hardware.compute.warp_size
     if hardware.arch.startswith("gfx"):
         return "hip", hardware.arch, hardware.compute.warp_size
     raise BuildError(
@@ -152,28 +152,28 @@ def _target(hardware: GpuSpec) -> tuple[str, int | str, int]:
 
 
 def _compile(program: TritonProgram, kernel: TritonKernel, hardware: GpuSpec) -> Cubin:
-    """Have Triton compile a kernel in folders of its own, which end with it."""
-    target = _target(hardware)
-    began = _written()
+    """Compile a kernel with Triton in temporary folders."""
+    target = _describe_target(hardware)
+    log_start = _stderr_position()
     log = io.StringIO()
     try:
-        with temporary_folder() as folder, _settings(folder), contextlib.redirect_stdout(log):
-            function = getattr(_imported(program, folder), kernel.name)
-            built = _built(function, kernel, target)
+        with temporary_folder() as folder, _apply_settings(folder), contextlib.redirect_stdout(log):
+            function = getattr(_import_program(program, folder), kernel.name)
+            built = _build(function, kernel, target)
     except (AnatuneError, MemoryError):
         raise
     except OSError as error:
         raise BuildError(no_scratch(error)) from None
     except Exception as error:  # noqa: BLE001  Triton raises errors of many kinds; each is the kernel's outcome
-        message = f"{error}\n{error.__cause__ or ''}"  # of an error in a function, which says where alone
+        message = f"{error}\n{error.__cause__ or ''}"  # an error in a function says only where it is
         raise BuildError(
-            f"Triton refuses {kernel.name} for {hardware.arch}: {_first_error(message, _written_since(began))}"
+            f"Triton refuses {kernel.name} for {hardware.arch}: {_first_error(message, _read_stderr(log_start))}"
         ) from None
-    return _image(built, log.getvalue(), kernel, hardware)
+    return _make_image(built, log.getvalue(), kernel, hardware)
 
 
-def _imported(program: TritonProgram, folder: Path) -> ModuleType:
-    """Return a program's module: Triton reads the source of functions from their file."""
+def _import_program(program: TritonProgram, folder: Path) -> ModuleType:
+    """Return a program's module, imported from a file, because Triton reads the source of functions from there."""
     name = f"anatune_triton_{hashlib.sha256(program.source.encode()).hexdigest()[:16]}"
     path = folder / f"{name}.py"
     path.write_text(program.source, encoding="utf-8")
@@ -185,12 +185,12 @@ def _imported(program: TritonProgram, folder: Path) -> ModuleType:
     return module
 
 
-def _built(function: Any, kernel: TritonKernel, target: tuple[str, int | str, int]) -> Any:
+def _build(function: Any, kernel: TritonKernel, target: tuple[str, int | str, int]) -> Any:
     triton = import_optional("triton", "triton", "compiling")
     compiler = import_optional("triton.backends.compiler", "triton", "compiling")
     names = function.arg_names
     types = [pointer_type(buffer.dtype) for buffer in kernel.parameters]
-    types += ["i32"] * (len(names) - len(types))  # an extent, of which the compiler knows no divisor
+    types += ["i32"] * (len(names) - len(types))  # an extent, without a known divisor
     source = triton.compiler.ASTSource(
         fn=function,
         signature=dict(zip(names, types, strict=True)),
@@ -202,65 +202,65 @@ def _built(function: Any, kernel: TritonKernel, target: tuple[str, int | str, in
 
 
 def _attributes(buffer: Buffer, back_end: str) -> list[list[str | int]]:
-    """Return what the compiler may know of a pointer: what Triton's own launcher finds for tensors of PyTorch.
+    """Return what the compiler may assume of a pointer: the same as Triton's launcher finds for PyTorch tensors.
 
-    AMD's GPUs address what has fewer than 2 GiB by offsets of 32 bits. Source: Triton 3.9,
-    ``get_tensor_specialization`` of ``backends/amd/compiler.py``.
+    AMD GPUs address tensors below 2 GiB with 32-bit offsets. Source: Triton 3.9, ``get_tensor_specialization`` of
+    ``backends/amd/compiler.py``.
     """
     small = back_end == "hip" and buffer.num_bytes < 1 << 31
-    known: list[list[str | int]] = [["tt.divisibility", _ALIGNMENT]]
-    return [*known, ["tt.pointer_range", 32]] if small else known
+    attributes: list[list[str | int]] = [["tt.divisibility", _ALIGNMENT]]
+    return [*attributes, ["tt.pointer_range", 32]] if small else attributes
 
 
-def _image(built: Any, log: str, kernel: TritonKernel, hardware: GpuSpec) -> Cubin:
-    """Return what Triton built, with what its launcher would read from the metadata."""
-    told, code = built.metadata, built.asm
-    tensor_memory = getattr(told, "tmem_size", None) or 0
-    if tensor_memory > TENSOR_COLUMNS:  # what Triton makes of such a kernel is empty
+def _make_image(built: Any, log: str, kernel: TritonKernel, hardware: GpuSpec) -> Cubin:
+    """Return the machine code that Triton built, with the metadata that its launcher would read."""
+    metadata, code = built.metadata, built.asm
+    tensor_memory = getattr(metadata, "tmem_size", None) or 0
+    if tensor_memory > TENSOR_COLUMNS:  # Triton's code for such a kernel would be empty
         raise SpaceError(
             f"the compiled kernel needs {tensor_memory} columns of tensor memory, {hardware.name} has "
             f"{TENSOR_COLUMNS}; choose smaller tiles or fewer stages"
         )
-    if told.profile_scratch_size or told.global_scratch_align > SCRATCH_ALIGNMENT or told.num_ctas != 1:
-        raise BuildError(f"{kernel.name}: Triton's metadata ask for what anatune does not launch: {told!s:.200}")
+    if metadata.profile_scratch_size or metadata.global_scratch_align > SCRATCH_ALIGNMENT or metadata.num_ctas != 1:
+        raise BuildError(f"{kernel.name}: anatune cannot launch it, because of Triton's metadata: {metadata!s:.200}")
     if "cubin" in code:
-        image, facts = code["cubin"], nvidia_facts(log, code["ptx"], code["cubin"], told.name)
+        image, facts = code["cubin"], read_nvidia_facts(log, code["ptx"], code["cubin"], metadata.name)
     else:
-        image, facts = code["hsaco"], amd_facts(code["amdgcn"])
+        image, facts = code["hsaco"], read_amd_facts(code["amdgcn"])
     return Cubin(
-        name=told.name,
+        name=metadata.name,
         arch=hardware.arch,
         image=image,
         facts=facts,
         log=log,
-        threads=told.num_warps * hardware.compute.warp_size,  # warp specialisation adds warps
-        dynamic_shared_bytes=told.shared,
-        scratch_bytes=told.global_scratch_size,
+        threads=metadata.num_warps * hardware.compute.warp_size,  # warp specialisation adds warps
+        dynamic_shared_bytes=metadata.shared,
+        scratch_bytes=metadata.global_scratch_size,
     )
 
 
 @contextlib.contextmanager
-def _settings(folder: Path) -> Iterator[None]:
-    """Have Triton keep nothing, tell what its assembler says, and leave places in files out."""
+def _apply_settings(folder: Path) -> Iterator[None]:
+    """Make Triton keep no cache, print the assembler's output, and leave out positions in files."""
     knobs = import_optional("triton", "triton", "compiling").knobs
     with knobs.cache.scope(), knobs.compilation.scope(), knobs.nvidia.scope(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a default that every kernel's options set
+        warnings.simplefilter("ignore")  # about a default that every kernel's options set
         knobs.cache.dir = str(folder / "cache")
         knobs.compilation.disable_line_info = True
         knobs.nvidia.dump_ptxas_log = True
         yield
 
 
-def _written() -> int:
-    """Return how much this process has written to its standard error, where that is a file: in builder processes."""
+def _stderr_position() -> int:
+    """Return how much this process has written to standard error, if that is a file, as in builder processes."""
     try:
         return os.lseek(2, 0, os.SEEK_END)
     except OSError:
         return 0
 
 
-def _written_since(began: int) -> str:
-    """Return the beginning of what it wrote since then; nothing where it is no file."""
+def _read_stderr(began: int) -> str:
+    """Return the beginning of the text written to standard error since then; "" if it is no file."""
     try:
         return os.pread(2, 1 << 16, began).decode(errors="replace")
     except OSError:
@@ -268,11 +268,11 @@ def _written_since(began: int) -> str:
 
 
 def _first_error(message: str, said: str) -> str:
-    """Return the first line that says what is wrong, of an error and of what was written to the standard error."""
+    """Return the first line that states an error, from an exception and the text on standard error."""
     lines = [line.strip() for text in (said, message) for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b(error|fatal|LLVM ERROR)\b", line) and "pipeline" not in line]
     chosen = errors[0] if errors else (lines or ["no message"])[-1]
-    found = _PATH.match(chosen)
-    if found is not None:
-        chosen = f"{chosen[found.end() :].removeprefix('error: ')} (line {found[1]})"
+    match = _PATH.match(chosen)
+    if match is not None:
+        chosen = f"{chosen[match.end() :].removeprefix('error: ')} (line {match[1]})"
     return " ".join(chosen.split())[:_MESSAGE_CHARACTERS]

@@ -1,4 +1,4 @@
-"""The kernels of a plan for a range of extents on a GPU: programs of CUDA C and of Triton beside each other."""
+"""The kernels of a range plan on a GPU, in CUDA C and Triton."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def range_kernels(plan: RangePlan) -> list[CudaKernel | TritonProgram]:
     Raises
     ------
     SpaceError, BuildError, MissingDependencyError
-        As `lower.cuda_kernel`; SpaceError also for a plan of no GPU.
+        As in `lower.cuda_kernel`; SpaceError also if the plan is not for a GPU.
     """
     if plan.hardware.kind != "gpu":
-        raise SpaceError(f"range: {plan.hardware.name} is no GPU; its programs are one library for CPUs")
+        raise SpaceError(f"range: {plan.hardware.name} is no GPU; its kernels are built as one library for CPUs")
     kernels: list[CudaKernel | TritonProgram] = []
     for number, program in enumerate(plan.programs):
         of_range = Ranged(plan.workload.axis, plan.least(number), program.last)

@@ -1,1 +1,1 @@
-"""TVM's own functions: read as workloads, kernels in their place, tuning records."""
+"""Integration with TVM: its functions read as workloads, anatune kernels in their place, and tuning records."""

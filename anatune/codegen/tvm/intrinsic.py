@@ -1,4 +1,4 @@
-"""TVM's tensor intrinsics of anatune's: what a nest looks like to TVM, and the kernel that takes its place."""
+"""Tensor intrinsics: the description of a nest that TVM matches, and the kernel that replaces it."""
 
 from __future__ import annotations
 
@@ -7,34 +7,37 @@ from types import ModuleType
 from anatune.errors import BuildError
 from anatune.untyped import ir, tirx, tvm
 
-__all__ = ["plain_kernel", "register_intrinsic"]
+__all__ = ["make_plain_kernel", "register_intrinsic"]
 
 
 def register_intrinsic(
     tvm: ModuleType, name: str, block: tvm.s_tir.SBlock, buffers: list[ir.Var], kernel: tirx.PrimFunc | None
 ) -> None:
-    """Register an intrinsic: `block` (which has `buffers`) becomes `kernel`, or nothing.
+    """Register an intrinsic that replaces `block` (with the tensors `buffers`) by `kernel`, or by nothing.
 
-    TVM counts indices from the first element that the block's region names. Of a padded tensor that element lies before
-    the tensor: the description counts from there, and a block inside the kernel goes back to the
-    tensor's own first element.
+    TVM counts indices from the first element that the block's region names. For a padded tensor that element lies
+    before the tensor: the description counts from there, and a block inside the kernel goes back to the tensor's own
+    first element.
 
     Parameters
     ----------
     block : tvm.s_tir.SBlock
-        The whole nest, one iteration.
+        The whole nest, as one iteration.
     buffers : list
         Its tensors, in the order of the kernel's parameters.
     kernel : PrimFunc or None
+        The kernel; None: an empty program.
     """
     s_tir, always = tvm.s_tir, tvm.tirx.const(True, "bool")
     bases = [_base(block, buffer) for buffer in buffers]
     zeros = [item.dom.min for item in block.iter_vars]
-    counted = _Counted(tvm, [pair for pair in zip(buffers, bases, strict=True) if any(pair[1])]).statement(block)
+    counted = _IndexShifter(tvm, [pair for pair in zip(buffers, bases, strict=True) if any(pair[1])]).statement(block)
     description = tvm.tirx.PrimFunc(buffers, s_tir.SBlockRealize(zeros, always, counted))
     description = tvm.ir.load_json(tvm.ir.save_json(description))  # with variables of its own
-    own = list((kernel or tvm.ir.load_json(tvm.ir.save_json(description))).params)
-    parameters = [_moved(tvm, buffer) if any(base) else buffer for buffer, base in zip(own, bases, strict=True)]
+    declared = list((kernel or tvm.ir.load_json(tvm.ir.save_json(description))).params)
+    parameters = [
+        _move_buffer(tvm, buffer) if any(base) else buffer for buffer, base in zip(declared, bases, strict=True)
+    ]
     *reads, write = [
         tvm.ir.expr.TensorRegion(buffer, [tvm.ir.Range(0, extent) for extent in buffer.shape], block.writes[0].ty)
         for buffer in parameters
@@ -44,8 +47,8 @@ def register_intrinsic(
         # TVM drops the buffers that an intrinsic's root allocates: they move into a block below it.
         body = kernel.body.block
         whole = [
-            s_tir.MatchBufferRegion(buffer, _from(tvm, parameter, base, block.writes[0].ty))
-            for buffer, parameter, base in zip(own, parameters, bases, strict=True)
+            s_tir.MatchBufferRegion(buffer, _whole_region(tvm, parameter, base, block.writes[0].ty))
+            for buffer, parameter, base in zip(declared, parameters, bases, strict=True)
             if any(base)
         ]
         inner = s_tir.SBlock(
@@ -57,13 +60,13 @@ def register_intrinsic(
     s_tir.TensorIntrin.register(name, description, implementation, override=True)
 
 
-def plain_kernel(tvm: ModuleType, nest: tirx.For, buffers: list[tirx.Buffer]) -> tirx.PrimFunc:
-    """Return a nest (its outermost loop) as the kernel that stands for itself: it computes the same, slowly.
+def make_plain_kernel(tvm: ModuleType, nest: tirx.For, buffers: list[tirx.Buffer]) -> tirx.PrimFunc:
+    """Return a nest (its outermost loop) as a kernel that computes the same, slowly.
 
     Parameters
     ----------
     nest : tvm.tirx.For
-        Initialisation and sum in one block.
+        The nest, with initialisation and sum in one block.
     buffers : list
         Its tensors, the result last.
     """
@@ -80,14 +83,14 @@ def plain_kernel(tvm: ModuleType, nest: tirx.For, buffers: list[tirx.Buffer]) ->
     return tvm.ir.load_json(tvm.ir.save_json(function))  # with variables of its own
 
 
-def _moved(tvm: ModuleType, buffer: tirx.Buffer) -> tirx.Buffer:
-    """Return a buffer of the same shape whose first element may lie anywhere."""
+def _move_buffer(tvm: ModuleType, buffer: tirx.Buffer) -> tirx.Buffer:
+    """Return a buffer of the same shape whose first element may be anywhere."""
     offset = tvm.tirx.Var(f"{buffer.name}_start", "int64")
     return tvm.tirx.decl_buffer(buffer.shape, str(buffer.dtype), f"{buffer.name}_moved", elem_offset=offset)
 
 
-def _from(tvm: ModuleType, buffer: tirx.Buffer, base: list[int], ty: ir.Type) -> ir.expr.TensorRegion:
-    """Return the region of a moved buffer that is the whole tensor: it starts `base` elements before the tensor."""
+def _whole_region(tvm: ModuleType, buffer: tirx.Buffer, base: list[int], ty: ir.Type) -> ir.expr.TensorRegion:
+    """Return the region of a moved buffer that is the whole tensor, which starts `base` elements before it."""
     ranges = [tvm.ir.Range.from_min_extent(-low, size) for low, size in zip(base, buffer.shape, strict=True)]
     return tvm.ir.expr.TensorRegion(buffer, ranges, ty)
 
@@ -100,8 +103,8 @@ def _base(block: tvm.s_tir.SBlock, buffer: tirx.Buffer) -> list[int]:
     raise BuildError(f"block {block.name_hint}: TVM's regions lack the tensor {buffer.name}")
 
 
-class _Counted:
-    """Copies statements with the indices of some tensors counted from their bases."""
+class _IndexShifter:
+    """A copier of statements in which the indices of some tensors count from their bases."""
 
     def __init__(self, tvm: ModuleType, bases: list[tuple[tirx.Buffer, list[int]]]) -> None:
         self._tvm = tvm
@@ -121,7 +124,7 @@ class _Counted:
         return self._tvm.ir.expr.TensorRegion(region.source, ranges, region.ty)
 
     def statement(self, node: tirx.Stmt) -> tirx.Stmt:
-        """Return a copy of a statement: loops, blocks and one store, which is what `blockize` leaves of a nest."""
+        """Return a copy of a statement: loops, blocks and one store, which `blockize` leaves of a nest."""
         tirx, s_tir = self._tvm.tirx, self._tvm.s_tir
         kind = type(node).__name__
         if not self._bases:

@@ -1,12 +1,12 @@
-"""CPU kernels in the place of a nest of a TVM function, as a trace that TVM replays.
+"""CPU and GPU kernels in the place of a nest of a TVM function, as a trace that TVM can replay.
 
-A schedule of anatune is no chain of TVM's schedule primitives: it is another program. TVM has one primitive that puts a
-program in the place of a block: ``tensorize``. So the trace inlines what feeds the nest (padding) and what follows
-it, turns the nest's initialisation and its sum into one block each, tensorizes the first with nothing and the second
-with the kernel, which overwrites the result, and spreads the remaining element-wise blocks over threads and vectors.
-Schedule and threads are annotations of the root block, so that the intrinsics can be made again from a tuning record
-alone, before TVM replays it: plain loops under their names for all records of a function (`TirTask.stand_in`, a
-microsecond each), the kernel itself for those that are applied (`register_kernels`).
+A schedule of anatune is not a sequence of TVM's schedule primitives but another program. TVM has one primitive that
+puts a program in the place of a block: ``tensorize``. The trace inlines what feeds the nest (padding) and what follows
+it, makes one block each of the nest's initialisation and its sum, and tensorizes the first with nothing and the second
+with the kernel, which overwrites the result. The remaining element-wise blocks are distributed over threads and
+vectors. Schedule and threads are annotations of the root block, so that the intrinsics can be made again from a tuning
+record before TVM replays it: for all records of a function, plain loops under their names (`TirTask.stand_in`, a
+microsecond each); for those that are applied, the kernel itself (`register_kernels`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cached_property
 from types import MappingProxyType, ModuleType
 
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, last_line, parse_program
-from anatune.codegen.tvm.intrinsic import plain_kernel, register_intrinsic
+from anatune.codegen.tvm.intrinsic import make_plain_kernel, register_intrinsic
 from anatune.codegen.tvm.nest import BlockNest, check_loops, read_block
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
@@ -42,39 +42,39 @@ __all__ = [
 ]
 
 Names = tuple[str, str]
-"""Names of a kernel's two intrinsics: the one that takes the initialisation's place, the kernel itself."""
+"""The names of a kernel's two intrinsics: for the initialisation, and for the kernel itself."""
 
 ANNOTATION = "anatune.schedule"
 """Annotation of the root block that holds the schedule's JSON."""
 
 THREADS = "anatune.threads"
-"""Annotation of the root block: threads of the kernel."""
+"""Annotation of the root block: number of threads of the kernel."""
 PREDICTED = "anatune.predicted"
 """Annotation of the root block of a kernel that was not measured."""
 
 _REDUCTION = 2
 _VECTOR = 64
-"""Most elements of a vectorised loop of the element-wise blocks around the nest: what TVM's own rules take."""
+"""Largest length of a vectorised loop in the element-wise blocks around the nest, as in TVM's own rules."""
 _PARALLEL_FROM = 1 << 14
-"""Elements from which on such a block is spread over threads: a parallel loop costs some microseconds."""
+"""Number of elements from which such a block is parallel, because a parallel loop costs some microseconds."""
 _BLOCK_THREADS = 256
-"""Of a block of the element-wise kernels around the nest: eight warps, as TVM's own rules take for such functions."""
+"""Number of threads of a block in the element-wise kernels around the nest: eight warps, as in TVM's own rules."""
 
 
 class TirTask:
-    """One TVM function with one nest that anatune has kernels for.
+    """A TVM function with one nest for which anatune has kernels.
 
     Parameters
     ----------
     module : tvm.IRModule
-        With one PrimFunc.
+        A module with one PrimFunc.
     threads : int
-        That the kernels run with.
+        Number of threads that the kernels run with.
 
     Raises
     ------
     WorkloadError
-        The function has no such nest, or more than one reduction; the message says why.
+        The function has no such nest, or more than one reduction; the message gives the reason.
     """
 
     def __init__(self, module: tvm.IRModule, threads: int = 1) -> None:
@@ -86,23 +86,23 @@ class TirTask:
         self._function = names[0]
         self._inlines = True
         try:
-            self._nest = self._prepared()[2]
+            self._nest = self._prepare()[2]
         except WorkloadError:
-            self._inlines = False  # what feeds the nest stays a block of its own
-            self._nest = self._prepared()[2]
+            self._inlines = False  # the blocks that feed the nest stay separate
+            self._nest = self._prepare()[2]
         try:
-            self._placed(import_tvm(), (f"anatune.{self.digest}.begin", f"anatune.{self.digest}"), None)
+            self._place_kernel(import_tvm(), (f"anatune.{self.digest}.begin", f"anatune.{self.digest}"), None)
         except TVM_ERRORS as error:
             raise WorkloadError(f"TVM cannot put a kernel into {self._function}: {last_line(error)}") from None
 
     @property
     def workload(self) -> Workload:
-        """What the nest computes."""
+        """The workload of the nest."""
         return self._nest.workload
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the function and the threads: the kernels' names have to differ in a library of many functions."""
+        """Hash of the function and the threads; it makes the kernels' names unique in a library of many functions."""
         tvm = import_tvm()
         return hashlib.sha256(f"{tvm.ir.save_json(self.module)} {self.threads}".encode()).hexdigest()[:12]
 
@@ -116,30 +116,30 @@ class TirTask:
         schedule : Schedule
             From the space of `workload`.
         names : (str, str), optional
-            Of the intrinsics, where a trace has some already.
+            Names of the intrinsics, if a trace has them already.
         predicted : bool
-            Note in the trace that its time will be a prediction.
+            Whether to mark the trace's time as a prediction.
 
         Raises
         ------
         BuildError
-            The kernel cannot be written, or TVM refuses to put it there.
+            The kernel cannot be written, or TVM cannot put it there.
         SpaceError
-            Options that contradict the tiles.
+            The options contradict the tiles.
         """
         tvm = import_tvm()
-        with _refused(BuildError, f"TVM cannot put the kernel into {self._function}"):
+        with _translate_errors(BuildError, f"TVM cannot put the kernel into {self._function}"):
             kernel = self._kernel(schedule, prefix=f"anatune_{self.digest}_{schedule.key}")
             notes = {ANNOTATION: schedule.to_json(), THREADS: self.threads}
-            # TVM's error names a missing intrinsic, and nothing else: the name says what to call
+            # TVM's error for a missing intrinsic contains only its name, so that the name says what to call
             name = f"anatune.{self.digest}.{schedule.key} "
             name += "(open the database with anatune.adapters.metaschedule.open_database)"
-            return self._placed(
+            return self._place_kernel(
                 tvm, names or (f"{name}, begin", name), kernel, notes | ({PREDICTED: 1} if predicted else {})
             )
 
     def stand_in(self, kernels: Iterable[Names]) -> None:
-        """Let the function's own loops stand for kernels: traces with these names replay, and compute the same.
+        """Register the function's own loops under the names of kernels, so that their traces can be replayed.
 
         Raises
         ------
@@ -147,20 +147,20 @@ class TirTask:
             TVM refuses the loops.
         """
         tvm = import_tvm()
-        known = tvm.s_tir.TensorIntrin
-        with _refused(BuildError, f"TVM cannot replay {self._function}"):
+        registry = tvm.s_tir.TensorIntrin
+        with _translate_errors(BuildError, f"TVM cannot replay {self._function}"):
             first, *others = kernels
-            schedule, block, nest = self._prepared()
+            schedule, block, nest = self._prepare()
             loops = schedule.get_loops(schedule.get_sblock(block, self._function))
-            self._placed(tvm, first, plain_kernel(tvm, schedule.get(loops[0]), list(nest.buffers)))
-            made = [known.get(name) for name in first]
+            self._place_kernel(tvm, first, make_plain_kernel(tvm, schedule.get(loops[0]), list(nest.buffers)))
+            intrinsics = [registry.get(name) for name in first]
             for names in others:
-                for name, one in zip(names, made, strict=True):
-                    known.register(name, one.desc, one.impl, override=True)
+                for name, intrinsic in zip(names, intrinsics, strict=True):
+                    registry.register(name, intrinsic.desc, intrinsic.impl, override=True)
 
-    def _prepared(self) -> tuple[tvm.s_tir.Schedule, str, BlockNest]:
-        """Return a new schedule with everything inlined that can be, the nest's block and what it computes."""
-        with _refused(WorkloadError, f"function {self._function}"):
+    def _prepare(self) -> tuple[tvm.s_tir.Schedule, str, BlockNest]:
+        """Return a new schedule with everything inlined that can be, the name of the nest's block, and the nest."""
+        with _translate_errors(WorkloadError, f"function {self._function}"):
             return self._read(import_tvm())
 
     def _read(self, tvm: ModuleType) -> tuple[tvm.s_tir.Schedule, str, BlockNest]:
@@ -175,26 +175,26 @@ class TirTask:
         fed_by = [region.source for region in anchor.reads]
         parameters = list(self.module[function].params)
         for block in blocks:
-            found = schedule.get(block)
-            written = [region.source for region in found.writes]
+            candidate = schedule.get(block)
+            written = [region.source for region in candidate.writes]
             feeds = any(buffer.same_as(other) for buffer in written for other in fed_by)
             is_result = any(buffer.same_as(other) for buffer in written for other in parameters)
-            if str(found.name_hint) == name or is_result or (feeds and not self._inlines):
+            if str(candidate.name_hint) == name or is_result or (feeds and not self._inlines):
                 continue
             try:
-                schedule.compute_inline(schedule.get_sblock(str(found.name_hint), function))
+                schedule.compute_inline(schedule.get_sblock(str(candidate.name_hint), function))
             except TVM_ERRORS:
-                continue  # it is read in a way that TVM cannot substitute; it stays a block
+                continue  # TVM cannot substitute it; it stays a block
         nest = read_block(schedule.get(schedule.get_sblock(name, function)))
         check_loops(schedule.mod, function, name)
         return schedule, name, nest
 
-    def _placed(
+    def _place_kernel(
         self, tvm: ModuleType, names: Names, kernel: tirx.PrimFunc | None,
         notes: Mapping[str, object] = MappingProxyType({}),
     ) -> tvm.s_tir.Schedule:  # fmt: skip
         """Return the traced schedule with a program (None: an empty one) in the place of the nest."""
-        sch, name, nest = self._prepared()
+        sch, name, nest = self._prepare()
         root = sch.get_sblock("root", self._function)
         for note, value in notes.items():
             sch.annotate(root, note, value)
@@ -219,7 +219,7 @@ class TirTask:
         return parse_program(program.main, program.llvm)
 
     def _check(self, schedule: Schedule) -> None:
-        """Raise BuildError for a schedule of another function's workload."""
+        """Raise BuildError for a schedule of another workload."""
         if schedule.workload != self.workload:
             raise BuildError(
                 f"schedule is for {schedule.workload.describe()}, expected {self.workload.describe()}: make it with "
@@ -243,10 +243,10 @@ class TirTask:
 
 
 class GpuTirTask(TirTask):
-    """One TVM function with one nest that anatune has GPU kernels for; see `TirTask`.
+    """A TVM function with one nest for which anatune has GPU kernels; see `TirTask`.
 
-    What stays around the nest gets threads of its own, a kernel each. TVM prints and compiles the CUDA C: the touches
-    that `anatune.codegen.cuda.lower` gives it (offsets in bytes, loops that stay loops) are missing, results are the
+    The blocks around the nest get their own threads, one kernel each. TVM writes and compiles the CUDA C: the changes
+    of `anatune.codegen.cuda.lower` (byte offsets, loops that are not unrolled) are missing, but the results are the
     same.
     """
 
@@ -256,7 +256,7 @@ class GpuTirTask(TirTask):
         return parse_program(program.script, "")
 
     def _spread(self, sch: tvm.s_tir.Schedule, block: tvm.s_tir.schedule.SBlockRV) -> None:
-        """Give each element of an element-wise block a thread."""
+        """Give each element of an element-wise block its own thread."""
         loops = sch.get_loops(block)
         if not loops:
             return
@@ -266,11 +266,11 @@ class GpuTirTask(TirTask):
 
 
 TASKS = {"cpu": TirTask, "gpu": GpuTirTask}
-"""Kind of device -> the class of its functions."""
+"""Kind of device -> class of its tasks."""
 
 
 def annotated_schedule(trace: tvm.s_tir.schedule.Trace) -> Schedule | None:
-    """Return the schedule that a trace of `TirTask.schedule` carries, None where there is none.
+    """Return the schedule in a trace of `TirTask.schedule`, or None if it has none.
 
     Raises
     ------
@@ -282,18 +282,18 @@ def annotated_schedule(trace: tvm.s_tir.schedule.Trace) -> Schedule | None:
 
 
 def register_kernels(module: tvm.IRModule, trace: tvm.s_tir.schedule.Trace) -> bool:
-    """Make the intrinsics of a trace known to TVM, so that it can be replayed on the module.
+    """Register the intrinsics of a trace with TVM, so that the trace can be replayed on the module.
 
     Parameters
     ----------
     module : tvm.IRModule
-        What the trace was made for: the workload of its tuning record.
+        The module that the trace was made for: the workload of its tuning record.
     trace : tvm.s_tir.Trace
 
     Returns
     -------
     bool
-        Whether the trace has a kernel of `TirTask`; others need nothing.
+        Whether the trace contains a kernel of `TirTask`; other traces need no intrinsics.
 
     Raises
     ------
@@ -309,35 +309,35 @@ def register_kernels(module: tvm.IRModule, trace: tvm.s_tir.schedule.Trace) -> b
 
 
 def kernel_names(trace: tvm.s_tir.schedule.Trace) -> Names | None:
-    """Return the names of the intrinsics of a trace (a ``tvm.s_tir.schedule.Trace``), None where none is anatune's."""
-    return _own([str(item.attrs[0]) for item in trace.insts if str(item.kind.name) == "Tensorize"])
+    """Return the names of anatune's intrinsics in a trace (``tvm.s_tir.schedule.Trace``), or None if it has none."""
+    return _own_names([str(item.attrs[0]) for item in trace.insts if str(item.kind.name) == "Tensorize"])
 
 
 def recorded_kernel(trace: Sequence[Sequence[tuple[str, list[str], list[str], list[str]]]]) -> tuple[Names, int] | None:
-    """Return names and threads of the kernel in a recorded trace: ``[instructions, decisions]``, as databases hold it.
+    """Return the names and threads of the kernel in a recorded trace, ``[instructions, decisions]`` as in databases.
 
-    None where no kernel is anatune's.
+    The result is None if the trace contains no kernel of anatune.
     """
-    names = _own([str(attrs[0]) for kind, _, attrs, _ in trace[0] if kind == "Tensorize"])
+    names = _own_names([str(attrs[0]) for kind, _, attrs, _ in trace[0] if kind == "Tensorize"])
     if names is None:
         return None
     threads = [inputs[1] for kind, inputs, attrs, _ in trace[0] if kind == "Annotate" and attrs == [THREADS]]
     return names, int(threads[0]) if threads else 1
 
 
-def _own(names: list[str]) -> Names | None:
+def _own_names(names: list[str]) -> Names | None:
     return (names[0], names[1]) if len(names) == 2 and all(name.startswith("anatune.") for name in names) else None
 
 
 def annotation(trace: tvm.s_tir.schedule.Trace, key: str) -> str | int | None:
-    """Return the value of an annotation in a trace, None where it is not there."""
+    """Return the value of an annotation in a trace, or None."""
     notes = (one for one in trace.insts if str(one.kind.name) == "Annotate")
     return next((one.inputs[1] for one in notes if [str(attr) for attr in one.attrs] == [key]), None)
 
 
 @contextmanager
-def _refused(kind: type[AnatuneError], what: str) -> Iterator[None]:
-    """Raise an error of some kind for what TVM refuses, in TVM's own words behind `what`."""
+def _translate_errors(kind: type[AnatuneError], what: str) -> Iterator[None]:
+    """Raise TVM's errors as errors of a class, with `what` before TVM's own words."""
     try:
         yield
     except AnatuneError:

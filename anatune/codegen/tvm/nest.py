@@ -1,9 +1,9 @@
-"""TVM's loop nests as workloads: what a block of a PrimFunc computes, read from its indices.
+"""Reading of TVM's loop nests as workloads: the computation of a PrimFunc's block, from its indices.
 
-A block is understood if it sums products of two tensors (a contraction or a convolution, in any layout, blocked ones
-included). Indices are affine; a grouped convolution may divide its channel by the channels of a group; a padded operand
-is an `if_then_else` whose condition says exactly what lies inside the tensor. Loops of one iteration are left out.
-Axes and tensors get the names that the constructors of `anatune.core.workload.operators` use.
+A block is understood if it sums products of two tensors (a contraction or a convolution, in any layout, also blocked).
+Indices are affine; a grouped convolution may divide its channel by the channels of a group; a padded operand is an
+`if_then_else` whose condition describes exactly the inside of the tensor. Loops of one iteration are left out. Axes and
+tensors get the names that the constructors of `anatune.core.workload.operators` use.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from anatune.untyped import ir, tirx, tvm
 __all__ = ["BlockNest", "check_loops", "read_block"]
 
 _REDUCTION = 2
-"""tirx.IterVar's type of a reduction; 0 is spatial."""
+"""Type of a reduction in tirx.IterVar; 0 is spatial."""
 
 _EXACT_CASTS = {("int8", "int16"), ("int8", "int32"), ("int16", "int32")}
-"""Casts of factors that keep every value; others are part of what is computed, and kernels have none."""
+"""Casts of factors that keep every value; other casts change the computation, and kernels do not have them."""
 
 Atom = tuple[int, str]
-"""Place of an iterator in its block, and which part of it: "" all, "div" and "mod" where its index is divided."""
+"""The position of an iterator in its block, and a part of it: "" for all, "div" and "mod" if its index is divided."""
 
 
 @dataclass(frozen=True)
 class BlockNest:
-    """A block that was understood.
+    """The workload of a TVM block, and its buffers.
 
     Attributes
     ----------
     workload : Workload
+        The computation.
     buffers : tuple
-        TVM's buffers of the operands and of the result, in the order of ``workload.reads`` and ``workload.write``.
+        TVM's buffers of the operands and the result, in the order of ``workload.reads`` and ``workload.write``.
     """
 
     workload: Workload
@@ -44,7 +45,7 @@ class BlockNest:
 
 @dataclass
 class _Affine:
-    """``sum(coefficient * atom) + constant``."""
+    """An affine index: ``sum(coefficient * atom) + constant``."""
 
     terms: dict[Atom, int] = field(default_factory=dict)
     constant: int = 0
@@ -57,15 +58,15 @@ class _Affine:
 
 
 @dataclass
-class _Operand:
+class _BlockOperand:
     buffer: tirx.Buffer
     indices: list[_Affine]
     conditions: list[_Affine]
-    """Each is >= 0 where the tensor is read; elsewhere the operand is 0."""
+    """Expressions that are all >= 0 where the tensor is read; elsewhere the operand is 0."""
 
 
-class _Reader:
-    """Reads expressions of one block."""
+class _BlockReader:
+    """A reader of the expressions of one block."""
 
     def __init__(self, block: tvm.s_tir.SBlock) -> None:
         self.name = str(block.name_hint)
@@ -88,15 +89,15 @@ class _Reader:
         Raises
         ------
         WorkloadError
-            It is not affine.
+            The expression is not affine.
         """
         kind = type(expression).__name__
         if kind == "IntImm":
             return _Affine({}, int(expression.value))
         if kind == "Var":
-            for place, variable in enumerate(self.variables):
+            for axis, variable in enumerate(self.variables):
                 if variable.same_as(expression):
-                    return _Affine({(place, ""): 1})
+                    return _Affine({(axis, ""): 1})
         elif kind == "Cast":
             return self.affine(expression.value)
         elif kind in ("Add", "Sub"):
@@ -108,68 +109,68 @@ class _Reader:
             if not right.terms:
                 return _Affine().plus(left, right.constant)
         elif kind in ("FloorDiv", "FloorMod"):
-            return self._divided(expression, "div" if kind == "FloorDiv" else "mod")
+            return self._convert_division(expression, "div" if kind == "FloorDiv" else "mod")
         raise self.error(f"index {expression} is not affine in the block's iterators")
 
-    def _divided(self, expression: ir.prim.BinaryOpExpr, part: str) -> _Affine:
+    def _convert_division(self, expression: ir.prim.BinaryOpExpr, part: str) -> _Affine:
         whole, divisor = self.affine(expression.a), _integer(expression.b)
-        (place, own), *more = list(whole.terms) or [(-1, "")]
-        simple = not more and not own and place >= 0 and whole.terms[place, own] == 1 and not whole.constant
-        if not simple or not divisor or self.extents[place] % divisor or self.divisors.get(place, divisor) != divisor:
+        (axis, piece), *more = list(whole.terms) or [(-1, "")]
+        simple = not more and not piece and axis >= 0 and whole.terms[axis, piece] == 1 and not whole.constant
+        if not simple or not divisor or self.extents[axis] % divisor or self.divisors.get(axis, divisor) != divisor:
             raise self.error(f"index {expression} is not affine in the block's iterators")
-        self.divisors[place] = divisor
-        return _Affine({(place, part): 1})
+        self.divisors[axis] = divisor
+        return _Affine({(axis, part): 1})
 
     def settle(self, index: _Affine) -> _Affine:
         """Return an index with divided iterators as two atoms, without atoms of one iteration."""
-        found = _Affine({}, index.constant)
-        for (place, part), coefficient in index.terms.items():
-            divisor = self.divisors.get(place)
+        settled = _Affine({}, index.constant)
+        for (axis, part), coefficient in index.terms.items():
+            divisor = self.divisors.get(axis)
             if divisor and not part:
-                found = found.plus(_Affine({(place, "div"): coefficient * divisor, (place, "mod"): coefficient}))
+                settled = settled.plus(_Affine({(axis, "div"): coefficient * divisor, (axis, "mod"): coefficient}))
             else:
-                found = found.plus(_Affine({(place, part): coefficient}))
-        found.terms = {atom: c for atom, c in found.terms.items() if self.extent(atom) > 1}
-        return found
+                settled = settled.plus(_Affine({(axis, part): coefficient}))
+        settled.terms = {atom: c for atom, c in settled.terms.items() if self.extent(atom) > 1}
+        return settled
 
     def extent(self, atom: Atom) -> int:
-        place, part = atom
-        divisor = self.divisors.get(place, 1)
-        return {"": self.extents[place], "div": self.extents[place] // divisor, "mod": divisor}[part]
+        axis, part = atom
+        divisor = self.divisors.get(axis, 1)
+        return {"": self.extents[axis], "div": self.extents[axis] // divisor, "mod": divisor}[part]
 
     def atoms(self) -> Iterator[Atom]:
-        """Yield what has more than one iteration, in the block's order."""
-        for place in range(len(self.extents)):
-            for part in ("div", "mod") if place in self.divisors else ("",):
-                if self.extent((place, part)) > 1:
-                    yield place, part
+        """Yield the atoms with more than one iteration, in the block's order."""
+        for axis in range(len(self.extents)):
+            for part in ("div", "mod") if axis in self.divisors else ("",):
+                if self.extent((axis, part)) > 1:
+                    yield axis, part
 
-    def operand(self, expression: ir.Expr) -> _Operand:
-        """Return a factor: a load, cast or guarded by a condition."""
+    def operand(self, expression: ir.Expr) -> _BlockOperand:
+        """Return a factor: a load, perhaps cast or guarded by a condition."""
         kind = type(expression).__name__
         if kind == "Cast":
-            found = self.operand(expression.value)
+            factor = self.operand(expression.value)
             value = expression.value
-            steps = (str(found.buffer.dtype if type(value).__name__ == "TensorLoad" else value.ty), str(expression.ty))
+            steps = (str(factor.buffer.dtype if type(value).__name__ == "TensorLoad" else value.ty), str(expression.ty))
             if steps not in _EXACT_CASTS:
                 raise self.error(f"a factor is cast from {steps[0]} to {steps[1]}, expected int8 to int32 or none")
-            return found
+            return factor
         if kind == "TensorLoad":
-            return _Operand(expression.source, [self.affine(index) for index in expression.indices], [])
+            return _BlockOperand(expression.source, [self.affine(index) for index in expression.indices], [])
         if kind in ("Call", "Select"):
             condition, value, other = self._choice(expression)
-            found = self.operand(value)
+            factor = self.operand(value)
             if _is_zero(other):
-                found.conditions += self._conditions(condition)
-                return found
-        raise self.error(f"factor {expression} is no tensor, expected one, padded with zeros at most")
+                factor.conditions += self._conditions(condition)
+                return factor
+        raise self.error(f"factor {expression} is not a tensor, expected a tensor, perhaps padded with zeros")
 
     def _choice(self, expression: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
         if type(expression).__name__ == "Select":
             return expression.condition, expression.true_value, expression.false_value
         if str(getattr(expression.op, "name", "")).endswith("if_then_else"):
             return tuple(expression.args)  # type: ignore[return-value]
-        raise self.error(f"factor {expression} is no tensor, expected one, padded with zeros at most")
+        raise self.error(f"factor {expression} is not a tensor, expected a tensor, perhaps padded with zeros")
 
     def _conditions(self, expression: ir.Expr) -> list[_Affine]:
         kind = type(expression).__name__
@@ -183,14 +184,14 @@ class _Reader:
 
 
 def read_block(block: tvm.s_tir.SBlock) -> BlockNest:
-    """Return what a block (``tvm.s_tir.SBlock``) computes.
+    """Return the workload of a block (``tvm.s_tir.SBlock``).
 
     Raises
     ------
     WorkloadError
-        It is no sum of products of two tensors, or an index is not affine; the message names the block and the part.
+        The block is no sum of products of two tensors, or an index is not affine; the message names block and part.
     """
-    reader = _Reader(block)
+    reader = _BlockReader(block)
     store = block.body
     if type(store).__name__ != "BufferStore" or type(store.value).__name__ != "Add":
         raise reader.error("its statement is no sum, expected result += left * right")
@@ -199,20 +200,20 @@ def read_block(block: tvm.s_tir.SBlock) -> BlockNest:
     if len(block.match_buffers):
         raise reader.error("it reads parts of tensors under other names")
     left, right = store.value.a, store.value.b
-    if not _is_load_of(left, store.buffer):
+    if not _loads_buffer(left, store.buffer):
         left, right = right, left
-    if not _is_load_of(left, store.buffer) or type(right).__name__ != "Mul":
+    if not _loads_buffer(left, store.buffer) or type(right).__name__ != "Mul":
         raise reader.error("its statement is not result += left * right")
     operands = [reader.operand(right.a), reader.operand(right.b)]
-    result = _Operand(store.buffer, [reader.affine(index) for index in store.indices], [])
-    own = [reader.settle(reader.affine(index)) for index in left.indices]
-    begun = [reader.settle(reader.affine(index)) for index in block.init.indices]
+    result = _BlockOperand(store.buffer, [reader.affine(index) for index in store.indices], [])
+    accumulated = [reader.settle(reader.affine(index)) for index in left.indices]
+    initialised = [reader.settle(reader.affine(index)) for index in block.init.indices]
     for operand in (*operands, result):
         operand.indices = [reader.settle(index) for index in operand.indices]
         operand.conditions = [reader.settle(index) for index in operand.conditions]
-    if own != result.indices or begun != own or not block.init.buffer.same_as(store.buffer):
+    if accumulated != result.indices or initialised != accumulated or not block.init.buffer.same_as(store.buffer):
         raise reader.error("it does not add to the element that it sets to 0 and writes")
-    _check_result(reader, own)
+    _check_result(reader, accumulated)
     buffers = [operand.buffer for operand in (*operands, result)]
     for buffer in buffers:
         _check_buffer(reader, buffer)
@@ -220,15 +221,15 @@ def read_block(block: tvm.s_tir.SBlock) -> BlockNest:
         raise reader.error("a tensor is used twice, expected two operands and a result")
     for operand in operands:
         _check_padding(reader, operand)
-    return _nest(reader, operands, result)
+    return _make_nest(reader, operands, result)
 
 
-def _nest(reader: _Reader, operands: list[_Operand], result: _Operand) -> BlockNest:
+def _make_nest(reader: _BlockReader, operands: list[_BlockOperand], result: _BlockOperand) -> BlockNest:
     atoms = list(reader.atoms())
     if not any(reader.reduces[place] for place, _ in atoms):
         raise reader.error("nothing is summed over")
-    if not _slides(reader, operands[0]) and _slides(reader, operands[1]):
-        operands = operands[::-1]  # the weights come last
+    if not _slides_window(reader, operands[0]) and _slides_window(reader, operands[1]):
+        operands = operands[::-1]  # the weights are the second operand
     names = _axis_names(reader, operands, result, atoms)
     axes = [
         Axis(names[atom], reader.extent(atom), "reduction" if reader.reduces[atom[0]] else "spatial") for atom in atoms
@@ -271,13 +272,13 @@ def check_loops(module: tvm.IRModule, function: str, block: str) -> None:
     Raises
     ------
     WorkloadError
-        It lies under a condition, its loops do not cover it, or an iterator is bound to more than a loop.
+        The block has a condition, its loops do not cover it, or an iterator is bound to more than a loop.
     """
     realize, loops = _find(module[function].body.block.body, block, [])
     if realize is None:
         raise WorkloadError(f"block {block}: it lies under a condition or inside another block, expected plain loops")
     if not _is_one(realize.predicate):
-        raise WorkloadError(f"block {block}: it runs where {realize.predicate} only, expected no condition")
+        raise WorkloadError(f"block {block}: it runs only where {realize.predicate}, expected no condition")
     free = list(loops)
     for item, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
         extent = _integer(item.dom.extent)
@@ -292,20 +293,20 @@ def check_loops(module: tvm.IRModule, function: str, block: str) -> None:
 
 
 def _find(node: tirx.Stmt, block: str, loops: list[tirx.For]) -> tuple[tvm.s_tir.SBlockRealize | None, list[tirx.For]]:
-    """Return the realization of a block under plain loops and those loops; (None, ...) where there is none."""
+    """Return the realization of a block under plain loops, and these loops; (None, ...) if there is none."""
     kind = type(node).__name__
     if kind == "For":
         return _find(node.body, block, [*loops, node])
     if kind == "SeqStmt":
-        found = (_find(part, block, loops) for part in node.seq)
-        return next((pair for pair in found if pair[0] is not None), (None, []))
+        results = (_find(part, block, loops) for part in node.seq)
+        return next((pair for pair in results if pair[0] is not None), (None, []))
     if kind == "SBlockRealize" and str(node.block.name_hint) == block:
         return node, loops
     return None, []
 
 
-def _check_result(reader: _Reader, indices: Sequence[_Affine]) -> None:
-    """Raise unless every iteration of the spatial iterators writes an element of its own."""
+def _check_result(reader: _BlockReader, indices: Sequence[_Affine]) -> None:
+    """Raise unless each iteration of the spatial iterators writes its own element."""
     seen: set[Atom] = set()
     for index in indices:
         terms = sorted((coefficient, reader.extent(atom)) for atom, coefficient in index.terms.items())
@@ -315,14 +316,14 @@ def _check_result(reader: _Reader, indices: Sequence[_Affine]) -> None:
         seen |= set(index.terms)
 
 
-def _slides(reader: _Reader, operand: _Operand) -> bool:
+def _slides_window(reader: _BlockReader, operand: _BlockOperand) -> bool:
     return any(len({reader.reduces[place] for place, _ in index.terms}) == 2 for index in operand.indices)
 
 
 def _axis_names(
-    reader: _Reader, operands: Sequence[_Operand], result: _Operand, atoms: Sequence[Atom]
+    reader: _BlockReader, operands: Sequence[_BlockOperand], result: _BlockOperand, atoms: Sequence[Atom]
 ) -> dict[Atom, str]:
-    """Return the constructors' names of the axes."""
+    """Return the constructors' names for the axes."""
     used = [{atom for index in operand.indices for atom in index.terms} for operand in (*operands, result)]
     spatial = [atom for atom in atoms if not reader.reduces[atom[0]]]
     partner: dict[Atom, Atom] = {}
@@ -353,8 +354,8 @@ def _axis_names(
     return names
 
 
-def _check_padding(reader: _Reader, operand: _Operand) -> None:
-    """Raise unless the conditions say exactly where the indices lie inside the tensor."""
+def _check_padding(reader: _BlockReader, operand: _BlockOperand) -> None:
+    """Raise unless the conditions describe exactly where the indices are inside the tensor."""
     wanted = []
     for extent, index in zip(operand.buffer.shape, operand.indices, strict=True):
         size = _integer(extent) or 0
@@ -364,28 +365,28 @@ def _check_padding(reader: _Reader, operand: _Operand) -> None:
             raise reader.error("an index runs backwards")
         below, above = index, _Affine({}, size - 1).plus(index, -1)
         wanted += [(below, low < 0), (above, high >= size)]
-    if any(condition not in [bound for bound, _ in wanted] and not _always(reader, condition)
+    if any(condition not in [bound for bound, _ in wanted] and not _always_holds(reader, condition)
            for condition in operand.conditions):  # fmt: skip
         raise reader.error("a condition is no bound of its tensor")
     if any(needed and bound not in operand.conditions for bound, needed in wanted):
         raise reader.error("an index leaves its tensor and no condition guards it")
 
 
-def _check_buffer(reader: _Reader, buffer: tirx.Buffer) -> None:
-    """Raise unless a tensor lies in memory as kernels expect it: whole, rows without gaps, extents known."""
+def _check_buffer(reader: _BlockReader, buffer: tirx.Buffer) -> None:
+    """Raise unless a tensor is stored as kernels expect it: as a whole, in rows without gaps, with known extents."""
     if any(_integer(extent) is None for extent in buffer.shape):
         raise reader.error(f"{buffer.name} is of shape {list(buffer.shape)}, expected constant extents")
     if len(buffer.strides) or not _is_zero(buffer.elem_offset) or buffer.scope() != "global":
         raise reader.error(f"{buffer.name} has strides, an offset or a scope of its own, expected a plain tensor")
 
 
-def _always(reader: _Reader, condition: _Affine) -> bool:
+def _always_holds(reader: _BlockReader, condition: _Affine) -> bool:
     least = condition.constant + sum(min(0, c * (reader.extent(a) - 1)) for a, c in condition.terms.items())
     return least >= 0
 
 
 def _integer(expression: ir.Expr) -> int | None:
-    """Return a constant, None where it is none."""
+    """Return the value of a constant, or None for other expressions."""
     if isinstance(expression, int):
         return expression
     return int(expression.value) if type(expression).__name__ == "IntImm" else None
@@ -401,5 +402,5 @@ def _is_one(expression: ir.Expr) -> bool:
     return expression is True or (type(expression).__name__ == "IntImm" and int(expression.value) == 1)
 
 
-def _is_load_of(expression: ir.Expr, buffer: tirx.Buffer) -> bool:
+def _loads_buffer(expression: ir.Expr, buffer: tirx.Buffer) -> bool:
     return type(expression).__name__ == "TensorLoad" and bool(expression.source.same_as(buffer))

@@ -1,10 +1,10 @@
-"""Records as TVM tuning records: the two files of a MetaSchedule ``JSONDatabase``.
+"""Export of records as TVM tuning records: the two files of a MetaSchedule ``JSONDatabase``.
 
-anatune's kernels replace the PrimFunc: TVM's schedule primitives could not make them from the plain loop nest. So the
-workload of a tuning record is the generated program itself (operands in the workload's own layouts, packing included),
-and its trace only annotates: it puts anatune's schedule, as JSON, on the root block. TVM reads, queries and replays the
-records; the program that comes out is the tuned one. The plain nest of an imported model does not match
-them: for models there is `anatune.adapters.metaschedule`.
+anatune's kernels replace the PrimFunc, because TVM's schedule primitives cannot make them from the plain loop nest. The
+workload of a tuning record is therefore the generated program itself (operands in the workload's own layouts, packing
+included), and its trace only annotates the root block with anatune's schedule as JSON. TVM can read, query and replay
+the records; the result is the tuned program. The plain nest of an imported model does not match them; for models use
+`anatune.adapters.metaschedule`.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from anatune.untyped import ms
 __all__ = ["ANNOTATION", "TVM_FILES", "write_tvm_database"]
 
 TVM_FILES: tuple[str, str] = ("database_workload.json", "database_tuning_record.json")
-"""Names that MetaSchedule itself gives the two files."""
+"""The names that MetaSchedule gives the two files."""
 
 
 def write_tvm_database(
     records: Iterable[Record], folder: str | Path, on_skip: Callable[[str], None] | None = None
 ) -> int:
-    """Write records as a MetaSchedule database; one in `folder` that this wrote, too, is replaced as a whole.
+    """Write records as a MetaSchedule database; a database in `folder` that anatune wrote is replaced completely.
 
     Parameters
     ----------
     records : iterable of Record
-        Those that did not run are left out: MetaSchedule would want a time for them.
+        Records; those that did not run are left out, because MetaSchedule requires a time.
     folder : str or Path
-        Where the two files go; made if missing.
+        Folder for the two files; created if it does not exist.
     on_skip : callable, optional
-        Called with a line for each record that ran but cannot be lowered (any more).
+        Function to call with a line for each record that ran but can no longer be lowered.
 
     Returns
     -------
     int
-        Tuning records written.
+        Number of tuning records that were written.
 
     Raises
     ------
     MissingDependencyError
         TVM is not installed.
     RecordError
-        The folder cannot be made or written, or holds a database of another program.
+        The folder cannot be created or written, or contains a database of another program.
     """
     database = import_meta_schedule()
     target = Path(folder)
@@ -75,7 +75,7 @@ def write_tvm_database(
                     if on_skip is not None:
                         on_skip(f"record {record.id} is left out: {error}")
             contents = [path.read_bytes() if path.exists() else b"" for path in paths]
-        for file, content in reversed(list(zip(files, contents, strict=True))):  # by the last one it is known
+        for file, content in reversed(list(zip(files, contents, strict=True))):  # the last one marks it as anatune's
             file.write(content)
     except OSError as error:
         raise RecordError(
@@ -85,7 +85,7 @@ def write_tvm_database(
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether all tuning records of a database are anatune's."""
+    """Return whether all tuning records of a database are anatune's."""
     has_records = False
     try:
         for line in read_lines(folder / TVM_FILES[1]):
@@ -98,13 +98,13 @@ def _is_own(folder: Path) -> bool:
 
 
 def _commit(meta_schedule: ModuleType, opened: ms.database.JSONDatabase, record: Record) -> None:
-    """Add one record to an open database."""
+    """Add a record to an open database."""
     tvm = import_tvm()
     trial = record.trial
     lowered = lower(trial.schedule, threads=trial.threads, prepacked=False)
     module = tvm.IRModule({"main": lowered.module["main"]})
     schedule = tvm.s_tir.Schedule(module)
-    # A program without copies is one block; else "root" stands around all of them.
+    # A program without copies is one block; otherwise "root" contains all blocks.
     outermost = schedule.get_sblock(module["main"].body.block.name_hint)
     schedule.annotate(outermost, ANNOTATION, trial.schedule.to_json())
     workload = opened.commit_workload(module)

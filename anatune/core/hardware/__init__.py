@@ -1,1 +1,1 @@
-"""What devices are: spec files, by name or path."""
+"""Hardware specs: what devices are, in spec files that are found by name or path."""

@@ -1,10 +1,10 @@
-"""A device with one number changed: what a plan would be with twice the bandwidth, half the registers, more cores.
+"""Devices with one number changed, for "what if" questions: twice the bandwidth, half the registers, more cores.
 
-Everything else stays as the spec says, other limits and rates included; a peak follows its cores. Such specs are for
-"what if" questions: no device is like that.
+Everything else stays as the spec says, other limits and rates included; only a peak follows the number of cores. No
+real device has such a spec.
 
-`difference` says whether two specs describe the same kind of device: kernels of one run on the other, and times can be
-compared.
+`difference` tells whether two specs describe the same kind of device, so that kernels of one run on the other and times
+can be compared.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from anatune.errors import SpecError
 
 
 class Change(NamedTuple):
-    """A number of a device that can be another.
+    """A number of a device that can be changed.
 
     Attributes
     ----------
     name : str
-        What it is, as people say it.
+        Name of the number in messages.
     value : float
-        What the spec says.
+        The number in the spec.
     unit : str
         "bytes/s", "bytes" or "" (a count).
     held : str
-        What else one might expect to change, and does not.
+        Related quantities that do not change, for the message.
     scaled : callable
-        Factor -> the device with the number so many times as large, rounded to what it can be; None where no device
-        can be like that.
+        ``factor -> spec`` of the device with the number multiplied, rounded to an allowed value; None if such a spec is
+        impossible.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Change(NamedTuple):
 
 
 def changes_of(hardware: HardwareSpec) -> list[Change]:
-    """Return the numbers of a device that a "what if" changes, one at a time."""
-    return _of_gpu(hardware) if hardware.kind == "gpu" else _of_cpu(hardware)
+    """Return the numbers of a device that "what if" questions change, one at a time."""
+    return _gpu_changes(hardware) if hardware.kind == "gpu" else _cpu_changes(hardware)
 
 
-def _tried(make: Callable[[float], HardwareSpec]) -> Callable[[float], HardwareSpec | None]:
-    """Return a function that says None where the numbers contradict each other or are not plausible."""
+def _guard(make: Callable[[float], HardwareSpec]) -> Callable[[float], HardwareSpec | None]:
+    """Return a function that returns None if the changed numbers contradict each other or are implausible."""
 
     def scaled(factor: float) -> HardwareSpec | None:
         try:
@@ -61,8 +61,8 @@ def _tried(make: Callable[[float], HardwareSpec]) -> Callable[[float], HardwareS
     return scaled
 
 
-def _with(hardware: HardwareSpec, group: str, *keys: str) -> Callable[[float], HardwareSpec | None]:
-    """Return a function that makes some numbers of a group so many times as large; bytes are rounded down."""
+def _scale(hardware: HardwareSpec, group: str, *keys: str) -> Callable[[float], HardwareSpec | None]:
+    """Return a function that multiplies some numbers of a group; bytes are rounded down."""
     before = getattr(hardware, group)
 
     def scaled(factor: float) -> HardwareSpec:
@@ -70,10 +70,10 @@ def _with(hardware: HardwareSpec, group: str, *keys: str) -> Callable[[float], H
         numbers = {key: int(number) if key.endswith("_bytes") else number for key, number in numbers.items()}
         return replace(hardware, **{group: replace(before, **numbers)})
 
-    return _tried(scaled)
+    return _guard(scaled)
 
 
-def _of_gpu(gpu: GpuSpec) -> list[Change]:
+def _gpu_changes(gpu: GpuSpec) -> list[Change]:
     compute, registers, shared = gpu.compute, gpu.registers, gpu.shared_memory
 
     def register_file(factor: float) -> GpuSpec:
@@ -93,16 +93,16 @@ def _of_gpu(gpu: GpuSpec) -> list[Change]:
     rate, sizes = "bandwidth_bytes_per_s", ("per_sm_bytes", "per_block_bytes")
     dram_held, shared_held = "its latency, and the bandwidth of L2", "its bandwidth, and L1"
     return [
-        Change("DRAM bandwidth", gpu.dram.bandwidth_bytes_per_s, "bytes/s", dram_held, _with(gpu, "dram", rate)),
-        Change("registers of an SM", registers.per_sm, "", "those a thread can have", _tried(register_file)),
+        Change("DRAM bandwidth", gpu.dram.bandwidth_bytes_per_s, "bytes/s", dram_held, _scale(gpu, "dram", rate)),
+        Change("registers of an SM", registers.per_sm, "", "those a thread can have", _guard(register_file)),
         Change(
-            "shared memory of an SM", shared.per_sm_bytes, "bytes", shared_held, _with(gpu, "shared_memory", *sizes)
+            "shared memory of an SM", shared.per_sm_bytes, "bytes", shared_held, _scale(gpu, "shared_memory", *sizes)
         ),
-        Change("SMs", compute.num_sms, "", "the clock, L2 and DRAM", _tried(cores)),
+        Change("SMs", compute.num_sms, "", "the clock, L2 and DRAM", _guard(cores)),
     ]
 
 
-def _of_cpu(cpu: CpuSpec) -> list[Change]:
+def _cpu_changes(cpu: CpuSpec) -> list[Change]:
     compute, dram, l2 = cpu.compute, cpu.dram, cpu.l2
 
     def vector_registers(factor: float) -> CpuSpec:
@@ -116,39 +116,39 @@ def _of_cpu(cpu: CpuSpec) -> list[Change]:
         numbers = {"num_cores": count, "fp32_peak_flop_per_s": peak, "parallel_speedup": speedup}
         return replace(cpu, compute=replace(compute, **numbers))
 
-    rates = _with(cpu, "dram", "bandwidth_bytes_per_s", "core_bandwidth_bytes_per_s")
-    count, held = compute.num_vector_registers, "its bandwidth and latency, and L3"
+    rates = _scale(cpu, "dram", "bandwidth_bytes_per_s", "core_bandwidth_bytes_per_s")
+    count, unchanged = compute.num_vector_registers, "its bandwidth and latency, and L3"
     return [
         Change("DRAM bandwidth", dram.bandwidth_bytes_per_s, "bytes/s", "its latency", rates),
-        Change("vector registers of a core", count, "", "their width", _tried(vector_registers)),
-        Change("L2 of a core", l2.size_bytes, "bytes", held, _with(cpu, "l2", "size_bytes")),
-        Change("cores", compute.num_cores, "", "the clock, the caches of a core, L3 and DRAM", _tried(cores)),
+        Change("vector registers of a core", count, "", "their width", _guard(vector_registers)),
+        Change("L2 of a core", l2.size_bytes, "bytes", unchanged, _scale(cpu, "l2", "size_bytes")),
+        Change("cores", compute.num_cores, "", "the clock, the caches of a core, L3 and DRAM", _guard(cores)),
     ]
 
 
 _OTHER_MEMORY = 1.2
-"""Devices whose bandwidths differ by more than this factor are not the same."""
+"""Largest ratio of two memory bandwidths of the same kind of device."""
 
 
-def difference(wanted: HardwareSpec, there: HardwareSpec) -> tuple[str, str] | None:
-    """Return what `wanted` is and what is there instead, in words; None if they are the same kind of device.
+def difference(wanted: HardwareSpec, present: HardwareSpec) -> tuple[str, str] | None:
+    """Describe the wanted device and the present one if they differ; return None if they are of the same kind.
 
-    CPUs are told apart by architecture and instruction set. GPUs by architecture and multiprocessors, and by the
-    bandwidth of their memory: an H100 and an H200 differ in that only.
+    CPUs are compared by architecture and instruction set; GPUs by architecture, number of multiprocessors and memory
+    bandwidth (an H100 and an H200 differ only in the last).
     """
-    if wanted.kind == "cpu" and there.kind == "cpu":
-        if (wanted.arch, wanted.compute.isa) == (there.arch, there.compute.isa):
+    if wanted.kind == "cpu" and present.kind == "cpu":
+        if (wanted.arch, wanted.compute.isa) == (present.arch, present.compute.isa):
             return None
-        return f"a {wanted.arch} with {wanted.compute.isa}", f"a {there.arch} with {there.compute.isa}"
-    if wanted.kind == "gpu" and there.kind == "gpu":
-        if _words(wanted) != _words(there):
-            return _words(wanted), _words(there)
-        bandwidths = wanted.dram.bandwidth_bytes_per_s, there.dram.bandwidth_bytes_per_s
+        return f"a {wanted.arch} with {wanted.compute.isa}", f"a {present.arch} with {present.compute.isa}"
+    if wanted.kind == "gpu" and present.kind == "gpu":
+        if _words(wanted) != _words(present):
+            return _words(wanted), _words(present)
+        bandwidths = wanted.dram.bandwidth_bytes_per_s, present.dram.bandwidth_bytes_per_s
         if max(bandwidths) <= _OTHER_MEMORY * min(bandwidths):
             return None
         first, second = (f"{value / 1e9:.0f} GB/s" for value in bandwidths)
         return f"a GPU with {first}", f"one with {second}"
-    return f"a {wanted.kind.upper()}", f"a {there.kind.upper()} ({there.model})"
+    return f"a {wanted.kind.upper()}", f"a {present.kind.upper()} ({present.model})"
 
 
 def _words(gpu: GpuSpec) -> str:

@@ -1,4 +1,4 @@
-"""The groups of numbers of a CPU's spec."""
+"""The groups of numbers in a CPU's spec."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anatune.errors import SpecError
 
 
 class CpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Cores, their SIMD units and ports (one thread a core)."""
+    """Cores, their SIMD units and their ports (one thread a core)."""
 
     num_cores: int
     clock_hz: float
@@ -24,37 +24,37 @@ class CpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """SIMD loads of `simd_bits` per cycle and core."""
     stores_per_cycle: float
     broadcasts_per_cycle: float | None = None
-    """Elements loaded into all lanes of a multiply-add per cycle and core; None: as `loads_per_cycle`.
+    """Elements that are loaded into all lanes of a multiply-add, per cycle and core; None: as `loads_per_cycle`.
 
-    More where a wide vector is loaded in two halves.
+    It is larger where a wide vector is loaded in two halves.
     """
     vector_ops_per_cycle: float | None = None
     """Vector instructions of any kind (sums, conversions, shuffles) per cycle and core; None: as many as are issued."""
     issue_width: int
     fp32_peak_flop_per_s: float
-    """2 x cores x clock x fma_per_cycle x lanes; checked against the product."""
+    """Peak of all cores: 2 x cores x clock x fma_per_cycle x lanes; checked against this product."""
     reachable_fraction: float = 0.95
     parallel_speedup: float | None = None
-    """How many cores working alone do as much as all at once; None: unknown, taken for `num_cores`.
+    """Work of all cores at once, in units of one core working alone; None: unknown, `num_cores` is assumed.
 
-    Less where cores are threads that share a physical core's units, or where the clock falls when all are busy. The
-    peak above does not contain it.
+    It is smaller than `num_cores` where cores are threads that share the units of a physical core, or where the clock
+    falls when all are busy. The peak above does not include it.
     """
 
     @property
     def usable_cores(self) -> float:
-        """Cores' worth of work that all cores do at once: `parallel_speedup`, else `num_cores`."""
+        """Work of all cores at once, in units of one core: `parallel_speedup`, or else `num_cores`."""
         return float(self.parallel_speedup or self.num_cores)
 
 
 class CacheLevel(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One data cache level."""
+    """The data caches of one level."""
 
     size_bytes: int
     ways: int
     line_bytes: int = 64
     shared_by_cores: int = 1
-    """Cores that share one such cache."""
+    """Number of cores that share one such cache."""
     bandwidth_bytes_per_cycle: float
     """Fill bandwidth from this level towards the core, per core."""
     latency_cycles: float
@@ -64,54 +64,54 @@ class CpuDram(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Main memory of a CPU."""
 
     bandwidth_bytes_per_s: float
-    """Of the whole socket."""
+    """Bandwidth of the whole socket."""
     core_bandwidth_bytes_per_s: float
-    """What one core alone can reach."""
+    """Bandwidth that one core alone reaches."""
     latency_s: float
 
 
 class CpuLaunch(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What it costs to start work."""
+    """Costs of starting work."""
 
     parallel_start_s: float
-    """Fork and join of a parallel loop over all cores, the threads being awake."""
+    """Time to fork and join a parallel loop over all cores whose threads are awake."""
     function_call_s: float
-    """Call of a built function that does nothing, from Python."""
+    """Time of a call from Python of a built function that does nothing."""
     microkernel_call_cycles: float
-    """What a microkernel call costs beside its steps, stores included: much of it overlaps with the next call."""
+    """Cycles of a microkernel call beyond its steps, stores included; much of it overlaps with the next call."""
 
 
 class DotInstruction(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An instruction that adds the products of several neighbours in the operands to each lane of the result."""
+    """An instruction that adds the products of neighbouring operand elements to each lane of the result."""
 
     rate: float
-    """Multiply-adds per cycle and core relative to float32's: 2 if a VDPBF16PS starts as often as a multiply-add."""
+    """Multiply-adds per cycle and core relative to float32: 2 if a VDPBF16PS starts as often as a multiply-add."""
     latency_cycles: float
-    """From one to another that adds to its result."""
+    """Cycles until another instruction can add to the result."""
 
 
 class TileUnit(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """AMX's unit of a core: cycles of whole tiles, 16 rows of 64 bytes."""
+    """The AMX unit of a core: cycles of operations on whole tiles of 16 rows of 64 bytes."""
 
     product_cycles: float
-    """Between products that do not wait for each other."""
+    """Cycles between products that do not depend on each other."""
     latency_cycles: float
-    """From a product to another that adds to its result."""
+    """Cycles until another product can add to the result."""
     load_cycles: float
-    """Between loads of tiles that lie in L1."""
+    """Cycles between loads of tiles that are in L1."""
     store_cycles: float
 
 
 class MicrokernelTable(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Register tiles of float32 that reached a share of the peak when each was run alone, operands in the L1 cache.
+    """Register tiles of float32 and the share of the peak that each reached alone, with operands in the L1 cache.
 
-    Source: [TACO22] Sec. 4.1. The strategy `structured` draws them where a spec has them.
+    Source: [TACO22] Sec. 4.1. The strategy `structured` draws tiles from this table if the spec has one.
     """
 
     depth: int
-    """Most steps of the measured reduction; less where the operands would not fit L1."""
+    """Most steps of the measured reduction; fewer where the operands would not fit L1."""
     least_share: float = 0.8
-    """Tiles below this share of the peak are left out."""
+    """Lowest share of the peak that a listed tile has."""
     tiles: tuple[tuple[int, int, int, float], ...]
     """(rows, vectors, unrolled steps, share of one core's peak, 0 to about 1)."""
 
@@ -126,7 +126,7 @@ class MicrokernelTable(Group, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def classes(self) -> dict[tuple[int, int], dict[int, float]]:
-        """(vectors, unrolled steps) -> rows -> share: tiles of a class differ in their rows alone."""
+        """(vectors, unrolled steps) -> rows -> share: tiles of a class differ only in their rows."""
         shares: dict[tuple[int, int], dict[int, float]] = {}
         for rows, vectors, steps, share in sorted(self.tiles):
             shares.setdefault((vectors, steps), {})[rows] = share

@@ -1,7 +1,7 @@
-"""Hardware specs by name: finding, reading, checking and writing the TOML files.
+"""Spec files by name: finding, reading, checking and writing them.
 
-Specs come from two folders: the packaged ``hwspecs/`` and the user's own (`user_spec_folder`); the user's go
-first. A spec is found by the name of its file (``<vendor>_<name>.toml`` or ``<name>.toml``), then by its
+Specs come from two folders: the user's own (`user_spec_folder`), which is searched first, and the packaged
+``hwspecs/``. A spec is found by the name of its file (``<vendor>_<name>.toml`` or ``<name>.toml``), then by its
 aliases; case, ``-``, ``_``, ``.`` and blanks do not matter. Files are read once, and again when they change.
 """
 
@@ -20,24 +20,24 @@ from typing import Any, cast
 import msgspec
 
 from anatune.core.hardware.groups import Group
-from anatune.core.hardware.reading import Finding, read_spec
+from anatune.core.hardware.reading import SpecFinding, read_spec
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import SpecError, UnknownNameError
 from anatune.resources import data_folder, user_config_folder
 
 __all__ = [
-    "Finding", "check_spec_file", "hardware", "list_hardware", "load_spec_file", "spec_to_toml", "user_spec_folder",
+    "SpecFinding", "check_spec_file", "hardware", "list_hardware", "load_spec_file", "spec_to_toml", "user_spec_folder",
 ]  # fmt: skip
 
 _MAKER = re.compile(r"(?<![a-z])(nvidia|amd|intel)(?![a-z])")
-_EVERYBODYS = re.compile(rf"{_MAKER.pattern}|\b(?:tesla|cpu|processor|\d+-core)\b|@.*|\((?:r|tm)\)|[()]")
-"""What names have beside the product: "AMD EPYC 7763 64-Core Processor", "Intel(R) Core(TM) .. @ 3.40GHz"."""
+_COMMON_WORDS = re.compile(rf"{_MAKER.pattern}|\b(?:tesla|cpu|processor|\d+-core)\b|@.*|\((?:r|tm)\)|[()]")
+"""Words beside the product in names such as "AMD EPYC 7763 64-Core Processor", "Intel(R) Core(TM) .. @ 3.40GHz"."""
 
 # ---- finding a spec ----------------------------------------------------------------------------------------
 
 
 def user_spec_folder(config_home: str | Path | None = None) -> Path:
-    """Return the folder of the user's own specs; it may not exist yet.
+    """Return the folder of the user's own specs, which may not exist.
 
     Parameters
     ----------
@@ -47,11 +47,11 @@ def user_spec_folder(config_home: str | Path | None = None) -> Path:
     Raises
     ------
     SpecError
-        The system knows no home folder.
+        The system does not know the user's home folder.
     """
     folder = user_config_folder(config_home)
     if folder is None:
-        raise SpecError("no home folder is known; set XDG_CONFIG_HOME or pass the folder")
+        raise SpecError("the user's home folder is unknown; set XDG_CONFIG_HOME or pass the folder")
     return folder / "hwspecs"
 
 
@@ -61,18 +61,18 @@ def hardware(name_or_path: str | Path, *, user_folder: Path | None = None) -> Ha
     Parameters
     ----------
     name_or_path
-        A name or alias ("rtx3090", "GTX 1080 Ti"), what a driver or /proc/cpuinfo calls a device ("Tesla
-        V100-SXM2-16GB"), "host" (the saved spec of the present machine), or the path of a TOML file.
+        A name or alias ("rtx3090", "GTX 1080 Ti"), the name that a driver or /proc/cpuinfo gives a device ("Tesla
+        V100-SXM2-16GB"), "host" (the saved spec of this machine), or the path of a TOML file.
     user_folder
         Folder of the user's specs, `user_spec_folder()` by default.
 
     Raises
     ------
     UnknownNameError
-        No spec has this name; the message lists close ones. For "host": none is saved yet.
+        No spec has this name; the message lists close names. For "host": no spec is saved yet.
     SpecError
-        The file is missing, damaged, or contradicts itself; or a user's spec and a packaged one of another name share
-        what was asked for.
+        The file is missing, damaged, or contradicts itself; or the name is an alias of both a user's and a packaged
+        spec.
     """
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or os.sep in text:
@@ -100,16 +100,16 @@ def hardware(name_or_path: str | Path, *, user_folder: Path | None = None) -> Ha
         others = {specs[path].name for path in hits if path.parent != first.parent} - {spec.name}
         if others and wanted != _normal(spec.name):
             raise SpecError(
-                f"hardware {text!r} is {spec.name} of {first} and the shipped {', '.join(others)}: the file keeps its "
-                f"alias; take it out of the file, or say {spec.name} or {', '.join(others)}"
+                f"hardware {text!r} means {spec.name} in {first} and also the shipped {', '.join(others)}; remove the "
+                f"alias from the file, or write {spec.name} or {', '.join(others)}"
             )
         return spec
     makers, product = set(_MAKER.findall(text.lower())), _product(text)
     for spec in specs.values():
         if product in _products(spec) and makers <= {spec.vendor}:
             return spec
-    known = [name for spec in specs.values() for name in (spec.name, *spec.aliases)]
-    raise UnknownNameError(_unknown_text(text, known, unreadable))
+    names = [name for spec in specs.values() for name in (spec.name, *spec.aliases)]
+    raise UnknownNameError(_unknown_text(text, names, unreadable))
 
 
 def list_hardware(*, user_folder: Path | None = None) -> list[HardwareSpec]:
@@ -125,11 +125,11 @@ def list_hardware(*, user_folder: Path | None = None) -> list[HardwareSpec]:
     SpecError
         A file cannot be used; the message names it.
     """
-    found: dict[str, HardwareSpec] = {}
+    specs: dict[str, HardwareSpec] = {}
     for path in _spec_files(_folders(user_folder)):
         spec = load_spec_file(path)
-        found.setdefault(spec.name, spec)
-    return [found[name] for name in sorted(found)]
+        specs.setdefault(spec.name, spec)
+    return [specs[name] for name in sorted(specs)]
 
 
 def load_spec_file(path: str | Path) -> HardwareSpec:
@@ -138,14 +138,14 @@ def load_spec_file(path: str | Path) -> HardwareSpec:
     Raises
     ------
     SpecError
-        The file is missing, no TOML, or not a valid spec. One line: the file, the key, what was got and what
-        was expected; the first problem only (`check_spec_file` gives all).
+        The file is missing, is not TOML, or is not a valid spec. The message names the file, the key, what was got and
+        what was expected, for the first problem only; `check_spec_file` returns all.
     """
     path = Path(path)
     try:
         state = path.stat()
     except (OSError, ValueError):
-        return _load(path, 0, 0)  # which says what is wrong with it
+        return _load(path, 0, 0)  # raises the error that says why
     return _load(path, state.st_mtime_ns, state.st_size)
 
 
@@ -154,8 +154,8 @@ def _load(path: Path, mtime_ns: int, size: int) -> HardwareSpec:
     spec, findings = read_spec(path)
     if spec is None:
         first = next(finding for finding in findings if finding.level == "error")
-        rest = sum(finding.level == "error" for finding in findings) - 1
-        more = f" (and {rest} more: `anatune hw check {path}`)" if rest else ""
+        num_others = sum(finding.level == "error" for finding in findings) - 1
+        more = f" (and {num_others} more: `anatune hw check {path}`)" if num_others else ""
         raise SpecError(f"{path}: {first.key + ': ' if first.key else ''}{first.text}{more}")
     return spec
 
@@ -165,12 +165,12 @@ def _normal(name: str) -> str:
 
 
 def _product(name: str) -> str:
-    """Return what a driver or /proc/cpuinfo says a device is, without its maker and words that all devices have."""
-    return _normal(_EVERYBODYS.sub(" ", name.lower().replace("_", " ")))
+    """Return a device's name without its maker and words that all devices have."""
+    return _normal(_COMMON_WORDS.sub(" ", name.lower().replace("_", " ")))
 
 
 def _products(spec: HardwareSpec) -> set[str]:
-    """Return what a spec's device may be called; what its model has in brackets tells devices of one name apart."""
+    """Return the names of a spec's device; text in brackets distinguishes devices of one name."""
     names = [spec.name, *spec.aliases, spec.model]
     if spec.kind == "cpu" or "one of its" in spec.model:  # a microarchitecture, or a part of a card
         names.append(spec.model.partition("(")[0])
@@ -178,7 +178,7 @@ def _products(spec: HardwareSpec) -> set[str]:
 
 
 def _folders(user_folder: Path | None) -> list[Path]:
-    """Return the folders that hold specs, the user's first; unreadable ones count as empty."""
+    """Return the folders that hold specs, the user's first."""
     folders = [data_folder("hwspecs")]
     with contextlib.suppress(SpecError):
         folders.insert(0, user_folder or user_spec_folder())
@@ -192,7 +192,7 @@ def _spec_files(folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def _file_names(path: Path) -> set[str]:
-    """Names a file answers to without being read: its stem, and the stem without the vendor."""
+    """Return the names that a file is found by without reading it: its stem, with and without the vendor."""
     vendor, _, name = path.stem.partition("_")
     return {_normal(path.stem), _normal(name)} if name and vendor else {_normal(path.stem)}
 
@@ -204,8 +204,8 @@ def _how_to_add() -> str:
     )
 
 
-def _unknown_text(name: str, known: list[str], unreadable: list[str]) -> str:
-    by_product = {_product(word): word for word in reversed(known)}
+def _unknown_text(name: str, names: list[str], unreadable: list[str]) -> str:
+    by_product = {_product(word): word for word in reversed(names)}
     close = [by_product[word] for word in difflib.get_close_matches(_product(name), by_product, n=5, cutoff=0.55)]
     near = f"close names: {', '.join(close)}" if close else "no name is close"
     text = f"unknown hardware {name!r}: {near}; `anatune hw list` shows all; {_how_to_add()}"
@@ -215,39 +215,39 @@ def _unknown_text(name: str, known: list[str], unreadable: list[str]) -> str:
 # ---- reading and checking ----------------------------------------------------------------------------------
 
 
-def check_spec_file(path: str | Path) -> list[Finding]:
-    """Check one spec file and say everything there is to say about it; errors come first.
+def check_spec_file(path: str | Path) -> list[SpecFinding]:
+    """Check a spec file and return all findings, errors first; never raise for a bad file.
 
     Returns
     -------
     list of Finding
-        Errors (the file cannot be used), warnings (numbers that look doubtful together) and notes (the peak,
-        the keys nobody has verified). Never raises for a bad file.
+        Errors (the file cannot be used), warnings (numbers that look doubtful together) and notes (the peak, and the
+        keys that nobody has verified).
     """
     path = Path(path)
     spec, findings = read_spec(path)
     if spec is None:
         return findings
     if _normal(spec.name) not in _file_names(path):
-        text = f"is {spec.name!r}, but the file is {path.name}; found by the file's name first"
-        findings.append(Finding("warning", "name", text))
+        text = f"is {spec.name!r}, but the file is {path.name}; anatune finds it by the file's name first"
+        findings.append(SpecFinding("warning", "name", text))
     for shipped in map(load_spec_file, _spec_files([data_folder("hwspecs")])):
         if shipped.name != spec.name and (both := {shipped.name, *shipped.aliases} & {spec.name, *spec.aliases}):
-            text = f"{', '.join(sorted(both))} is also what the shipped {shipped.name} is called; take another name"
-            findings.append(Finding("warning", "aliases", text))
+            text = f"{', '.join(sorted(both))} is also a name of the shipped spec {shipped.name}; choose another name"
+            findings.append(SpecFinding("warning", "aliases", text))
     doubts = _gpu_doubts(spec) if spec.kind == "gpu" else _cpu_doubts(spec)
-    findings += [Finding("warning", key, text) for key, text in doubts]
-    peak = f"{spec.compute.fp32_peak_flop_per_s / 1e9:.1f} GFLOP/s in float32, agrees with its product"
-    findings.append(Finding("note", "compute.fp32_peak_flop_per_s", peak))
+    findings += [SpecFinding("warning", key, text) for key, text in doubts]
+    peak = f"{spec.compute.fp32_peak_flop_per_s / 1e9:.1f} GFLOP/s in float32, agrees with the product of its parts"
+    findings.append(SpecFinding("note", "compute.fp32_peak_flop_per_s", peak))
     for key in spec.__struct_fields__:
         group = getattr(spec, key)
         if isinstance(group, Group) and group.unverified:
-            findings.append(Finding("note", key, f"unverified: {', '.join(group.unverified)}"))
+            findings.append(SpecFinding("note", key, f"unverified: {', '.join(group.unverified)}"))
     return findings
 
 
 def _gpu_doubts(spec: GpuSpec) -> Iterator[tuple[str, str]]:
-    """Yield keys of a GPU's spec that do not go well with others, and why."""
+    """Yield the keys of a GPU's spec whose numbers look doubtful beside others, and why."""
     compute, shared, registers, l2, dram = spec.compute, spec.shared_memory, spec.registers, spec.l2, spec.dram
     smem_bandwidth = compute.num_sms * shared.bytes_per_cycle_per_sm * compute.clock_hz
     max_threads = compute.max_warps_per_sm * compute.warp_size
@@ -275,7 +275,7 @@ def _gpu_doubts(spec: GpuSpec) -> Iterator[tuple[str, str]]:
 
 
 def _cpu_doubts(spec: CpuSpec) -> Iterator[tuple[str, str]]:
-    """Yield keys of a CPU's spec that do not go well with others, and why."""
+    """Yield the keys of a CPU's spec whose numbers look doubtful beside others, and why."""
     compute, l1, dram = spec.compute, spec.l1, spec.dram
     widths = {"avx512": (256, 512), "avx2": (256,), "avx": (256,), "sse": (128,), "neon": (128,)}
     ports = compute.loads_per_cycle * compute.simd_bits / 8
@@ -306,7 +306,7 @@ def _cpu_doubts(spec: CpuSpec) -> Iterator[tuple[str, str]]:
 
 
 def spec_to_toml(spec: HardwareSpec) -> str:
-    """Return a spec as the text of a TOML file; reading it back gives an equal spec.
+    """Return a spec as the text of a TOML file; reading it gives an equal spec.
 
     Large numbers are written with an exponent ("1.695e9") wherever that is exact.
     """
@@ -323,7 +323,7 @@ def spec_to_toml(spec: HardwareSpec) -> str:
 
 
 def _table_lines(rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    """Yield the rows of a table, those with the same first two entries on one line."""
+    """Yield the rows of a table as text; rows with the same first two entries share a line."""
     for _, group in itertools.groupby(rows, key=lambda row: row[:2]):
         yield ", ".join(map(_toml_value, group))
 

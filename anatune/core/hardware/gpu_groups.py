@@ -1,4 +1,4 @@
-"""The groups of numbers of a GPU's spec."""
+"""The groups of numbers in a GPU's spec."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class GpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     clock_hz: float
     """Boost clock."""
     fp32_peak_flop_per_s: float
-    """2 x SMs x lanes x clock, as published; checked against the product."""
+    """Peak of the device as published: 2 x SMs x lanes x clock; checked against this product."""
     warp_size: int = 32
     num_schedulers_per_sm: int = 4
     issue_per_cycle_per_sm: float = 4.0
-    """Warp instructions all schedulers of an SM can issue per cycle."""
+    """Warp instructions that all schedulers of an SM can issue per cycle."""
     max_threads_per_block: int = 1024
     max_warps_per_sm: int
     max_blocks_per_sm: int
     fma_latency_cycles: float = 4.0
     fp16_rate: float = 1.0
-    """Non-tensor-core float16 operations relative to float32."""
+    """Rate of float16 operations relative to float32, without tensor cores."""
     int8_rate: float = 4.0
-    """int8 multiply-adds (dp4a where the device has it, else 1) relative to float32."""
+    """Rate of int8 multiply-adds relative to float32: dp4a if the device has it, otherwise 1."""
     reachable_fraction: float
     """Share of the theoretical peak that compiled FMA code reaches (calibrated per architecture)."""
 
@@ -40,7 +40,7 @@ class Registers(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     per_block: int
     per_thread: int = 255
     allocation_unit: int = 256
-    """Registers are allocated to a warp in multiples of this."""
+    """Registers are allocated to a warp in multiples of this number."""
     num_sub_partitions: int = 4
 
 
@@ -49,7 +49,7 @@ class SharedMemory(Group, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     per_sm_bytes: int
     per_block_bytes: int
-    """Opt-in maximum of a block."""
+    """Most shared memory of a block, with opt-in."""
     reserved_per_block_bytes: int = 0
     granularity_bytes: int = 256
     num_banks: int = 32
@@ -72,8 +72,7 @@ class L2Cache(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     bandwidth_bytes_per_s: float
     latency_cycles: float
     tiles_bytes_per_s: float | None = None
-    """What all SMs take together while they read tiles of a product, many waves of several blocks an SM; None: the
-    bandwidth."""
+    """Bandwidth of all SMs together while many waves of several blocks an SM read tiles; None: as above."""
 
 
 class Dram(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -86,10 +85,10 @@ class Dram(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     reachable_fraction: float = 0.85
     """Share of the nominal bandwidth that streaming kernels reach."""
     capacity_bytes: int | msgspec.UnsetType = msgspec.UNSET
-    """Memory of the device; left out: not said."""
+    """Size of the device's memory; left out: unknown."""
 
 
-class Launch(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GpuLaunch(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Cost of starting a kernel."""
 
     overhead_s: float
@@ -97,39 +96,39 @@ class Launch(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Compiler(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the device's compiler does to generated code; it limits schedules as much as the hardware does."""
+    """Limits of the device's compiler, which restrict schedules as much as the hardware does."""
 
     registers_per_thread: int
-    """Most registers the compiler gives a thread of generated code (255 on NVIDIA)."""
+    """Most registers that the compiler gives a thread of generated code (255 on NVIDIA)."""
     unroll_statements: int
-    """Largest loop body, in statements, that the compiler unrolls fully without being told."""
+    """Largest loop body, in statements, that the compiler unrolls completely on its own."""
 
 
 class TensorCores(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Matrix units (NVIDIA: tensor cores, AMD: matrix cores): what they do with dense operands, on the whole device.
+    """Matrix units (NVIDIA: tensor cores, AMD: matrix cores): rates of the whole device for dense operands.
 
-    Sums are kept in float32 or int32. A rate that is left out, here and in JSON: the device has no instruction for it.
+    Sums are kept in float32 or int32. If a rate is left out, here and in JSON, the device has no instruction for it.
     """
 
     float16_flop_per_s: float
     bfloat16_flop_per_s: float
     tf32_flop_per_s: float | msgspec.UnsetType = msgspec.UNSET
     fp8_flop_per_s: float | msgspec.UnsetType = msgspec.UNSET
-    """Of the 8-bit float types that the device has instructions for."""
+    """Rate of the 8-bit float types that the device has instructions for."""
     int8_flop_per_s: float | msgspec.UnsetType = msgspec.UNSET
-    """Multiplications and additions of 8-bit integers."""
+    """Rate of multiplications and additions of 8-bit integers."""
     mma_sync_fraction: float = 1.0
-    """Share of these rates that ``mma.sync`` reaches: less than 1 where they need instructions of a newer kind. AMD's
-    matrix units have one kind."""
+    """Share of these rates that ``mma.sync`` reaches: below 1 where full rates need newer instructions. AMD's matrix
+    units have one kind of instruction."""
     sustained_fraction: float = 1.0
-    """Share of these rates at which the device stays within its power in long runs of good kernels."""
+    """Share of these rates that the device sustains within its power limit in long runs of good kernels."""
     fp8_sustained_fraction: float = 1.0
-    """The same, of twice the 16-bit rate, for products of 8 bits."""
+    """The same share for 8-bit products, relative to twice the 16-bit rate."""
     latency_cycles: float
-    """From one instruction (mma.sync, mfma) to another that adds to its result."""
+    """Cycles until another instruction (mma.sync, mfma) can add to the result."""
 
     def flop_per_s(self, dtype: str) -> float | None:
-        """Return the rate for operands of `dtype` (float32: as tf32), None without an instruction for it."""
+        """Return the rate for operands of `dtype` (float32: as tf32); None if there is no instruction for it."""
         rates = {
             "float16": self.float16_flop_per_s,
             "bfloat16": self.bfloat16_flop_per_s,

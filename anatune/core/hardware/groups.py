@@ -1,6 +1,6 @@
-"""What all groups of a spec's numbers have: a source, what is unverified, and plausible values.
+"""The common part of all groups of a spec: a source, a list of unverified keys, and ranges of plausible values.
 
-Every number has a plausible range, so that a wrong unit is noticed and explained.
+The ranges let anatune notice and explain numbers in a wrong unit.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from anatune.decoding import converted
 from anatune.errors import SpecError
 
 
-class _Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Plausible values of a key; `scales` are the wrong units people write, as (name, factor)."""
+class _PlausibleRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The plausible values of a key; `scales` lists wrong units that people write, as (name, factor)."""
 
     low: float
     high: float
@@ -25,13 +25,13 @@ class _Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @functools.cache
-def _ranges() -> dict[str, _Range]:
-    """Return the plausible values of ``groups.toml``, by key."""
-    return converted(msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes()), dict[str, _Range])
+def _ranges() -> dict[str, _PlausibleRange]:
+    """Return the plausible values in ``groups.toml``, by key."""
+    return converted(msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes()), dict[str, _PlausibleRange])
 
 
 def value_problem(group: str, key: str, value: object) -> str | None:
-    """Say what is implausible about a number of a spec, None if nothing is.
+    """Return what is implausible about a number of a spec, or None.
 
     Parameters
     ----------
@@ -40,12 +40,12 @@ def value_problem(group: str, key: str, value: object) -> str | None:
     key
         Key of the group ("bandwidth_bytes_per_s").
     value
-        What the spec says; only int and float are judged.
+        The value in the spec; only int and float are checked.
 
     Returns
     -------
     str or None
-        What was got, what is expected, and the unit it was probably meant in.
+        Text that says what was got, what was expected, and which unit the number was probably meant in.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -64,7 +64,7 @@ def value_problem(group: str, key: str, value: object) -> str | None:
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A table of a spec file: its numbers, where they come from, and which of them are unverified."""
+    """A table of a spec file: its numbers, their source, and which of them nobody has verified."""
 
     source: str
     unverified: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
-"""Hardware spec files: what a device is, in SI units, with a source for each group of numbers.
+"""Hardware specs: descriptions of devices in SI units, with a source for each group of numbers.
 
-A spec is a TOML file of ``hwspecs/`` (or any path). Unknown keys are refused, units are in the keys, each
-group says where its numbers come from and lists the keys nobody has verified. An unknown device is an error,
-never a guess.
+A spec is a TOML file of ``hwspecs/`` or of any path. Unknown keys are refused, and keys contain their unit. Each group
+states where its numbers come from and lists the keys that nobody has verified. An unknown device is an error; anatune
+never guesses its numbers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from anatune.core.hardware.gpu_groups import (
     Compiler,
     Dram,
     GpuCompute,
+    GpuLaunch,
     L1Cache,
     L2Cache,
-    Launch,
     Registers,
     SharedMemory,
     TensorCores,
@@ -42,33 +42,33 @@ DOT_INSTRUCTIONS = {
     "int8": ("vpdpbusd", "vpdpbssd", "vpmaddwd"),
     "uint8": ("vpdpbusd", "vpmaddwd"),
 }
-"""Dtype of operands -> instructions that sum products of neighbours, by their keys in a spec (see `CpuSpec`)."""
+"""Dtype of operands -> instructions that sum products of neighbouring elements, by their keys in `CpuSpec`."""
 
 _LEAST_CAPABILITY = {"bfloat16": 8.0}
-"""Dtype -> first compute capability that has instructions for it. Source: [PTX-ISA] cvt, fma.bf16."""
+"""Dtype -> first compute capability with instructions for it. Source: [PTX-ISA] cvt, fma.bf16."""
 
 
 class Boundary(NamedTuple):
-    """What bytes cross, and how many a second can at most."""
+    """A boundary between two levels of memory, and its bandwidth."""
 
     name: str
-    """Where they come from: "DRAM"."""
+    """Level that the bytes come from: "DRAM"."""
     bytes_per_s: float
-    """Of the whole device: of all its SMs, or of all its cores at once."""
+    """Bandwidth of the whole device: of all SMs, or of all cores at once."""
 
 
 class Refill(NamedTuple):
-    """Where operands come from in a run of a kernel, run after run."""
+    """The level that operands come from when a kernel runs again and again."""
 
     level: str
-    """"l2", "l3", "dram"."""
+    """Name of the level: "l2", "l3" or "dram"."""
     kept_bytes: float
-    """What the caches before it hold since the run before."""
+    """Bytes that the caches above it still hold from the previous run."""
     bytes_per_s: float
 
 
 class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="gpu", tag_field="kind"):
-    """A GPU. Immutable and hashable; cross-field rules are checked on construction.
+    """A GPU. Immutable and hashable; construction checks the numbers against each other.
 
     Raises
     ------
@@ -91,10 +91,10 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     l1: L1Cache
     l2: L2Cache
     dram: Dram
-    launch: Launch
+    launch: GpuLaunch
     compiler: Compiler
     tensor_cores: TensorCores | None = None
-    """None: the device has none, or nobody has written down what they do."""
+    """Matrix units; None: the device has none, or their rates are unknown."""
 
     def __post_init__(self) -> None:
         compute = self.compute
@@ -124,24 +124,24 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def arithmetic_rate(self, dtype: str) -> float:
         """Return multiply-adds of `dtype` operands relative to float32, tensor cores left out.
 
-        Sums of 16-bit products are kept in float32, so packed 16-bit arithmetic does not apply: their rate is 1.
+        Sums of 16-bit products are kept in float32, so that packed 16-bit arithmetic does not apply: their rate is 1.
         """
         return self.compute.int8_rate if dtype == "int8" else 1.0
 
     def needed_capability(self, dtypes: Collection[str]) -> float | None:
-        """Return the compute capability that arithmetic on some dtypes needs; None: any, or no GPU of NVIDIA's."""
+        """Return the compute capability that arithmetic on some dtypes needs; None: any, or not an NVIDIA GPU."""
         if self.compute_capability is None:
             return None
         return max((_LEAST_CAPABILITY[dtype] for dtype in dtypes if dtype in _LEAST_CAPABILITY), default=None)
 
     def tensor_flop_per_s(self, dtype: str) -> float | None:
-        """Return the matrix units' dense peak for operands of `dtype` (float32: as tf32), None if they have none."""
+        """Return the dense peak of the matrix units for `dtype` operands (float32: as tf32); None if there is none."""
         if self.tensor_cores is None or (dtype == "uint8" and self.vendor == "amd"):  # AMD's 8-bit integers are signed
             return None
         return self.tensor_cores.flop_per_s(dtype)
 
     def peak_flop_per_s(self, dtype: str, *, tensor_cores: bool = False) -> float:
-        """Return the theoretical peak for operands of `dtype`: float32's times a rate, or the tensor cores' own."""
+        """Return the theoretical peak for `dtype` operands: that of float32 times a rate, or of the tensor cores."""
         peak = self.tensor_flop_per_s(dtype) if tensor_cores else None
         return self.compute.fp32_peak_flop_per_s * self.arithmetic_rate(dtype) if peak is None else peak
 
@@ -152,12 +152,12 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return self.compute.reachable_fraction
 
     def dot_instruction(self, name: str) -> DotInstruction | None:
-        """Return None: the instructions of `DOT_INSTRUCTIONS` are those of CPUs."""
+        """Return None: `DOT_INSTRUCTIONS` are instructions of CPUs."""
         return None
 
     @property
     def boundaries(self) -> dict[str, Boundary]:
-        """Level of a `Prediction.traffic_over_bound` -> what its bytes cross: into L2, the SMs, registers."""
+        """Level of a `Prediction.traffic_over_bound` -> boundary that its bytes cross: into L2, the SMs, registers."""
         shared = self.shared_memory.bytes_per_cycle_per_sm * self.compute.num_sms * self.compute.clock_hz
         return {
             "dram": Boundary("DRAM", self.dram.bandwidth_bytes_per_s),
@@ -166,32 +166,32 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         }
 
     def refills(self, *, l2_is_flushed: bool = False) -> list[Refill]:
-        """Return where operands come from in each run; the L2 cache holds what it did, unless it is flushed."""
+        """Return where operands come from in each run; the L2 cache keeps its content unless it is flushed."""
         kept = 0.0 if l2_is_flushed else self.l2.size_bytes
         return [Refill("dram", kept, self.dram.bandwidth_bytes_per_s)]
 
     @property
     def multiply_add_flop_per_s(self) -> float:
-        """What float32 multiply-adds between registers reach on the whole device."""
+        """Rate of float32 multiply-adds between registers on the whole device, flop/s."""
         return self.compute.fp32_peak_flop_per_s * self.compute.reachable_fraction
 
     @property
     def most_threads(self) -> None:
-        """None: a GPU's kernels have no threads on the host."""
+        """Always None: kernels of a GPU have no threads on the host."""
         return None
 
     def with_threads(self, threads: int) -> GpuSpec:
-        """Return the GPU as it is."""
+        """Return the GPU unchanged: the number of threads matters to CPUs only."""
         return self
 
     @property
     def compute_capability(self) -> float | None:
-        """NVIDIA compute capability (8.6), None for other vendors."""
+        """NVIDIA compute capability (8.6); None for other vendors."""
         return int(self.arch[3:]) / 10 if self.arch.startswith("sm_") else None
 
 
 class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="cpu", tag_field="kind"):
-    """A CPU (one socket). Immutable and hashable; cross-field rules are checked on construction.
+    """A CPU (one socket). Immutable and hashable; construction checks the numbers against each other.
 
     Raises
     ------
@@ -208,8 +208,8 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     arch: str
     """LLVM's -mcpu name ("cascadelake", "znver4", "neoverse-v1")."""
     hidden_features: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """LLVM's features of `arch` ("avx512bf16") that the machine does not offer, as a hypervisor hides some: generated
-    code does without them. Left out, here and in JSON: it offers all."""
+    """LLVM's features of `arch` ("avx512bf16") that this machine lacks, for example because a hypervisor hides them;
+    generated code does not use them. Left out, here and in JSON: it has all."""
     aliases: tuple[str, ...] = ()
     compute: CpuCompute
     l1: CacheLevel
@@ -217,24 +217,24 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     l3: CacheLevel | None = None
     dram: CpuDram
     launch: CpuLaunch | None = None
-    """Measured by ``anatune hw calibrate``; None: the model's own constants."""
+    """Costs that ``anatune hw calibrate`` measures; None: constants of the model are used."""
     microkernels: MicrokernelTable | None = None
-    """Measured by ``anatune hw calibrate``; None: the strategy `structured` asks the model which are good."""
+    """Table that ``anatune hw calibrate`` measures; None: the strategy `structured` uses the model instead."""
     amx: tuple[Literal["tdpbf16ps", "tdpfp16ps", "tdpbusd", "tdpbssd"], ...] | msgspec.UnsetType = msgspec.UNSET
-    """Instructions on tiles: only schedules that ask for them use them."""
+    """AMX instructions on tiles; only schedules that name the extension use them."""
     tiles: TileUnit | msgspec.UnsetType = msgspec.UNSET
-    """Measured by ``anatune hw calibrate``; left out, here and in JSON: the model's own constants."""
+    """Cycles that ``anatune hw calibrate`` measures; left out, here and in JSON: constants of the model are used."""
     vdpbf16ps: DotInstruction | msgspec.UnsetType = msgspec.UNSET
-    """AVX512_BF16: pairs of bfloat16, summed in float32. Left out, here and in JSON: the CPU has it not."""
+    """AVX512_BF16: pairs of bfloat16, summed in float32. Left out, here and in JSON: the CPU does not have it."""
     vfmaddph: DotInstruction | msgspec.UnsetType = msgspec.UNSET
-    """AVX512_FP16: multiply-adds of float16, summed in float16: what `--accuracy relaxed` admits."""
+    """AVX512_FP16: multiply-adds of float16, summed in float16; needs the accuracy "relaxed"."""
     vpdpbusd: DotInstruction | msgspec.UnsetType = msgspec.UNSET
-    """AVX512_VNNI, AVX_VNNI: fours of an unsigned and a signed 8-bit operand, summed in int32."""
+    """AVX512_VNNI, AVX_VNNI: groups of four products of an unsigned and a signed 8-bit operand, summed in int32."""
     vpdpbssd: DotInstruction | msgspec.UnsetType = msgspec.UNSET
-    """AVX_VNNI_INT8: fours of two signed 8-bit operands."""
+    """AVX_VNNI_INT8: groups of four products of two signed 8-bit operands."""
     vpmaddwd: DotInstruction | msgspec.UnsetType = msgspec.UNSET
-    """AVX2, AVX512BW: pairs of 8-bit operands widened to 16 bits; rate and latency are of it and the addition to int32
-    sums that follows it."""
+    """AVX2, AVX512BW: pairs of 8-bit operands widened to 16 bits; rate and latency include the addition to int32 sums
+    that follows."""
 
     def __post_init__(self) -> None:
         compute = self.compute
@@ -272,27 +272,27 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def peak_flop_per_s(self, dtype: str, *, tensor_cores: bool = False) -> float:
         """Return the theoretical peak for operands of `dtype`.
 
-        Vectors hold elements of the dtype that sums are kept in, four bytes each, so that the float32 peak holds for
-        all; instructions that sum products of neighbours are faster by their rate.
+        Vectors hold elements of the accumulator's dtype, four bytes each, so that the float32 peak holds for all
+        dtypes; instructions that sum products of neighbouring elements are faster by their rate.
         """
-        rates = [found.rate for name in DOT_INSTRUCTIONS.get(dtype, ()) if (found := self.dot_instruction(name))]
+        rates = [dot.rate for name in DOT_INSTRUCTIONS.get(dtype, ()) if (dot := self.dot_instruction(name))]
         peak = self.compute.fp32_peak_flop_per_s * max(rates, default=1.0)
         return peak * 4 / DTYPE_BYTES[ACCUMULATOR_DTYPE.get(dtype, dtype)]
 
     def dot_instruction(self, name: str) -> DotInstruction | None:
-        """Return an instruction of `DOT_INSTRUCTIONS`, None where the CPU has not got it, or for any other."""
-        found = getattr(self, name, None)
-        return found if isinstance(found, DotInstruction) else None
+        """Return an instruction of `DOT_INSTRUCTIONS`; None if the CPU does not have it, and for other names."""
+        instruction = getattr(self, name, None)
+        return instruction if isinstance(instruction, DotInstruction) else None
 
     @property
     def caches(self) -> dict[str, CacheLevel]:
-        """The caches that the CPU has: "l1", "l2" and perhaps "l3"."""
-        known = {"l1": self.l1, "l2": self.l2, "l3": self.l3}
-        return {name: cache for name, cache in known.items() if cache is not None}
+        """The caches of the CPU by name: "l1", "l2" and perhaps "l3"."""
+        levels = {"l1": self.l1, "l2": self.l2, "l3": self.l3}
+        return {name: cache for name, cache in levels.items() if cache is not None}
 
     @property
     def boundaries(self) -> dict[str, Boundary]:
-        """Level of a `Prediction.traffic_over_bound` -> what its bytes cross from the next cache, at last DRAM."""
+        """Level of a `Prediction.traffic_over_bound` -> boundary that its bytes cross: the next cache, or DRAM."""
         cycles = self.compute.usable_cores * self.compute.clock_hz
         levels = self.caches
         sources = [Boundary(name.upper(), cache.bandwidth_bytes_per_cycle * cycles) for name, cache in levels.items()]
@@ -300,17 +300,17 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return dict(zip(levels, sources[1:], strict=True))
 
     def refills(self, *, l2_is_flushed: bool = False) -> list[Refill]:
-        """Return where operands come from in each run: what a cache held after the last one need not come again."""
-        cores, kept, levels = self.compute.num_cores, 0.0, self.caches
+        """Return where operands come from in each run; what a cache holds from the previous run is not read again."""
+        cores, kept_bytes, levels = self.compute.num_cores, 0.0, self.caches
         rates = {
             name: cores * cache.bandwidth_bytes_per_cycle * self.compute.clock_hz for name, cache in levels.items()
         }
         rates["dram"] = min(cores * self.dram.core_bandwidth_bytes_per_s, self.dram.bandwidth_bytes_per_s)
-        found = []
+        refills = []
         for cache, level in zip(levels.values(), [*levels, "dram"][1:], strict=True):
-            kept += cache.size_bytes * -(-cores // cache.shared_by_cores)
-            found.append(Refill(level, kept, rates[level]))
-        return found
+            kept_bytes += cache.size_bytes * -(-cores // cache.shared_by_cores)
+            refills.append(Refill(level, kept_bytes, rates[level]))
+        return refills
 
     def reachable_share(self, *, tensor_cores: bool = False) -> float:
         """Return the share of the theoretical peak that compiled code reaches."""
@@ -318,19 +318,20 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def multiply_add_flop_per_s(self) -> float:
-        """What float32 multiply-adds between registers reach on one core."""
+        """Rate of float32 multiply-adds between registers on one core, flop/s."""
         return self.compute.fp32_peak_flop_per_s / self.compute.num_cores
 
     @property
     def most_threads(self) -> int:
-        """Threads that a kernel can use: one a core."""
+        """Number of threads that a kernel can use: one a core."""
         return self.compute.num_cores
 
     def with_threads(self, threads: int) -> CpuSpec:
-        """Return the CPU with `threads` of its cores, 1 to all: what a kernel of so many threads can use.
+        """Return the CPU limited to `threads` of its cores, from 1 to all.
 
-        Peak and core count scale; cores do at once what each does alone, up to what all do; DRAM gives what so many
-        cores can ask for, at most what the socket has; caches that cores share are shared by as many as are left.
+        Peak and core count scale. The cores do as much at once as each does alone, at most what all cores do. DRAM
+        gives what these cores can request, at most the socket's bandwidth. Shared caches are shared by the remaining
+        cores.
         """
         if threads == self.compute.num_cores:
             return self
@@ -351,7 +352,7 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def fp32_lanes(self) -> int:
-        """float32 elements of a vector register."""
+        """Number of float32 elements in a vector register."""
         return self.compute.simd_bits // 32
 
 
@@ -368,5 +369,5 @@ def _check_peak(name: str, stated: float, product: float, formula: str) -> None:
     if abs(stated / product - 1.0) > 0.02:
         raise SpecError(
             f"{name}: compute.fp32_peak_flop_per_s is {stated:.4g}, but {formula} is {product:.4g}; "
-            "correct the clock, the unit counts or the peak (they must agree within 2 %)"
+            "correct the clock, the unit counts or the peak, which must agree within 2 %"
         )

@@ -1,1 +1,1 @@
-"""What is computed: loop nests, how they are built, read and checked."""
+"""Workloads: loop nests, their constructors, their text and their rules."""

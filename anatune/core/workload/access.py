@@ -1,4 +1,4 @@
-"""Loops and tensor accesses: the parts of which a workload's nest is made.
+"""Axes and tensor accesses: the parts of a workload's loop nest.
 
 Notation
 --------
@@ -21,8 +21,8 @@ from anatune.arguments import shown
 from anatune.errors import WorkloadError
 
 FLOAT8_DTYPES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
-"""Floats of 8 bits, by the names that ml_dtypes, PyTorch and TVM have for them; only operands of products are. Exponent
-and mantissa bits stand in the name. fn: no infinities; uz: no negative zero, and the exponent's bias is one more.
+"""8-bit floats, by the names that ml_dtypes, PyTorch and TVM use; only operands of products have them. The name
+contains the exponent and mantissa bits; fn: no infinities; uz: no negative zero, and an exponent bias larger by one.
 Source: [FP8] (the first two), [Graphcore-FP8] (the others, which AMD's gfx942 has)."""
 
 DTYPE_BYTES: dict[str, int] = {
@@ -35,8 +35,8 @@ DTYPE_BYTES: dict[str, int] = {
     "int32": 4,
     **dict.fromkeys(FLOAT8_DTYPES, 1),
 }
-"""Element sizes in bytes of the dtypes that tensors may have (int32 only as the result of 8-bit products, int16 only in
-copies that kernels make of 8-bit operands)."""
+"""Dtype of a tensor -> bytes of an element. int32 occurs only as the result of 8-bit products, int16 only in copies
+that kernels make of 8-bit operands."""
 
 ACCUMULATOR_DTYPE: dict[str, str] = {
     "float32": "float32",
@@ -46,21 +46,21 @@ ACCUMULATOR_DTYPE: dict[str, str] = {
     "uint8": "int32",
     **dict.fromkeys(FLOAT8_DTYPES, "float32"),
 }
-"""Element dtype (of a product's first operand) -> dtype in which sums of products are kept."""
+"""Dtype of a product's first operand -> dtype in which its sums are kept."""
 
 INTEGER_RANGE = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
 """Lowest and highest value of each integer dtype."""
 
 _MAX_MARKS = 1 << 24
-"""Positions of one dimension that are marked one by one when strided reads are counted."""
+"""Largest dimension whose positions are marked one by one to count strided reads."""
 
 
 MAX_INTEGER = 2**31 - 1
-"""Largest extent, coefficient and offset: indices of generated code are 32-bit."""
+"""Largest extent, coefficient and offset, because indices of generated code have 32 bits."""
 
 
 def is_integer(value: object, least: int) -> bool:
-    """Whether `value` is an integer (a bool is none) from `least` to `MAX_INTEGER`."""
+    """Return whether `value` is an integer (not a bool) from `least` to `MAX_INTEGER`."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_INTEGER
 
 
@@ -71,11 +71,11 @@ _WORDS = """
     word
 """
 _RESERVED = frozenset([*keyword.kwlist, *_WORDS.split()])
-"""Words of Python, of C, and of generated programs themselves."""
+"""Words of Python and C, and names that generated programs use."""
 _INNER = re.compile(
     "[a-z][0-9]?|[a-z][0-9]?_.*|(frag|next|extent|reg_inner|reg_outer|rolled|stage|vthread|make|anatune)_.*|u?(float|int|short)[0-9]|.*_(argument|copy|sums)"
 )
-"""What generated programs call their own loops and buffers."""
+"""Names that generated programs give their loops and buffers."""
 
 
 def check_name(what: str, name: object, *, is_tensor: bool) -> None:
@@ -84,18 +84,18 @@ def check_name(what: str, name: object, *, is_tensor: bool) -> None:
     Raises
     ------
     WorkloadError
-        It is no identifier, or what a generated program means something else by.
+        The name is no identifier, or generated programs use it for something else.
     """
     is_identifier = isinstance(name, str) and re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,63}", name)
     if not is_identifier or (is_tensor and (name in _RESERVED or _INNER.fullmatch(str(name)))):
         raise WorkloadError(
             f"{what} is called {shown(name)}, expected a letter, then letters, digits and '_' (at most 64), and no "
-            "word of the generated code; call it for example data or A"
+            "word that generated code uses; call it for example data or A"
         )
 
 
 class Axis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One loop of the nest: its name, extent (iterations, >= 1) and kind."""
+    """A loop of the nest: its name, extent (iterations, >= 1) and kind."""
 
     name: str
     extent: int
@@ -113,7 +113,7 @@ class Axis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``coefficient * axis`` inside an affine index; coefficient >= 1."""
+    """A term of an affine index: ``coefficient * axis`` with a coefficient >= 1."""
 
     axis: str
     coefficient: int = 1
@@ -129,12 +129,12 @@ class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A tensor as the nest reads or writes it.
 
-    ``shape`` is row-major (last dimension contiguous), elements. ``indices`` holds the terms of each
-    dimension, ``offsets`` the constant of each dimension (negative: padding). Reads outside ``shape`` give
-    the neutral element of the body: zero for sums, the lowest value for "max".
+    ``shape`` is row-major (the last dimension is contiguous), in elements. ``indices`` holds the terms of each
+    dimension, ``offsets`` the constant of each dimension (negative for padding). Reads outside ``shape`` give the
+    neutral element of the body: zero for sums, the lowest value for "max".
 
     ``zero_point`` is the stored number that means zero (int8 and uint8 only): an element stands for
-    ``stored - zero_point``, and reads outside ``shape`` give `zero_point`. Left out of JSON where it is 0.
+    ``stored - zero_point``, and reads outside ``shape`` give `zero_point`. JSON omits it if it is 0.
     """
 
     tensor: str
@@ -178,7 +178,7 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     @property
     def num_elements(self) -> int:
-        """Elements of the whole tensor."""
+        """Number of elements of the whole tensor."""
         return math.prod(self.shape)
 
     @property
@@ -187,30 +187,30 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return self.num_elements * DTYPE_BYTES[self.dtype]
 
     def uses(self, axis: str) -> bool:
-        """Whether any index of the access depends on `axis`."""
-        for terms in self.indices:  # models ask a million times: generators would take thrice as long
+        """Return whether any index of the access depends on `axis`."""
+        for terms in self.indices:  # called a million times; generators would take three times as long
             for term in terms:
                 if term.axis == axis:
                     return True
         return False
 
     def footprint(self, tile: Mapping[str, int]) -> int:
-        """Return the number of elements of the bounding box that `tile` touches (padding positions included).
+        """Return the number of elements of the bounding box that `tile` touches, padding included.
 
         Parameters
         ----------
         tile : mapping of str to int
-            Axis -> consecutive iterations (>= 1); axes that are missing count as 1.
+            Axis -> consecutive iterations (>= 1); missing axes count as 1.
         """
         return math.prod(
             1 + sum(term.coefficient * (tile.get(term.axis, 1) - 1) for term in terms) for terms in self.indices
         )
 
     def touched_elements(self, extents: Mapping[str, int]) -> int:
-        """Return the number of distinct elements of the tensor that the whole nest touches, padding left out.
+        """Return the number of distinct elements of the tensor that the whole nest touches, without padding.
 
-        A 1x1 convolution of stride 2, for example, touches a quarter of its data. Exact where no axis is in
-        two dimensions and a strided one has at most 2**24 positions; otherwise at most the true count.
+        A 1x1 convolution of stride 2, for example, touches a quarter of its data. The count is exact if no axis is in
+        two dimensions and a strided dimension has at most 2**24 positions; otherwise it may be too low.
 
         Parameters
         ----------
@@ -224,9 +224,9 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def _touched_positions(size: int, terms: list[tuple[int, int]], offset: int) -> int:
-    """Return how many positions in [0, size) equal ``offset + sum(coefficient * i)``, i in [0, extent)."""
+    """Return how many positions in [0, size) equal ``offset + sum(coefficient * i)`` with i in [0, extent)."""
     moving = sorted((coefficient, extent) for coefficient, extent in terms if extent > 1)
-    last = 0  # of the positions from 0 that are reached without a gap
+    last = 0  # last position that is reached without a gap from 0
     for coefficient, extent in moving:
         if coefficient > last + 1:
             break
@@ -234,7 +234,7 @@ def _touched_positions(size: int, terms: list[tuple[int, int]], offset: int) -> 
     else:
         return max(0, min(size - 1, offset + last) - max(0, offset) + 1)
     if len(moving) == 1 or size - offset > _MAX_MARKS:
-        # One term alone: a lower bound of the union over the others.
+        # The positions of one term alone are a lower bound.
         coefficient, extent = max(moving, key=lambda term: term[1])
         first = max(0, -(offset // coefficient)) if offset < 0 else 0
         final = min(extent - 1, (size - 1 - offset) // coefficient)

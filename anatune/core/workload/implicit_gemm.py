@@ -1,9 +1,8 @@
-"""A workload seen as one matrix product per batch entry, from its access maps alone (implicit GEMM).
+"""Implicit GEMM: a workload as one matrix product for each batch entry, derived from its access maps alone.
 
-Notation
---------
-m, n, k : the fused axes that only the left operand and the result use, only the right operand and the result, both
-    operands but not the result. Axes of all three are the batch.
+Notation -------- m, n, k : fused axes. m is used by the left operand and the result only, n by the right operand and
+the result only, k by
+    both operands but not the result. Axes that all three use are the batch.
 run : consecutive values of a fused index that are consecutive elements of a tensor.
 left, right : the right operand is the one that moves along the innermost dimension of the result.
 """
@@ -19,25 +18,26 @@ from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
 from anatune.errors import SpaceError
 
 VECTOR_BYTES = 16
-"""Widest load, store or asynchronous copy of a thread."""
+"""Widest load, store or asynchronous copy of a thread, bytes."""
 _WARP = 32
 _SECTOR_BYTES = 32
 
 
 class Operand(NamedTuple):
-    """One factor of the product, as the kernel fetches it.
+    """A factor of the product, and how the kernel fetches it.
 
     Attributes
     ----------
     access : Access
     rows : str
-        "m" (left) or "n" (right): its fused index beside k.
+        "m" (left) or "n" (right): the fused index other than k.
     along_k : bool
-        Consecutive elements of a fetched vector, and of a row of the staged tile, follow k; else they follow `rows`.
+        Whether elements of a fetched vector, and of a row of the staged tile, follow k; otherwise they follow `rows`.
     width : int
-        Most elements that can be fetched at once, a power of two: aligned, and inside the tensor or outside as a whole.
+        Largest number of elements that one fetch can take, a power of two: aligned, and completely inside or outside
+        the tensor.
     guarded : tuple of bool
-        Whether positions of a dimension may lie outside the tensor (padding).
+        For each dimension, whether positions may lie outside the tensor (padding).
     """
 
     access: Access
@@ -48,7 +48,7 @@ class Operand(NamedTuple):
 
 
 class ImplicitGemm(NamedTuple):
-    """The matrix product behind a workload; axis names outer to inner.
+    """The matrix product behind a workload; axis names are listed from the outermost to the innermost.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class ImplicitGemm(NamedTuple):
         Axes of each fused index.
     left, right : Operand
     extents : dict of str to int
-        Fused index ("batch", "m", "n", "k") -> iterations.
+        Fused index ("batch", "m", "n", "k") -> number of iterations.
     """
 
     batch: tuple[str, ...]
@@ -69,16 +69,16 @@ class ImplicitGemm(NamedTuple):
 
     @property
     def operands(self) -> tuple[Operand, Operand]:
-        """Left and right."""
+        """The left and the right operand."""
         return self.left, self.right
 
     def axes(self, index: str) -> tuple[str, ...]:
-        """Return the axes of a fused index, outer to inner."""
+        """Return the axes of a fused index, from the outermost to the innermost."""
         return {"batch": self.batch, "m": self.m, "n": self.n, "k": self.k}[index]
 
 
 def strides_of(access: Access) -> dict[str, int]:
-    """Return axis -> elements of the tensor that one iteration moves."""
+    """Return the stride of each axis: axis -> elements of the tensor that one iteration moves."""
     strides: dict[str, int] = {}
     size = 1
     for terms, extent in zip(reversed(access.indices), reversed(access.shape), strict=True):
@@ -89,18 +89,18 @@ def strides_of(access: Access) -> dict[str, int]:
 
 
 def vector_width(access: Access, fused: tuple[str, ...], workload: Workload, most: int) -> int:
-    """Return how many consecutive values of a fused index are one aligned vector of the tensor.
+    """Return how many consecutive values of a fused index form one aligned vector of the tensor.
 
     Parameters
     ----------
     fused : tuple of str
-        Axes of the index, outer to inner.
+        Axes of the index, from the outermost to the innermost.
     most : int
-        Largest answer, a power of two.
+        Largest allowed answer, a power of two.
     """
     extents, strides = workload.extents, strides_of(access)
     outside = {
-        term.axis  # a vector along such an axis could lie inside the tensor in part
+        term.axis  # a vector along such an axis could lie partly outside the tensor
         for terms, guarded in zip(access.indices, guarded_dimensions(access, workload), strict=True)
         for term in terms
         if guarded
@@ -123,41 +123,42 @@ def vector_width(access: Access, fused: tuple[str, ...], workload: Workload, mos
     return width
 
 
-@lru_cache(maxsize=64)  # a list of schedules is checked one by one
+@lru_cache(maxsize=64)  # schedules of a list are checked one after the other
 def implicit_gemm(workload: Workload) -> ImplicitGemm:
     """Return the matrix product behind `workload`.
 
     Raises
     ------
     SpaceError
-        It is none: another body, another number of operands, or no index of its own for each of them.
+        The workload is no matrix product: it has another body or number of operands, or an operand without an own
+        index.
     """
     if workload.body != "multiply_add" or len(workload.reads) != 2 or not workload.reduction_axes:
         raise SpaceError(
-            f"{workload.operator} is no product of two tensors that is summed, which is what tensor cores compute; "
-            "leave out the template"
+            f"{workload.operator} is not a sum of products of two tensors, which is what tensor cores compute; use "
+            "another template"
         )
     first, second = workload.reads
     shared = [axis.name for axis in workload.reduction_axes]
     if not all(first.uses(axis) and second.uses(axis) for axis in shared):
         raise SpaceError(
-            f"{workload.operator}: a reduction axis indexes one operand only, expected both; leave out the template"
+            f"{workload.operator}: a reduction axis indexes only one operand, expected both; use another template"
         )
     order = workload.output_axes
-    own = {read.tensor: tuple(a for a in order if read.uses(a)) for read in workload.reads}
-    batch = tuple(axis for axis in order if axis in own[first.tensor] and axis in own[second.tensor])
-    alone = [tuple(axis for axis in own[read.tensor] if axis not in batch) for read in workload.reads]
+    axes_of = {read.tensor: tuple(a for a in order if read.uses(a)) for read in workload.reads}
+    batch = tuple(axis for axis in order if axis in axes_of[first.tensor] and axis in axes_of[second.tensor])
+    own_axes = [tuple(axis for axis in axes_of[read.tensor] if axis not in batch) for read in workload.reads]
     extents = workload.extents
-    sizes = [math.prod(extents[axis] for axis in axes) for axes in alone]
-    if max(sizes) == 1 or not all(alone):
+    sizes = [math.prod(extents[axis] for axis in axes) for axes in own_axes]
+    if max(sizes) == 1 or not all(own_axes):
         raise SpaceError(
-            f"{workload.operator}: its operands have no index of their own beside {', '.join(batch) or 'none'}, "
-            "so it is no matrix product; tensor cores do not apply, leave out the template"
+            f"{workload.operator}: its operands have no index of their own beside {', '.join(batch) or 'none'}, so it "
+            "is no matrix product, which is what tensor cores compute; use another template"
         )
     moving = [axis for axis in order if axis not in batch and extents[axis] > 1]
-    is_first = moving[-1] in own[first.tensor]
+    is_first = moving[-1] in axes_of[first.tensor]
     left, right = (second, first) if is_first else (first, second)
-    m, n = (alone[1], alone[0]) if is_first else (alone[0], alone[1])
+    m, n = (own_axes[1], own_axes[0]) if is_first else (own_axes[0], own_axes[1])
     k = min(reduction_orders(shared, extents), key=lambda k: _fetch_order(workload, (left, m), (right, n), k))
     fused = {
         name: math.prod(extents[axis] for axis in axes)
@@ -175,7 +176,7 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
 
 
 def reduction_orders(axes: list[str], extents: Mapping[str, int]) -> list[tuple[str, ...]]:
-    """Return the orders of the reduction axes to choose from: as given, or with one of them moved inside."""
+    """Return the candidate orders of the reduction axes: the given one, and each with one axis moved innermost."""
     moved = [(*(a for a in axes if a != axis), axis) for axis in reversed(axes) if extents[axis] > 1]
     return [tuple(axes), *moved]
 
@@ -183,7 +184,7 @@ def reduction_orders(axes: list[str], extents: Mapping[str, int]) -> list[tuple[
 def _fetch_order(
     workload: Workload, left: tuple[Access, tuple[str, ...]], right: tuple[Access, tuple[str, ...]], k: tuple[str, ...]
 ) -> tuple[int, float]:
-    """Return what to minimise: first the widest vectors, then the fewest bytes that a warp's elements lie in."""
+    """Return the cost of an order: first minus the vector widths, then the bytes that a warp's elements touch."""
     width, touched = 0, 0.0
     for access, rows in (left, right):
         width += max(vector_width(access, axes, workload, _widest(access)) for axes in (rows, k))
@@ -192,7 +193,7 @@ def _fetch_order(
 
 
 def _widest(access: Access) -> int:
-    """Return the elements of the widest load of an operand."""
+    """Return the number of elements in the widest load of an operand."""
     return VECTOR_BYTES // DTYPE_BYTES[access.dtype]
 
 
@@ -205,14 +206,14 @@ def _operand(workload: Workload, access: Access, name: str, rows: tuple[str, ...
 
 
 class FetchPattern(NamedTuple):
-    """Consecutive elements of a row of the staged tile: `run` of them lie `step` elements apart."""
+    """The memory layout of a row of the staged tile: `run` elements, each `step` elements after the previous one."""
 
     run: int
     step: int
 
 
 def pattern_of(access: Access, fused: tuple[str, ...], workload: Workload) -> FetchPattern:
-    """Return where neighbours along a fused index lie in a tensor."""
+    """Return how neighbours along a fused index lie in a tensor."""
     strides = strides_of(access)
     run, step = 1, 0
     for axis in reversed(fused):
@@ -227,7 +228,7 @@ def pattern_of(access: Access, fused: tuple[str, ...], workload: Workload) -> Fe
 
 
 def touched_bytes(access: Access, fused: tuple[str, ...], workload: Workload) -> float:
-    """Return the bytes of the sectors that 32 neighbouring elements along a fused index lie in, on average."""
+    """Return the average bytes of the sectors that contain 32 neighbouring elements along a fused index."""
     run, step = pattern_of(access, fused, workload)
     run = min(run, _WARP)
     return _WARP / run * max(float(_SECTOR_BYTES), run * step * DTYPE_BYTES[access.dtype])
@@ -235,15 +236,15 @@ def touched_bytes(access: Access, fused: tuple[str, ...], workload: Workload) ->
 
 def guarded_dimensions(access: Access, workload: Workload) -> tuple[bool, ...]:
     """Return for each dimension whether the nest reads positions outside the tensor (padding)."""
-    found = []
+    flags = []
     for terms, offset, size in zip(access.indices, access.offsets, access.shape, strict=True):
         last = offset + sum(term.coefficient * (workload.extents[term.axis] - 1) for term in terms)
-        found.append(offset < 0 or last >= size)
-    return tuple(found)
+        flags.append(offset < 0 or last >= size)
+    return tuple(flags)
 
 
 def _origin(access: Access) -> int:
-    """Return the element that the first iteration reads (padding may put it before the tensor)."""
+    """Return the number of the element that the first iteration reads; padding may make it negative."""
     element, size = 0, 1
     for offset, extent in zip(reversed(access.offsets), reversed(access.shape), strict=True):
         element += offset * size

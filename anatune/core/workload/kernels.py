@@ -1,7 +1,7 @@
-"""Bodies that are more than one statement: what language models compute between and around their products.
+"""Bodies of several statements: operators of language models between and around their products.
 
-Their axes and accesses say what is read and written where, as any nest's; what happens inside has a name here. Only
-templates that know that name have code for them.
+Axes and accesses say what is read and written where, as for any nest. The computation itself is known only by its name;
+only templates that know the name have code for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anatune.errors import WorkloadError
 
 _FLOATS = ("float32", "float16", "bfloat16")
 EPSILON = 1e-5
-"""What normalisations add to a mean of squares. Source: PyTorch's LayerNorm and Llama's RMSNorm."""
+"""Number that normalisations add to a mean of squares. Source: PyTorch's LayerNorm and Llama's RMSNorm."""
 LARGEST = {
     "int8": 127.0,
     "float8_e4m3fn": 448.0,
@@ -26,7 +26,7 @@ LARGEST = {
     "float8_e4m3fnuz": 240.0,
     "float8_e5m2fnuz": 57344.0,
 }
-"""Largest number of the dtypes that results are quantised to. Source: Micikevicius et al., FP8 Formats for Deep
+"""Dtype that results are quantised to -> its largest number. Source: Micikevicius et al., FP8 Formats for Deep
 Learning, 2022; AMD CDNA 3 ISA (fnuz); int8 is used symmetrically."""
 _HALVES = ("float16", "bfloat16")
 _SMALL = (*_HALVES, *FLOAT8_DTYPES)
@@ -34,29 +34,29 @@ _STORED = (*_SMALL, "int8", "uint8")
 _SCALE = ("float32", *_STORED, "int32")
 
 
-class Kernel(NamedTuple):
-    """One such body.
+class KernelBody(NamedTuple):
+    """A body of several statements.
 
     Attributes
     ----------
     reduces : bool
-        Whether it has reduction axes.
+        Whether the body has reduction axes.
     operands : tuple of tuple of str
-        Dtypes that each operand may have, in order; those behind `least` may be missing.
+        Allowed dtypes of each operand, in order; operands from number `least` on may be missing.
     least : int
-        Operands that it has at least.
+        Smallest number of operands.
     results : tuple of str
-        Dtypes that the result may have.
+        Allowed dtypes of the result.
     iterations : callable, optional
-        ``(extents, attributes) -> int``: iterations that are computed, where they are fewer than the nest's.
+        ``(extents, attributes) -> int``: number of iterations that are computed, if they are fewer than the nest's.
     read_bytes : callable, optional
-        ``(reads, extents, attributes) -> int``: bytes of operands that have to be read once, where accesses do not say.
+        ``(reads, extents, attributes) -> int``: bytes of operands that have to be read once, if accesses do not tell.
     further : callable, optional
-        ``(write, extents) -> accesses``: results beside the nest's own.
+        ``(write, extents) -> accesses``: results in addition to the nest's own.
     multiplies : bool
-        Whether its operands are multiplied by matrix units where there are some.
+        Whether matrix units, if the device has them, multiply its operands.
     exact : bool
-        Whether what is multiplied are its operands of 8 and fewer bits, unrounded.
+        Whether operands of 8 and fewer bits are multiplied without rounding.
     """
 
     reduces: bool
@@ -71,18 +71,18 @@ class Kernel(NamedTuple):
 
     @property
     def forms(self) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-        """Least and most operands under a reduction, and without one; None: there is no such form."""
+        """Least and largest number of operands (with a reduction, without one); None: there is no such form."""
         count = (self.least, len(self.operands))
         return (count, None) if self.reduces else (None, count)
 
 
 def _results(extents: Mapping[str, int], attributes: Mapping[str, object]) -> int:
-    """Return the iterations of a body that makes one result of two elements."""
+    """Return the iterations of a body that makes one result from two elements."""
     return math.prod(extents.values()) // 2
 
 
 def _scales(write: Access, extents: Mapping[str, int]) -> tuple[Access, ...]:
-    """Return the factors of a quantised result, one for each run along the last axis."""
+    """Return the access of the scales of a quantised result, one for each row or group along the last axis."""
     *_, (last, run) = extents.items()
     shape, indices = [], []
     for size, terms in zip(write.shape, write.indices, strict=True):
@@ -95,12 +95,12 @@ def _scales(write: Access, extents: Mapping[str, int]) -> tuple[Access, ...]:
 
 
 def _sum(write: Access, extents: Mapping[str, int]) -> tuple[Access, ...]:
-    """Return the sum of a row and its residual, which the next layer's residual is."""
+    """Return the access of the sum of a row and its residual, which is the residual of the next layer."""
     return (msgspec.structs.replace(write, tensor="sum"),)
 
 
 def _experts_bytes(reads: Sequence[Access], extents: Mapping[str, int], attributes: Mapping[str, object]) -> int:
-    """Return the bytes of operands, those of experts only as far as these have rows."""
+    """Return the bytes of the operands, with the weights of only those experts that have rows."""
     from anatune.core.workload.routing import routing_of
 
     sizes = [attributes[name] for name in ("tokens", "experts", "top_k")]
@@ -116,16 +116,16 @@ def _all_bytes(reads: Sequence[Access], extents: Mapping[str, int], attributes: 
     return sum(read.num_bytes for read in reads)
 
 
-KERNELS: dict[str, Kernel] = {
-    "softmax": Kernel(False, (_FLOATS,), 1, _FLOATS),
-    "layer_norm": Kernel(False, (_FLOATS,) * 3, 3, _FLOATS),
-    "rms_norm": Kernel(False, (_FLOATS,) * 2, 2, _FLOATS),
-    "add_rms_norm": Kernel(False, (_FLOATS,) * 3, 3, _FLOATS, further=_sum),
-    "silu_multiply": Kernel(True, (_FLOATS,), 1, _FLOATS, iterations=_results),
-    "rotary": Kernel(True, (_FLOATS,) * 3, 3, _FLOATS, iterations=_results),
-    "quantise_tensor": Kernel(False, (_FLOATS, ("float32",)), 2, tuple(LARGEST)),
-    "quantise_rows": Kernel(False, (_FLOATS,), 1, tuple(LARGEST), further=_scales),
-    "attention": Kernel(
+KERNELS: dict[str, KernelBody] = {
+    "softmax": KernelBody(False, (_FLOATS,), 1, _FLOATS),
+    "layer_norm": KernelBody(False, (_FLOATS,) * 3, 3, _FLOATS),
+    "rms_norm": KernelBody(False, (_FLOATS,) * 2, 2, _FLOATS),
+    "add_rms_norm": KernelBody(False, (_FLOATS,) * 3, 3, _FLOATS, further=_sum),
+    "silu_multiply": KernelBody(True, (_FLOATS,), 1, _FLOATS, iterations=_results),
+    "rotary": KernelBody(True, (_FLOATS,) * 3, 3, _FLOATS, iterations=_results),
+    "quantise_tensor": KernelBody(False, (_FLOATS, ("float32",)), 2, tuple(LARGEST)),
+    "quantise_rows": KernelBody(False, (_FLOATS,), 1, tuple(LARGEST), further=_scales),
+    "attention": KernelBody(
         True,
         (_SMALL, _SMALL, _SMALL, ("int32",), ("int32",)),
         3,
@@ -134,7 +134,7 @@ KERNELS: dict[str, Kernel] = {
         attention_read_bytes,
         multiplies=True,
     ),
-    "scaled_matmul": Kernel(
+    "scaled_matmul": KernelBody(
         True,
         (("float32", *_STORED), _STORED, *(_SCALE,) * 3),
         3,
@@ -143,16 +143,17 @@ KERNELS: dict[str, Kernel] = {
         multiplies=True,
         exact=True,
     ),
-    "grouped_matmul": Kernel(
+    "grouped_matmul": KernelBody(
         True, (_STORED, _STORED, *(_SCALE,) * 5), 4, _HALVES, read_bytes=_experts_bytes, multiplies=True, exact=True
     ),
 }
-"""Body -> what it takes. Over the last axis: "softmax", exp(x - largest) over their sum; "layer_norm" and "rms_norm"
-with their weights (and bias), "add_rms_norm" of the sum with a residual; "quantise_rows", x over scales = largest |x|
-over the largest number of the result's type. "quantise_tensor": the same with a factor that is given. Of a reduction
-axis of 2: "silu_multiply", silu of the first times the second; "rotary", the pair turned by an angle.
+"""Body -> its operands and results. Bodies over the last axis: "softmax", exp(x - largest) over their sum; "layer_norm"
+and "rms_norm" with their weights (and bias); "add_rms_norm" of the sum with a residual; "quantise_rows", x over scales
+= largest |x| over the largest number of the result's dtype; "quantise_tensor", the same with a given scale. Bodies over
+a reduction axis of 2: "silu_multiply", silu of the first element times the second; "rotary", the pair rotated by an
+angle.
 "attention": see `operators.attention`; queries, keys, values and perhaps a block table. "scaled_matmul" and
-"grouped_matmul": see `operators.scaled`; data, weights, what scales them, and of experts the order of rows."""
+"grouped_matmul": see `operators.scaled`; data, weights, their scales, and for experts the order of rows."""
 
 
 def check_kernel_dtypes(operator: str, body: str, reads: Sequence[Access], write: Access) -> None:
@@ -161,7 +162,7 @@ def check_kernel_dtypes(operator: str, body: str, reads: Sequence[Access], write
     Raises
     ------
     WorkloadError
-        The message names the tensor.
+        A tensor has another dtype, or a zero point; the message names the tensor.
     """
     kernel = KERNELS[body]
     for access, dtypes in (*zip(reads, kernel.operands, strict=False), (write, kernel.results)):

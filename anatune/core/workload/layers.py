@@ -7,11 +7,11 @@ resnet18:C1-C12
     "Evolutionary Algorithm with Non-parametric Surrogate Model for Tensor Program Optimization" (NoSE),
     Table II.
 yolo9000:0, 2, 4, 5, 8, 9, 12, 13, 18, 19, 23
-    "Autotuning Convolutions is Easier Than You Think" (TACO 2022), Fig. 8; the numbers are the network's own
-    layers (those between are other kinds of layer, or of a size that is listed). Layer 23 has 28269 output
-    channels; the paper padded it to 28272 to vectorise it.
+    "Autotuning Convolutions is Easier Than You Think" (TACO 2022), Fig. 8. The numbers are the network's own; missing
+    layers are no convolutions, or have the size of a listed one. Layer 23 has 28269 output channels; the paper padded
+    it to 28272 to vectorise it.
 
-Doubts
+Deviations
 ------
 bert : Table 1 says M, N, K and is followed here (M1 is matmul 512x4096x1024). Its records call the same rows
     mm_m512_n1024_k4096, N and K exchanged. Their rates support the table: on an RTX 3090 M0 reaches only
@@ -72,7 +72,7 @@ _YOLO9000: _Convolutions = {
 _OWN_NUMBERS = {
     "0": "Y0", "2": "Y1", "4": "Y2", "5": "Y3", "8": "Y4", "9": "Y5", "12": "Y7", "13": "Y8", "18": "Y9", "19": "Y10",
 }  # fmt: skip
-"""The network's number of a layer -> its name in the other paper's table, where that has it."""
+"""Number of a layer in the network -> its name in the table of the other paper, if it is listed there."""
 _YOLO9000 |= {number: _YOLO9000[name] for number, name in _OWN_NUMBERS.items()} | {"23": (28269, 1024, 17, 1, 1)}
 _RESNET18: _Convolutions = {  # all zero padding is 1, of C1 3: see the module's docstring
     "C1": (64, 3, 224, 7, 2),
@@ -91,7 +91,7 @@ _RESNET18: _Convolutions = {  # all zero padding is 1, of C1 3: see the module's
 
 
 def _convolution(row: tuple[int, int, int, int, int], least_padding: int = 0) -> Workload:
-    """Return one row as an NCHW convolution of one image, with zeros of half the kernel around it, or more."""
+    """Return a row of a table as an NCHW convolution of one image, padded by at least half the kernel."""
     filters, channels, size, kernel, stride = row
     padding = max(kernel // 2, least_padding)
     return conv2d(1, channels, size, size, filters, kernel, kernel, stride=stride, padding=padding)
@@ -106,22 +106,22 @@ _NETWORKS: dict[str, dict[str, Callable[[], Workload]]] = {
 
 
 def layer_names() -> list[str]:
-    """Return every name that `layer` knows, "network:layer", network by network."""
+    """Return all names that `layer` accepts, "network:layer", grouped by network."""
     return [f"{network}:{name}" for network, members in _NETWORKS.items() for name in members]
 
 
 def layer(name: str) -> Workload:
-    """Return one layer of the papers.
+    """Return a layer of the networks that the papers measure.
 
     Parameters
     ----------
     name : str
-        "network:layer" as in `layer_names`; upper and lower case are the same.
+        Name "network:layer", see `layer_names`; upper and lower case are equal.
 
     Raises
     ------
     UnknownNameError
-        If the network or its layer is unknown; the message lists the known ones.
+        The network or its layer is unknown; the message lists the known ones.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What is computed: a perfectly nested affine loop nest with its tensor accesses.
+"""Workloads: perfectly nested affine loop nests with tensor accesses.
 
 Footprints, traffic and bounds follow from the access maps, never from the operator's name.
 
@@ -32,35 +32,44 @@ Attribute = int | str | bool | tuple[int | str | tuple[int, ...], ...]
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, cache_hash=True):
-    """A perfectly nested affine loop nest: one statement ``write <- combine(write, f(reads))``, an epilogue.
+    """A computation with all its sizes, number formats and fused steps: a perfectly nested affine loop nest.
 
-    Guarantees: every axis of an access exists, every access has one index per dimension, the spatial axes are
-    those of `write` and come before the reduction axes. Immutable, hashable; JSON both ways.
+    One statement ``write <- combine(write, f(reads))`` runs for each iteration; an epilogue follows. Make workloads
+    with `anatune.matmul`, `anatune.conv2d` and the other constructors, or from text with `anatune.parse_workload`.
+    Immutable and hashable; JSON both ways. Every axis of an access exists, every access has one index for each
+    dimension, and the spatial axes, which come first, are those of `write`.
 
     Attributes
     ----------
     operator : str
-        Name of the constructor ("matmul", "conv2d", ...): for people and code generators, not for models.
+        Name of the constructor ("matmul", "conv2d", ...); models do not depend on it.
     axes : tuple of Axis
-        Loop order of the reference program.
+        The loops, in the order of the reference program.
     reads, write : Access
-        Operands and result of the reduction. Epilogue operands are in `epilogue_reads`.
+        Operands and result of the nest. Operands of the epilogue are in `epilogue_reads`.
     body : str
-        Statement inside the nest: "multiply_add" (product of all reads, summed), "add" (one read: summed;
-        two: their sum), "max" (largest, likewise), "average" (sum over the reduction axes, divided by their
-        iterations; padding counts as zeros), "multiply", "copy", "relu"; or one of `kernels.KERNELS`.
+        Statement inside the nest: "multiply_add" (product of all reads, summed), "add" (one read: summed; two: their
+        sum), "max" (largest, in the same two forms), "average" (sum over the reduction axes, divided by their
+        iterations; padding counts as zeros), "multiply", "copy", "relu", or a name in `kernels.KERNELS`.
     flop_per_point : int
-        Floating-point (or integer) operations of one iteration: 2 for the multiply-add of two reads (n for
-        n), 1 for the others, 0 for a copy.
+        Floating-point (or integer) operations of one iteration: 2 for the multiply-add of two reads (n for n reads), 1
+        for most others, 0 for a copy.
     epilogue : tuple of str
-        Fused element-wise steps on the result, in order: "bias", "add", "relu"; of 8-bit operands "scale" and
+        Fused element-wise steps on the result, in order: "bias", "add", "relu", ...; 8-bit operands also "scale" and
         "requantize" (see `anatune.core.workload.number_formats`).
     epilogue_reads : tuple of Access
-        Operands of the epilogue's steps that need one, in order: "bias" along the channels or columns,
-        "residual" of the result's shape for "add", "scale" and "multiplier" (of "requantize") like the bias.
+        Operands of those steps that have one, in order: "bias" along the channels or columns, "residual" of the
+        result's shape for "add", "scale" and "multiplier" (of "requantize") like the bias.
     attributes : tuple of (str, value)
-        The constructor's own arguments, in order (stride, padding, layout, ...), all in one normal form:
+        Arguments of the constructor, in order (stride, padding, layout, ...), in one normal form:
         ``CONSTRUCTORS[operator](**dict(attributes))`` of `anatune.core.workload.operators` builds an equal workload.
+
+    Examples
+    --------
+    >>> import anatune
+    >>> workload = anatune.matmul(512, 4096, 1024, epilogue=("bias", "relu"))
+    >>> workload.flop, workload.compulsory_bytes
+    (4294967296, 27279360)
     """
 
     operator: str
@@ -105,12 +114,12 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @property
     def output_axes(self) -> tuple[str, ...]:
-        """Spatial axis names in the order of the result's memory: the last one is contiguous."""
+        """Names of the spatial axes in the order of the result's memory; the last one is contiguous."""
         return tuple(term.axis for terms in self.write.indices for term in terms)
 
     @property
     def dtype(self) -> str:
-        """Element dtype of the operands; of two different ones the first one's."""
+        """Element dtype of the operands; that of the first operand if they differ."""
         return self.reads[0].dtype
 
     @property
@@ -120,8 +129,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @property
     def formats(self) -> str:
-        """Dtypes of the operands and the result in one word, "uint8xint8:float32", as `--dtype` takes them."""
-        if self.is_kernel and KERNELS[self.body].exact:  # operands of one word, which says what bytes mean
+        """Dtypes of the operands and the result as one word that `--dtype` accepts: "uint8xint8:float32"."""
+        if self.is_kernel and KERNELS[self.body].exact:  # the first part names the format of the operands
             return f"{str(self.attribute['dtype']).partition(':')[0]}:{self.write.dtype}"
         if self.body != "multiply_add":
             narrows = self.is_kernel and self.write.dtype != self.dtype
@@ -130,7 +139,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @property
     def is_quantised(self) -> bool:
-        """Whether there is more than sums of one dtype's products: uint8 x int8, zero points, factors."""
+        """True if integers with scales or zero points are computed: uint8 x int8, zero points, or scaling steps."""
         return (
             "uint8" in self.dtypes
             or any(access.zero_point for access in self.tensors)
@@ -139,49 +148,49 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @property
     def is_kernel(self) -> bool:
-        """Whether its body is one of `kernels.KERNELS`, which only templates that know it have code for."""
+        """True if the body is one of `kernels.KERNELS`; only templates that know the body have code for it."""
         return self.body in KERNELS
 
     @property
     def needs_matrix_units(self) -> bool:
-        """Whether its number formats are for matrix units alone: see `number_formats.needs_matrix_units`."""
+        """True if only matrix units have code for its number formats; see `number_formats.needs_matrix_units`."""
         return needs_matrix_units([read.dtype for read in self.reads], self.write.dtype)
 
     @property
     def operands(self) -> tuple[Access, ...]:
-        """What is read: the nest's operands, then the epilogue's."""
+        """All tensors that are read: the nest's operands, then the epilogue's."""
         return (*self.reads, *self.epilogue_reads)
 
     @property
     def tensors(self) -> tuple[Access, ...]:
-        """The operands, the result last."""
+        """All tensors: the operands, then the result."""
         return (*self.operands, self.write)
 
     @property
     def further(self) -> tuple[Access, ...]:
-        """Results beside `write`, of bodies that have some: factors of what is quantised, a sum."""
+        """Results in addition to `write`, for bodies that have some: scales of quantised results, or a sum."""
         kernel = KERNELS.get(self.body)
         return () if kernel is None or kernel.further is None else kernel.further(self.write, self.extents)
 
     @property
     def multiplies(self) -> bool:
-        """Whether matrix units, where there are some, multiply its operands: kernels say so in their table."""
+        """True if matrix units, if the device has them, multiply its operands."""
         kernel = KERNELS.get(self.body)
         return kernel is None or kernel.multiplies
 
     @property
     def num_reduced(self) -> int:
-        """Iterations of the reduction axes."""
+        """Number of iterations of the reduction axes."""
         return math.prod(axis.extent for axis in self.reduction_axes)
 
     @property
     def num_points(self) -> int:
-        """Iterations of the whole nest."""
+        """Number of iterations of the whole nest."""
         return math.prod(axis.extent for axis in self.axes)
 
     @property
     def flop(self) -> int:
-        """Operations of the whole nest (a multiply-add is two), epilogue left out."""
+        """Number of operations of the whole nest without the epilogue; a multiply-add counts as two."""
         kernel = KERNELS.get(self.body)
         if kernel is not None and kernel.iterations is not None:
             return kernel.iterations(self.extents, self.attribute) * self.flop_per_point
@@ -189,7 +198,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @property
     def compulsory_bytes(self) -> int:
-        """Bytes that must cross the DRAM boundary once: every touched element read, the result written."""
+        """Bytes that cross the DRAM boundary at least once: every touched element is read, the result is written."""
         kernel = KERNELS.get(self.body)
         written = self.write.num_bytes + sum(access.num_bytes for access in self.further)
         if kernel is not None and kernel.read_bytes is not None:
@@ -201,16 +210,16 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @property
     def attribute(self) -> dict[str, Attribute]:
-        """The constructor's arguments by name."""
+        """Arguments of the constructor by name."""
         return dict(self.attributes)
 
     def tensor(self, name: str) -> Access:
-        """Return the access of an operand, an epilogue's operand or the result by its tensor's name.
+        """Return the access to an operand, an operand of the epilogue, or the result, by the tensor's name.
 
         Raises
         ------
         UnknownNameError
-            If no tensor of the workload has that name.
+            No tensor of the workload has this name.
         """
         accesses = {access.tensor: access for access in (*self.reads, self.write, *self.epilogue_reads)}
         if name not in accesses:
@@ -223,12 +232,12 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Workload:
-        """Return the workload that `to_json` wrote.
+        """Read a workload from the JSON that `to_json` wrote.
 
         Raises
         ------
         WorkloadError
-            If `text` is not JSON, or not that of a workload.
+            The text is not the JSON of a workload.
         """
         try:
             return from_json(text, cls)
@@ -241,11 +250,11 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @cached_property
     def key(self) -> str:
-        """Stable content hash (16 hexadecimal digits) of everything that defines the computation."""
+        """Hash (16 hexadecimal digits) of everything that defines the computation; equal in every process."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
     def describe(self) -> str:
-        """One line: operator, axes with extents, dtypes, GFLOP."""
+        """Return one line: operator, axes with extents, dtypes and GFLOP."""
         loops = " ".join(f"{axis.name}={axis.extent}" for axis in self.axes)
         tail = "".join(f"+{step}" for step in self.epilogue)
         return f"{self.operator}{tail} {loops} {self.formats} ({self.flop / 1e9:.4g} GFLOP)"

@@ -1,6 +1,6 @@
-"""What a loop nest has to keep to so that models can count it and code generators write it.
+"""Rules that a loop nest obeys so that models can analyse it and code generators can write it.
 
-These rules hold for every workload, wherever it comes from: `Workload` applies them when it is made.
+`Workload` checks them when it is made, whatever made it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from anatune.core.workload.number_formats import (
     STEP_OPERANDS,
     accumulated_dtype,
     result_dtypes,
-    stage_dtypes,
+    step_dtypes,
 )
 from anatune.errors import WorkloadError
 
 BODIES: tuple[str, ...] = ("multiply_add", "add", "max", "average", "multiply", "copy", "relu", *KERNELS)
-"""Statements that a nest may hold, see `Workload.body`."""
+"""Statements that a nest may contain, see `Workload.body`."""
 
 EPILOGUE_STEPS: tuple[str, ...] = tuple(STEP_OPERANDS)
-"""Element-wise steps that can be fused behind a reduction; `anatune.core.workload.number_formats` says what they do."""
+"""Element-wise steps that can be fused behind a reduction, see `anatune.core.workload.number_formats`."""
 
 _MOST = 64
-"""Axes, operands and dimensions: more are a mistake, and what is looked for among them grows fast."""
+"""Largest number of axes, operands and dimensions: more are a mistake, and some checks grow quickly with them."""
 
 _OPERANDS = {  # body: (operands under a reduction, operands without one); None: the body has no such form
     "multiply_add": ((2, _MOST), None),
@@ -53,12 +53,12 @@ def check_nest(
     epilogue: Sequence[str],
     epilogue_reads: Sequence[Access],
 ) -> None:
-    """Raise unless the parts of a workload (see there) make one nest.
+    """Raise unless the parts of a workload, see `Workload`, form one nest.
 
     Raises
     ------
     WorkloadError
-        The message names the part, what was got and what was expected.
+        A part is wrong; the message names it, what was got and what was expected.
     """
     if not isinstance(operator, str):
         raise WorkloadError(f"operator is {shown(operator)}, expected its name")
@@ -98,15 +98,17 @@ def check_nest(
 
 def _check_kinds(operator: str, axes: object, reads: object, write: object, *more: object) -> None:
     steps, epilogue_reads = more
-    for what, items, kind in (
+    for what, items, expected_type in (
         ("axes", axes, Axis),
         ("reads", reads, Access),
         ("write", (write,), Access),
         ("epilogue", steps, str),
         ("epilogue_reads", epilogue_reads, Access),
     ):
-        if not isinstance(items, tuple) or not all(isinstance(item, kind) for item in items):
-            raise WorkloadError(f"{operator}: {what} is {shown(items)}, expected {kind.__name__} objects in a tuple")
+        if not isinstance(items, tuple) or not all(isinstance(item, expected_type) for item in items):
+            raise WorkloadError(
+                f"{operator}: {what} is {shown(items)}, expected {expected_type.__name__} objects in a tuple"
+            )
         if len(items) > _MOST:
             raise WorkloadError(f"{operator}: {len(items)} {what}, expected at most {_MOST}")
 
@@ -134,32 +136,32 @@ def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: s
         other = next((read for read in reads if read.dtype != dtype), reads[0])
         raise WorkloadError(
             f"{operator}: operand {other.tensor!r} is {other.dtype}, expected one dtype of all operands, one of "
-            f"{', '.join(PLAIN_DTYPES)}, or of two that are multiplied and summed such a pair as uint8 and int8, "
-            "bfloat16 and int8, or 8-bit floats"
+            f"{', '.join(PLAIN_DTYPES)}; two operands that are multiplied and summed may also be such a pair as uint8 "
+            "and int8, bfloat16 and int8, or 8-bit floats"
         )
-    plain = [*reads[1 if is_product and dtype in BYTE_DTYPES else 0 :], *([] if "requantize" in epilogue else [write])]
-    if any(access.zero_point for access in plain):
+    others = [*reads[1 if is_product and dtype in BYTE_DTYPES else 0 :], *([] if "requantize" in epilogue else [write])]
+    if any(access.zero_point for access in others):
         raise WorkloadError(
-            f"{operator}: a zero point is given, expected one of a product's first operand, or of what requantize "
-            "writes; leave it out"
+            f"{operator}: a zero point is given where none is allowed; expected one only for a product's first "
+            "operand, or for the result of requantize; leave it out"
         )
     if body == "multiply_add":
         allowed = set(result_dtypes(pair, epilogue))
     else:
         sums = body == "average" or (body == "add" and len(reads) == 1)
         allowed = {accumulated_dtype(dtype)} if sums else {dtype}
-    if body == "multiply":  # of an element-wise operator, or an outer product of einsum
+    if body == "multiply":  # an element-wise operator, or an outer product of einsum
         allowed = {dtype, accumulated_dtype(dtype)}
     if write.dtype not in allowed:
-        behind = f" and the steps ({', '.join(epilogue)})" if epilogue else ""
+        steps = f" and the steps ({', '.join(epilogue)})" if epilogue else ""
         expected = " or ".join(sorted(allowed)) or "8-bit operands, with requantize as the last step,"
         raise WorkloadError(
-            f"{operator}: result {write.tensor!r} is {write.dtype}, expected {expected} for {body} of {dtype}{behind}"
+            f"{operator}: result {write.tensor!r} is {write.dtype}, expected {expected} for {body} of {dtype}{steps}"
         )
 
 
 def _check_result(operator: str, extents: dict[str, int], spatial: set[str], write: Access) -> None:
-    """Raise unless every iteration of the spatial axes writes an element of its own, inside the tensor."""
+    """Raise unless each iteration of the spatial axes writes an element of its own inside the tensor."""
     written = [term.axis for terms in write.indices for term in terms]
     if set(written) != spatial:
         raise WorkloadError(
@@ -169,7 +171,7 @@ def _check_result(operator: str, extents: dict[str, int], spatial: set[str], wri
     reach = []
     is_mixed = len(set(written)) < len(written)
     for terms in write.indices:
-        covered = 1  # neighbouring elements that the terms so far reach
+        covered = 1  # number of neighbouring elements that the previous terms reach
         for coefficient, extent in sorted((term.coefficient, extents[term.axis]) for term in terms):
             is_mixed |= extent > 1 and coefficient < covered
             covered += coefficient * (extent - 1)
@@ -177,9 +179,9 @@ def _check_result(operator: str, extents: dict[str, int], spatial: set[str], wri
     is_outside = any(covered > extent for covered, extent in zip(reach, write.shape, strict=True))
     if is_mixed or is_outside or any(write.offsets):
         raise WorkloadError(
-            f"{operator}: result {write.tensor!r} of shape {write.shape} is reached at {tuple(reach)} places, offsets "
-            f"{write.offsets}; expected every iteration of the spatial axes to write one element of its own, from the "
-            "first on"
+            f"{operator}: result {write.tensor!r} of shape {write.shape} is written at {tuple(reach)} positions with "
+            f"offsets {write.offsets}; expected each iteration of the spatial axes to write one element of its own, "
+            "beginning with the first element"
         )
 
 
@@ -198,9 +200,9 @@ def _check_epilogue(
         )
     is_scaled = body == "scaled_matmul"
     if epilogue and body != "multiply_add" and not is_scaled:
-        raise WorkloadError(f"{operator}: epilogue of {body!r}, expected one behind multiply_add only; leave it out")
+        raise WorkloadError(f"{operator}: {body!r} has an epilogue, expected one only for multiply_add; leave it out")
     operands = [write.dtype] * 2 if is_scaled else [read.dtype for read in reads]
-    dtypes = stage_dtypes(operands, write.dtype, epilogue)
+    dtypes = step_dtypes(operands, write.dtype, epilogue)
     needed = [(step, dtype) for step, dtype in zip(epilogue, dtypes, strict=False) if dtype]
     if len(needed) != len(epilogue_reads):
         raise WorkloadError(
@@ -213,7 +215,7 @@ def _check_epilogue(
         else:
             fits = not any(read.offsets) and _runs_along(read, write)
         if read.dtype != dtype or not fits or read.zero_point:
-            expected = "as the result" if step == "add" else "along one dimension of the result, or two (of blocks)"
+            expected = "like the result" if step == "add" else "along one dimension of the result, or two (of blocks)"
             raise WorkloadError(
                 f"{operator}: epilogue operand {read.tensor!r} of {step!r} is {read.dtype} {read.shape}, expected "
                 f"{dtype} and indices {expected}"
@@ -221,7 +223,7 @@ def _check_epilogue(
 
 
 def _runs_along(read: Access, write: Access) -> bool:
-    """Whether an operand has one or two of the result's dimensions, in order."""
+    """Return whether an operand has one or two of the result's dimensions, in order."""
     dimensions = list(zip(write.shape, write.indices, strict=True))
-    own = tuple(zip(read.shape, read.indices, strict=True))
-    return any(own in itertools.combinations(dimensions, count) for count in (1, 2))
+    operand = tuple(zip(read.shape, read.indices, strict=True))
+    return any(operand in itertools.combinations(dimensions, count) for count in (1, 2))

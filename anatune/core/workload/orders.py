@@ -1,4 +1,4 @@
-"""In which order the dimensions of an image's tensor lie: channels first, last, or in blocks."""
+"""Orders of the dimensions of an image's tensor: channels first, last, or in blocks."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ _DIGITS = 4
 
 
 class Order(NamedTuple):
-    """The order of a tensor of images, whatever the number of their dimensions.
+    """The order of the dimensions of image tensors, for any number of spatial dimensions.
 
     Attributes
     ----------
     is_last : bool
-        Channels are the last dimension; else the second one.
+        Whether the channels are the last dimension; otherwise they are the second one.
     block : int
-        Channels that are the last dimension while the blocks of them are the second one; 0: channels are one dimension.
+        Number of channels in a block. The blocks are the second dimension, the channels of a block the last one. 0:
+        there are no blocks.
     """
 
     is_last: bool = False
     block: int = 0
 
     def word(self, num_dimensions: int) -> str:
-        """Return the order's name for images of so many dimensions: "NCHW", "NHWC", "NCHW16c"."""
+        """Return the order's name for `num_dimensions` spatial dimensions: "NCHW", "NHWC", "NCHW16c"."""
         if self.is_last:
             return _LAST_WORDS[num_dimensions]
         return _FIRST_WORDS[num_dimensions] + (f"{self.block}c" if self.block else "")
@@ -35,13 +36,13 @@ CHANNELS_FIRST, CHANNELS_LAST = Order(), Order(is_last=True)
 
 
 def layout_word(data: Order, result: Order, num_dimensions: int) -> str:
-    """Return a convolution's layout: one order's name, or the data's and the result's."""
+    """Return the name of a convolution's layout: one order, or those of data and result."""
     words = [order.word(num_dimensions) for order in (data, result)]
     return words[0] if data == result else ":".join(words)
 
 
 def order_named(word: object, num_dimensions: int) -> Order | None:
-    """Return the order that a word means, those for two dimensions understood for any number; None: it means none.
+    """Return the order that a word names, or None; the words for two dimensions are accepted for any number.
 
     Examples
     --------
@@ -55,5 +56,5 @@ def order_named(word: object, num_dimensions: int) -> Order | None:
         return CHANNELS_FIRST
     if word.upper() in (_LAST_WORDS[num_dimensions], "NHWC"):
         return CHANNELS_LAST
-    found = re.fullmatch(f"(?:{first}|NCHW)([1-9][0-9]{{0,{_DIGITS - 1}}})C", word.upper())
-    return Order(block=int(found[1])) if found else None
+    match = re.fullmatch(f"(?:{first}|NCHW)([1-9][0-9]{{0,{_DIGITS - 1}}})C", word.upper())
+    return Order(block=int(match[1])) if match else None

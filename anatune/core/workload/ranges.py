@@ -1,10 +1,10 @@
-"""Workloads of which one extent varies: the nest at each extent, which axes can vary, and how people type it.
+"""Ranged workloads, in which the extent of one axis varies: their workload at each extent, and their text.
 
 ``matmul 1..8192x4096x4096`` ranges over i from 1 to 8192; ``64..4096:64`` takes steps of 64, ``1,2,4,8`` is a list.
 
 Notation
 --------
-ranged axis : the one whose extent varies; a kernel for a range takes it when it is called.
+ranged axis : the axis whose extent varies; a kernel for a range receives the extent when it is called.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anatune.core.workload.text import parse_workload
 from anatune.errors import SpaceError, WorkloadError
 
 MOST_EXTENTS = 65_536
-"""Most extents of one range: each of them is looked at."""
+"""Largest number of extents of one range, because each of them is planned."""
 _EXAMPLE = "matmul 1..8192x4096x4096, 64..4096:64x768x768 or 1,2,4,8x4096x4096"
 _WORD = re.compile(r"[0-9.,:]+(x[0-9.,:]+)*")
 _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})(?::([0-9]{1,18}))?")
@@ -35,7 +35,7 @@ _LIST = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})+")
 
 
 class RangedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """A workload at every extent of one of its axes. Immutable, hashable; JSON both ways.
+    """A workload with many extents of one axis. Immutable, hashable; JSON both ways.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class RangedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
     axis : str
         The axis that varies.
     extents : tuple of int
-        Its extents, ascending, each once.
+        All extents of the axis, ascending, without repetition.
     """
 
     largest: Workload
@@ -70,15 +70,15 @@ class RangedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
         return np.array(self.extents, dtype=np.int64)
 
     def at(self, extent: int) -> Workload:
-        """Return the workload at one extent, also at one that is not listed."""
-        return _resized(self.largest, self.axis, int(extent), self._attribute)
+        """Return the workload at an extent, which need not be listed."""
+        return _resize(self.largest, self.axis, int(extent), self._attribute)
 
     @cached_property
     def _attribute(self) -> str:
-        return _attribute_of(self.largest, self.axis)
+        return _find_attribute(self.largest, self.axis)
 
-    def spelled(self) -> str:
-        """Return the extents in short: "1..8192", "64..4096:64", or all of them."""
+    def format_extents(self) -> str:
+        """Return the extents as short text: "1..8192", "64..4096:64", or a list of all."""
         steps = np.unique(np.diff(self.numbers))
         if len(self.extents) > 2 and len(steps) == 1:
             step = int(steps[0])
@@ -86,9 +86,10 @@ class RangedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
         return ",".join(map(str, self.extents))
 
     def describe(self) -> str:
-        """One line: operator, axes with extents, dtypes."""
+        """Return one line: operator, axes with extents, and dtypes."""
         loops = " ".join(
-            f"{axis.name}={self.spelled() if axis.name == self.axis else axis.extent}" for axis in self.largest.axes
+            f"{axis.name}={self.format_extents() if axis.name == self.axis else axis.extent}"
+            for axis in self.largest.axes
         )
         tail = "".join(f"+{step}" for step in self.largest.epilogue)
         return f"{self.largest.operator}{tail} {loops} {self.largest.formats}"
@@ -97,21 +98,21 @@ class RangedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
 def check_rangeable(workload: Workload, axis: str) -> None:
     """Raise WorkloadError unless the extent of an axis can vary alone.
 
-    That is so where each tensor that uses it has a dimension for it alone: a kernel then needs to know nothing but the
-    extent. A convolution's window and the positions it slides over have none.
+    It can if each tensor that uses the axis has a dimension for this axis alone: a kernel then needs only the extent.
+    The window of a convolution and the positions that it slides over share dimensions.
     """
     obstacle = _obstacle(workload, axis)
     if obstacle is None:
         return
     free = ", ".join(name for name in workload.extents if _obstacle(workload, name) is None)
     raise WorkloadError(
-        f"range: axis {axis} of {workload.operator} cannot vary: {obstacle}, expected by the axis alone; range over "
-        f"{free or 'an axis of another workload'}"
+        f"range: axis {axis} of {workload.operator} cannot vary, because {obstacle}, expected by the axis alone; range "
+        f"over {free or 'an axis of another workload'}"
     )
 
 
 def _obstacle(workload: Workload, axis: str) -> str | None:
-    """Return which dimension is not an axis's own, in words; None: all that it moves along are."""
+    """Return a description of a dimension that the axis shares with others, or None if there is none."""
     for access in workload.tensors:
         for dimension, (terms, offset, size) in enumerate(
             zip(access.indices, access.offsets, access.shape, strict=True)
@@ -127,12 +128,12 @@ def _obstacle(workload: Workload, axis: str) -> str | None:
     return None
 
 
-def _resized(workload: Workload, axis: str, extent: int, attribute: str) -> Workload:
-    """Return a workload with another extent of an axis that has dimensions of its own."""
+def _resize(workload: Workload, axis: str, extent: int, attribute: str) -> Workload:
+    """Return a workload with another extent of an axis that has its own dimensions."""
     if extent == workload.extents[axis]:
         return workload
 
-    def resized(access: Access) -> Access:
+    def resize_access(access: Access) -> Access:
         shape = tuple(
             extent if any(term.axis == axis for term in terms) else size
             for terms, size in zip(access.indices, access.shape, strict=True)
@@ -142,46 +143,46 @@ def _resized(workload: Workload, axis: str, extent: int, attribute: str) -> Work
     return msgspec.structs.replace(
         workload,
         axes=tuple(msgspec.structs.replace(a, extent=extent) if a.name == axis else a for a in workload.axes),
-        reads=tuple(map(resized, workload.reads)),
-        write=resized(workload.write),
-        epilogue_reads=tuple(map(resized, workload.epilogue_reads)),
+        reads=tuple(map(resize_access, workload.reads)),
+        write=resize_access(workload.write),
+        epilogue_reads=tuple(map(resize_access, workload.epilogue_reads)),
         attributes=tuple((key, extent if key == attribute else value) for key, value in workload.attributes),
     )
 
 
-def _attribute_of(workload: Workload, axis: str) -> str:
+def _find_attribute(workload: Workload, axis: str) -> str:
     """Return the argument of the constructor that is the extent of an axis.
 
-    Found by trying: the one that, one larger, makes that axis one longer and no other.
+    It is found by trial: the argument that, increased by one, makes this axis longer by one and no other.
 
     Raises
     ------
     WorkloadError
-        There is none.
+        The constructor has no such argument.
     """
-    own = workload.attribute
-    for name, value in own.items():
+    attributes = workload.attribute
+    for name, value in attributes.items():
         if value != workload.extents[axis] or isinstance(value, bool) or not isinstance(value, int):
             continue
         try:
-            larger = CONSTRUCTORS[workload.operator](**{**own, name: value + 1})
+            larger = CONSTRUCTORS[workload.operator](**{**attributes, name: value + 1})
         except (KeyError, WorkloadError):
             continue
         if dict(larger.extents) == {**workload.extents, axis: value + 1}:
             return name
     raise WorkloadError(
-        f"range: axis {axis} of {workload.operator} is no extent that its constructor takes, expected for example "
-        "the rows of a matrix product or the batch of a convolution"
+        f"range: axis {axis} of {workload.operator} is not an argument of its constructor; expected for example the "
+        "rows of a matrix product or the batch of a convolution"
     )
 
 
 def ranged(workload: Workload, axis: object, extents: object) -> RangedWorkload:
-    """Return a workload at many extents of one axis.
+    """Return a workload with many extents of one axis.
 
     Parameters
     ----------
     workload : Workload
-        At any extent of the axis.
+        The workload at any extent of the axis.
     axis : str
         Name of the axis.
     extents : str, or iterable of int
@@ -190,7 +191,7 @@ def ranged(workload: Workload, axis: object, extents: object) -> RangedWorkload:
     Raises
     ------
     WorkloadError
-        There is no such axis, or its extent cannot vary alone; the extents are none, no integers from 1, or too many.
+        The axis does not exist or cannot vary alone, or the extents are empty, too many, or not integers >= 1.
     """
     if not isinstance(workload, Workload):
         raise WorkloadError(f"range: workload is {shown(workload)}, expected a Workload, as anatune.matmul(...) makes")
@@ -199,64 +200,64 @@ def ranged(workload: Workload, axis: object, extents: object) -> RangedWorkload:
         raise WorkloadError(f"range: {workload.operator} has no axis {shown(axis)}, expected one of {axes}")
     check_rangeable(workload, axis)
     if isinstance(extents, str):
-        numbers: Iterable[object] = _numbers(extents)
+        numbers: Iterable[object] = _parse_extents(extents)
     elif is_iterable(extents):
         numbers = extents
     else:
         raise WorkloadError(f"range: extents are {shown(extents)}, expected '1..8192', range(1, 8193) or a list")
-    found = _checked(numbers)
-    return RangedWorkload(_resized(workload, axis, found[-1], _attribute_of(workload, axis)), axis, found)
+    unique = _check_extents(numbers)
+    return RangedWorkload(_resize(workload, axis, unique[-1], _find_attribute(workload, axis)), axis, unique)
 
 
-def _checked(numbers: Iterable[object]) -> tuple[int, ...]:
-    """Return extents in order, each once."""
-    found: set[int] = set()
+def _check_extents(numbers: Iterable[object]) -> tuple[int, ...]:
+    """Return the extents in ascending order without repetition."""
+    unique: set[int] = set()
     for number in numbers:
         if not isinstance(number, Integral) or isinstance(number, bool) or not 1 <= int(number) <= MAX_INTEGER:
             raise WorkloadError(f"range: {shown(number)} is no extent, expected integers from 1 to {MAX_INTEGER}")
-        found.add(int(number))
-        if len(found) > MOST_EXTENTS:
+        unique.add(int(number))
+        if len(unique) > MOST_EXTENTS:
             raise WorkloadError(
-                f"range: more than {MOST_EXTENTS:,} extents; expected fewer: take steps, as 64..4096:64"
+                f"range: more than {MOST_EXTENTS:,} extents; expected fewer; use steps, for example 64..4096:64"
             )
-    if not found:
+    if not unique:
         raise WorkloadError("range: no extents, expected at least one; write for example 1..8192")
-    return tuple(sorted(found))
+    return tuple(sorted(unique))
 
 
-# ---- as people type it -------------------------------------------------------------------------------------
+# ---- as text -------------------------------------------------------------------------------------
 
 
-def _numbers(text: str) -> Sequence[int]:
-    """Return the extents of one range or list; one number is itself.
+def _parse_extents(text: str) -> Sequence[int]:
+    """Return the extents of a range, a list, or a single number.
 
     Raises
     ------
     WorkloadError
-        It is neither, is reversed or has no steps.
+        The text is none of these, or the range is reversed or has steps of 0.
     """
     if re.fullmatch("[0-9]{1,18}", text):
         return [int(text)]
     if _LIST.fullmatch(text):
         return [int(part) for part in text.split(",")]
-    found = _RANGE.fullmatch(text)
-    if found is None:
+    match = _RANGE.fullmatch(text)
+    if match is None:
         raise WorkloadError(f"range {text!r:.60}: expected FIRST..LAST, FIRST..LAST:STEP or a list; write {_EXAMPLE}")
-    first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
+    first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
     if first > last:
         raise WorkloadError(f"range {text}: the first extent is larger than the last; write {last}..{first}")
     if first < 1 or step < 1:
-        what = "starts at 0" if first < 1 else "has steps of 0"
-        raise WorkloadError(f"range {text} {what}, expected extents and steps from 1; write for example 1..8192")
+        problem = "starts at 0" if first < 1 else "has steps of 0"
+        raise WorkloadError(f"range {text} {problem}, expected extents and steps from 1; write for example 1..8192")
     return range(first, last + 1, step)
 
 
 def has_range(words: Sequence[str]) -> bool:
-    """Whether one of a workload's words holds a range or a list of extents."""
-    return any(_is_ranged(word) for word in words)
+    """Return whether a word of a workload's text contains a range or a list of extents."""
+    return any(_has_several_extents(word) for word in words)
 
 
-def _is_ranged(word: str) -> bool:
+def _has_several_extents(word: str) -> bool:
     return _WORD.fullmatch(word) is not None and (".." in word or "," in word)
 
 
@@ -266,68 +267,68 @@ def parse_ranged(words: Sequence[str], **options: Any) -> RangedWorkload:
     Raises
     ------
     WorkloadError, UnknownNameError
-        As `parse_workload` and `ranged`; there is more than one range, or none.
+        As in `parse_workload` and `ranged`; there is no range, or more than one.
 
     Examples
     --------
     >>> parse_ranged(["matmul", "1..8192x4096x4096"]).axis
     'i'
     """
-    places = [
+    positions = [
         (at, place)
         for at, word in enumerate(words)
-        if _is_ranged(word)
+        if _has_several_extents(word)
         for place, part in enumerate(word.split("x"))
         if not re.fullmatch("[0-9]*", part)
     ]
-    if len(places) != 1:
+    if len(positions) != 1:
         raise WorkloadError(
-            f"range: {' '.join(words)!r:.80} has {len(places)} ranges, expected one extent that varies; write "
+            f"range: {' '.join(words)!r:.80} has {len(positions)} ranges, expected one extent that varies; write "
             f"{_EXAMPLE}"
         )
-    at, place = places[0]
-    parts = words[at].split("x")
-    extents = _checked(_numbers(parts[place]))
+    word_index, part_index = positions[0]
+    parts = words[word_index].split("x")
+    extents = _check_extents(_parse_extents(parts[part_index]))
 
-    def workload_at(extent: int) -> Workload:
-        parts[place] = str(extent)
-        return parse_workload([*words[:at], "x".join(parts), *words[at + 1 :]], **options)
+    def make_workload(extent: int) -> Workload:
+        parts[part_index] = str(extent)
+        return parse_workload([*words[:word_index], "x".join(parts), *words[word_index + 1 :]], **options)
 
-    largest = workload_at(extents[-1])
-    # The word's axis: what else changes with it. A second extent that no constructor refuses tells.
-    other = workload_at(extents[0] if len(extents) > 1 else extents[-1] + 1)
+    largest = make_workload(extents[-1])
+    # Find the axis of the word: build the workload with a second extent, which no constructor refuses, and compare.
+    other = make_workload(extents[0] if len(extents) > 1 else extents[-1] + 1)
     changed = [name for name in largest.extents if _differs(largest, other, name)]
     if len(changed) != 1 or largest.extents[changed[0]] != extents[-1]:
         raise WorkloadError(
-            f"range: {words[at]} changes {' and '.join(changed) or 'no axis'} of {largest.operator}, expected the "
-            "extent of one axis alone; range over the batch, channels or a side of a product"
+            f"range: {words[word_index]} changes {' and '.join(changed) or 'no axis'} of {largest.operator}, expected "
+            "the extent of one axis; range over the batch, the channels or a side of a product"
         )
     return RangedWorkload(largest, changed[0], extents)
 
 
-def _differs(one: Workload, other: Workload, axis: str) -> bool:
-    return one.extents[axis] != other.extents.get(axis)
+def _differs(first: Workload, other: Workload, axis: str) -> bool:
+    return first.extents[axis] != other.extents.get(axis)
 
 
-def asked_range(workload: object, axis: object, extents: object) -> RangedWorkload:
-    """Return the workload whose extent varies; arguments as of `anatune.plan_range`.
+def check_range_arguments(workload: object, axis: object, extents: object) -> RangedWorkload:
+    """Return the ranged workload that the arguments of `anatune.plan_range` describe.
 
     Raises
     ------
     SpaceError, WorkloadError
-        They are something else, or there is no such range.
+        The arguments have wrong types, or there is no such range.
     """
     if isinstance(workload, Workload) and (axis is None or extents is None):
-        raise SpaceError("plan_range: a workload needs axis= and extents= besides, such as axis='i', extents='1..8192'")
+        raise SpaceError("plan_range: a Workload needs axis and extents, for example axis='i', extents='1..8192'")
     if isinstance(workload, Workload):
         return ranged(workload, axis, extents)
     if axis is not None or extents is not None:
-        raise SpaceError("plan_range: axis and extents are for a workload without a range; leave them out")
+        raise SpaceError("plan_range: axis and extents are given, but the workload has a range; leave them out")
     if isinstance(workload, str):
         return parse_ranged(workload.split())
     if not isinstance(workload, RangedWorkload):
         raise SpaceError(
-            f"plan_range: workload is {shown(workload)}, expected words such as 'matmul 1..8192x4096x4096', or a "
+            f"plan_range: workload is {shown(workload)}, expected text such as 'matmul 1..8192x4096x4096', or a "
             "Workload with axis and extents"
         )
     return workload

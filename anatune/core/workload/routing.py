@@ -1,4 +1,4 @@
-"""How tokens spread over experts: a histogram of rows an expert, expected values where the routing is random."""
+"""Routings of tokens to experts: histograms of the rows of an expert, as expected values if the routing is random."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from anatune.errors import WorkloadError
 Floats = NDArray[np.float64]
 
 _LEAST_SHARE, _MOST_SHARE = 1.0, 0.8
-"""Of a power law: rows of the least popular expert, and of the most popular one over the tokens. Source: the tables
-of aiconfigurator, which are drawn so (ai-dynamo/aiconfigurator, collector/helper.py)."""
+"""Rows of the least popular expert in a power law, and share of the tokens that the most popular one gets. Source: the
+tables of aiconfigurator, which are drawn in this way (ai-dynamo/aiconfigurator, collector/helper.py)."""
 _FEW = (0.01, 2.0)
-"""The same where there are fewer rows than experts."""
+"""The same two numbers if there are fewer rows than experts."""
 _UNLIKELY = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """Rows an expert.
+    """A histogram of the rows of an expert.
 
     Attributes
     ----------
     rows : (num_counts,) float64
-        Rows of an expert, >= 1; experts without rows are left out.
+        Numbers of rows, >= 1; experts without rows are left out.
     experts : (num_counts,) float64
-        How many experts have so many, expected values.
+        Expected number of experts with so many rows.
     """
 
     rows: Floats
@@ -39,26 +39,26 @@ class Routing:
 
     @property
     def num_rows(self) -> float:
-        """Rows of all experts."""
+        """Number of rows of all experts."""
         return float(self.rows @ self.experts)
 
     @property
     def num_active(self) -> float:
-        """Experts that have a row."""
+        """Expected number of experts that have a row."""
         return float(self.experts.sum())
 
     def blocks(self, block_rows: NDArray[np.int64]) -> Floats:
-        """Return how many blocks of so many rows cover each expert's rows, all experts together."""
-        sizes, places = np.unique(block_rows, return_inverse=True)
-        found = np.ceil(self.rows[:, None] / sizes) * self.experts[:, None]
-        total: Floats = found.sum(axis=0)[places]
+        """Return how many blocks of `block_rows` rows cover the rows of all experts, (num_sizes,)."""
+        sizes, inverse = np.unique(block_rows, return_inverse=True)
+        block_counts = np.ceil(self.rows[:, None] / sizes) * self.experts[:, None]
+        total: Floats = block_counts.sum(axis=0)[inverse]
         return total
 
 
 def uniform(tokens: int, experts: int, top_k: int) -> Routing:
-    """Return what to expect where every token takes `top_k` different experts at random.
+    """Return the expected routing if every token takes `top_k` different experts at random.
 
-    An expert's rows are binomially distributed.
+    The rows of an expert have a binomial distribution.
     """
     share = min(1.0, top_k / experts)
     if share == 1.0:
@@ -80,41 +80,41 @@ def uniform(tokens: int, experts: int, top_k: int) -> Routing:
 
 
 def balanced(tokens: int, experts: int, top_k: int) -> Routing:
-    """Return the routing that gives experts as equally many rows as can be."""
-    return counted(_spread(tokens * top_k, np.ones(experts), tokens))
+    """Return the routing that gives all experts as equal numbers of rows as possible."""
+    return counted(_spread_rows(tokens * top_k, np.ones(experts), tokens))
 
 
 def power_law(tokens: int, experts: int, top_k: int, exponent: float) -> Routing:
-    """Return a routing where popularity falls with a power, at the quantiles of its distribution."""
+    """Return a routing whose popularities follow a power law, taken at the quantiles of its distribution."""
     least, most = (_LEAST_SHARE, _MOST_SHARE * tokens) if tokens * top_k > experts else _FEW
     if most <= least:
         return balanced(tokens, experts, top_k)
-    at = (np.arange(experts) + 0.5) / experts
+    quantiles = (np.arange(experts) + 0.5) / experts
     if abs(exponent - 1.0) < 1e-9:
-        popular = least * (most / least) ** at
+        popular = least * (most / least) ** quantiles
     else:
         power = 1.0 - exponent  # quantiles of [least, most], by logarithms: powers themselves overflow
-        popular = least * np.exp(np.log1p(at * math.expm1(power * math.log(most / least))) / power)
-    return counted(_spread(tokens * top_k, popular, tokens))
+        popular = least * np.exp(np.log1p(quantiles * math.expm1(power * math.log(most / least))) / power)
+    return counted(_spread_rows(tokens * top_k, popular, tokens))
 
 
 def counted(counts: Sequence[int] | NDArray[np.int64]) -> Routing:
-    """Return the routing of given rows an expert.
+    """Return the routing with these numbers of rows for the experts.
 
     Raises
     ------
     WorkloadError
         A count is negative, or all are 0.
     """
-    found = np.asarray(counts)
-    if found.ndim != 1 or not len(found) or (found < 0).any() or not found.any():
+    table = np.asarray(counts)
+    if table.ndim != 1 or not len(table) or (table < 0).any() or not table.any():
         raise WorkloadError(f"routing: counts are {shown(counts)}, expected the rows of each expert, not all 0")
-    rows, experts = np.unique(found[found > 0], return_counts=True)
+    rows, experts = np.unique(table[table > 0], return_counts=True)
     return Routing(rows.astype(np.float64), experts.astype(np.float64))
 
 
 def routing_of(value: str | Sequence[int], tokens: int, experts: int, top_k: int) -> Routing:
-    """Return the rows an expert of the routing that a workload says (`operators.scaled.grouped_matmul`)."""
+    """Return the routing that a workload names (`operators.scaled.grouped_matmul`)."""
     if not isinstance(value, str):
         return counted(value)
     if value.startswith("power:"):
@@ -122,14 +122,14 @@ def routing_of(value: str | Sequence[int], tokens: int, experts: int, top_k: int
     return {"uniform": uniform, "balanced": balanced}[value](tokens, experts, top_k)
 
 
-def _spread(total: int, popular: Floats, most: int) -> NDArray[np.int64]:
-    """Return whole rows an expert, in proportion to how popular they are, at most `most`.
+def _spread_rows(total: int, popular: Floats, most: int) -> NDArray[np.int64]:
+    """Return the number of rows of each expert, proportional to its popularity and at most `most`.
 
-    Shares are rounded; what is then missing goes to the most popular ones, what is too much is taken from the others.
+    Shares are rounded; missing rows go to the most popular experts, surplus rows are taken from the least popular ones.
     """
     counts: NDArray[np.int64] = np.minimum(np.rint(popular / popular.sum() * total), most).astype(np.int64)
     order = np.argsort(-popular, kind="stable")
-    while left := total - int(counts.sum()):
-        places = order[counts[order] < most] if left > 0 else order[counts[order] > 0][::-1]
-        counts[places[: abs(left)]] += 1 if left > 0 else -1
+    while missing := total - int(counts.sum()):
+        positions = order[counts[order] < most] if missing > 0 else order[counts[order] > 0][::-1]
+        counts[positions[: abs(missing)]] += 1 if missing > 0 else -1
     return counts

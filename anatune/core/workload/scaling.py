@@ -1,8 +1,8 @@
-"""Number formats of products whose operands have scales, and where the scales lie.
+"""Number formats of products with scaled operands, and the positions of the scales.
 
 Notation
 --------
-run : elements along k that share a scale. Two 4-bit numbers lie in a byte, the one of even k in its low bits.
+run : neighbouring elements along k that share a scale. A byte holds two 4-bit numbers, that of even k in its low bits.
 e8m0 : a byte b that means 2^(b - 127); e2m1: 4 bits that mean 0, .5, 1, 1.5, 2, 3, 4 or 6, and a sign.
 Source: OCP Microscaling Formats (MX) 1.0, 2023 (mxfp8, mxfp4); NVIDIA PTX ISA, block scaling (nvfp4).
 """
@@ -14,28 +14,29 @@ from typing import NamedTuple
 from anatune.core.workload.access import FLOAT8_DTYPES
 
 SIDE = 128
-"""Rows, columns and elements along k of a block of the weights that has one scale. Source: [DeepSeek-V3] Sec. 3.3.2."""
+"""Rows, columns and elements along k of a weight block that has one scale. Source: [DeepSeek-V3] Sec. 3.3.2."""
 SCALES = ("tensor", "rows", "blocks")
-"""Where operands of 8 bits have scales: one each; one for each row of the data and column of the result; one for each
-row and SIDE elements along k of the data, and for each block of SIDE x SIDE weights."""
+"""Positions of the scales of 8-bit operands. "tensor": one scale each; "rows": one for each row of the data and each
+column of the result; "blocks": one for each row and SIDE elements along k of the data, and for each block of SIDE x
+SIDE weights."""
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""What the low three bits of a 4-bit float mean."""
+"""Value of the low three bits of a 4-bit float."""
 _HALVES = ("float16", "bfloat16")
 
 
 class ScaledFormat(NamedTuple):
-    """Operands of a product.
+    """The formats of the operands of a product.
 
     Attributes
     ----------
     data, weight : str
-        Dtypes in memory; "uint8": two 4-bit numbers a byte.
+        Dtypes in memory; "uint8" stands for two 4-bit numbers in a byte.
     scale : str
-        Dtype of scales; "": there are none. "uint8": e8m0.
+        Dtype of the scales; "": there are none; "uint8": e8m0.
     run : int
-        Of block-scaled formats that matrix units multiply as they are; else 0.
+        Elements that share a scale, for block-scaled formats that matrix units multiply directly; otherwise 0.
     result : str
-        Dtype of the result where none is said.
+        Default dtype of the result.
     """
 
     data: str
@@ -46,17 +47,17 @@ class ScaledFormat(NamedTuple):
 
     @property
     def data_bits(self) -> int:
-        """Bits of an element of the data."""
+        """Number of bits of an element of the data."""
         return 32 if self.data == "float32" else 16 if self.data in _HALVES else 4 if self.data == "uint8" else 8
 
     @property
     def weight_bits(self) -> int:
-        """Bits of a weight."""
+        """Number of bits of a weight."""
         return 16 if self.weight in _HALVES else 4 if self.weight == "uint8" else 8
 
     @property
     def converts(self) -> bool:
-        """Whether weights become numbers of the data's type before they are multiplied."""
+        """True if weights are converted to the data's dtype before they are multiplied."""
         return self.data_bits > self.weight_bits
 
 
@@ -71,6 +72,6 @@ SCALED_FORMATS: dict[str, ScaledFormat] = {
     "mxfp4": ScaledFormat("uint8", "uint8", "uint8", 32),
     "nvfp4": ScaledFormat("uint8", "uint8", "float8_e4m3fn", 16),
 }
-"""Word -> operands. "bfloat16xint4": weights are signed 4-bit numbers in steps of 8 below 0, (number - 8) x scale, or
-with zero points (number - zero) x scale; "bfloat16xint8": number x scale. "nvfp4" has a float32 factor besides, of
-experts one each."""
+"""Word -> formats. "bfloat16xint4": weights are 4-bit numbers with the meaning (number - 8) x scale, or with zero
+points (number - zero) x scale; "bfloat16xint8": number x scale. "nvfp4" has a float32 factor in addition, one for each
+expert."""

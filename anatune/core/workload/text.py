@@ -1,9 +1,9 @@
-"""Workloads as people type them: ``conv2d 1x64x56x56 64x64x3x3 --stride 1 --padding 1``, both ways.
+"""Workloads as text: ``conv2d 1x64x56x56 64x64x3x3 --stride 1 --padding 1``, parsed and written.
 
 Notation
 --------
 words : the operator and its extents, or the name of a layer ("resnet18:C2").
-options : what follows as ``--name value``; the same names are keywords of `parse_workload`.
+options : further words ``--name value``; the same names are keywords of `parse_workload`.
 Convolution data is always written N x C x H x W and the weight K x C/groups x R x S, whatever the layout.
 """
 
@@ -45,11 +45,11 @@ PLAIN: dict[str, tuple[str, ...]] = {
     "grouped_matmul": ("tokens", "experts", "top_k", "n", "k"),
     "attention": ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim"),
 }
-"""Operators of one word -> the constructor's names of its extents."""
+"""Operator with one word of extents -> the constructor's names of these extents."""
 
 
 class Grammar(NamedTuple):
-    """One operator: its words' meanings ("" for a shape of any rank), options, example and builder."""
+    """The text of an operator: meanings of its words ("" for a shape of any rank), options, example and builder."""
 
     words: tuple[str, ...]
     options: tuple[str, ...]
@@ -57,7 +57,7 @@ class Grammar(NamedTuple):
     build: Build
 
 
-def _named(operator: str, names: tuple[str, ...]) -> Build:
+def _build(operator: str, names: tuple[str, ...]) -> Build:
     """Return a builder that passes the extents of all words by name."""
 
     def build(extents: Sequence[Extents], options: Mapping[str, object]) -> Workload:
@@ -67,7 +67,7 @@ def _named(operator: str, names: tuple[str, ...]) -> Build:
     return build
 
 
-def _shaped(operator: str, **fixed: str) -> Build:
+def _build_from_shape(operator: str, **fixed: str) -> Build:
     """Return a builder for operators of one shape."""
 
     def build(extents: Sequence[Extents], options: Mapping[str, object]) -> Workload:
@@ -76,7 +76,7 @@ def _shaped(operator: str, **fixed: str) -> Build:
     return build
 
 
-def _convolved(operator: str, rank: int) -> Build:
+def _build_convolution(operator: str, rank: int) -> Build:
     """Return a builder for convolutions of `rank` window dimensions."""
 
     def build(extents: Sequence[Extents], options: Mapping[str, object]) -> Workload:
@@ -87,15 +87,15 @@ def _convolved(operator: str, rank: int) -> Build:
                 f"{operator}: weight has {inner} input channels, data has {channels} in {groups} group(s), "
                 f"expected C = groups x weight's second extent; correct the channels or --groups"
             )
-        named = {"n": batch, "c": channels, "k": filters}
-        named.update(zip(INPUT_NAMES[rank] + KERNEL_NAMES[rank], (*sizes, *kernel), strict=True))
-        return CONSTRUCTORS[operator](**named, **options)
+        arguments = {"n": batch, "c": channels, "k": filters}
+        arguments.update(zip(INPUT_NAMES[rank] + KERNEL_NAMES[rank], (*sizes, *kernel), strict=True))
+        return CONSTRUCTORS[operator](**arguments, **options)
 
     return build
 
 
 def _depthwise(extents: Sequence[Extents], options: Mapping[str, object]) -> Workload:
-    """Build a depthwise convolution; the weight's first extent is channels x multiplier."""
+    """Build a depthwise convolution; the first extent of the weight is channels x multiplier."""
     (batch, channels, height, width), (filters, inner, rows, columns) = extents
     if inner != 1 or channels == 0 or filters % channels:
         raise WorkloadError(
@@ -107,33 +107,33 @@ def _depthwise(extents: Sequence[Extents], options: Mapping[str, object]) -> Wor
     )
 
 
-def _grammars() -> dict[str, Grammar]:
+def _make_grammars() -> dict[str, Grammar]:
     """Return the grammar of every operator but einsum."""
     table = {
-        "matmul": Grammar(("MxNxK",), _PRODUCT, "512x4096x1024", _named("matmul", PLAIN["matmul"])),
-        "batch_matmul": Grammar(("BxMxNxK",), _PRODUCT, "16x512x64x512", _named("batch_matmul", PLAIN["batch_matmul"])),
-        "rotary": Grammar(("TokensxHeadsxHeadDim",), ("dtype",), "4096x32x128", _named("rotary", PLAIN["rotary"])),
+        "matmul": Grammar(("MxNxK",), _PRODUCT, "512x4096x1024", _build("matmul", PLAIN["matmul"])),
+        "batch_matmul": Grammar(("BxMxNxK",), _PRODUCT, "16x512x64x512", _build("batch_matmul", PLAIN["batch_matmul"])),
+        "rotary": Grammar(("TokensxHeadsxHeadDim",), ("dtype",), "4096x32x128", _build("rotary", PLAIN["rotary"])),
         "quantise_groups": Grammar(
-            ("RowsxColsxGroup",), ("dtype",), "4096x7168x128", _named("quantise_groups", PLAIN["quantise_groups"])
+            ("RowsxColsxGroup",), ("dtype",), "4096x7168x128", _build("quantise_groups", PLAIN["quantise_groups"])
         ),
         "scaled_matmul": Grammar(
             ("MxNxK",),
             (*_SCALED, "epilogue", "rounded"),
             "512x4096x7168",
-            _named("scaled_matmul", PLAIN["scaled_matmul"]),
+            _build("scaled_matmul", PLAIN["scaled_matmul"]),
         ),
         "grouped_matmul": Grammar(
             ("TxExTopKxNxK",),
             (*_SCALED, "routing", "expanded", "activation"),
             "512x256x8x2048x7168",
-            _named("grouped_matmul", PLAIN["grouped_matmul"]),
+            _build("grouped_matmul", PLAIN["grouped_matmul"]),
         ),
         "attention": Grammar(
-            ("BxHeadsxKvHeadsxQxKvxDim",), _ATTENTION, "4x32x8x2048x2048x128", _named("attention", PLAIN["attention"])
+            ("BxHeadsxKvHeadsxQxKvxDim",), _ATTENTION, "4x32x8x2048x2048x128", _build("attention", PLAIN["attention"])
         ),
     }
     for name in ROWS:
-        table[name] = Grammar(("RowsxCols",), ("dtype",), "4096x8192", _named(name, PLAIN[name]))
+        table[name] = Grammar(("RowsxCols",), ("dtype",), "4096x8192", _build(name, PLAIN[name]))
     data = {1: "NxCxW", 2: "NxCxHxW", 3: "NxCxDxHxW"}
     taps = {1: "S", 2: "RxS", 3: "TxRxS"}
     for rank, size, kernel in ((1, "56", "3"), (2, "56x56", "3x3"), (3, "16x56x56", "3x3x3")):
@@ -141,25 +141,25 @@ def _grammars() -> dict[str, Grammar]:
             (data[rank], f"KxC/groupsx{taps[rank]}"),
             (*_WINDOW, "groups", *FUSED),
             f"1x64x{size} 64x64x{kernel}",
-            _convolved(f"conv{rank}d", rank),
+            _build_convolution(f"conv{rank}d", rank),
         )
         for short in ("max", "avg"):
             names = ("n", "c", *INPUT_NAMES[rank], *KERNEL_NAMES[rank])
             operator = f"{short}_pool{rank}d"
             words = (data[rank], taps[rank])
-            table[operator] = Grammar(words, _WINDOW, f"1x64x{size} {kernel}", _named(operator, names))
+            table[operator] = Grammar(words, _WINDOW, f"1x64x{size} {kernel}", _build(operator, names))
     table["depthwise_conv2d"] = Grammar(("NxCxHxW", "Kx1xRxS"), (*_WINDOW, *FUSED), "1x32x112x112 32x1x3x3", _depthwise)
     for word in ("reduction", *REDUCTION_KINDS):
-        build = _shaped("reduction", kind="sum" if word == "reduction" else word)
+        build = _build_from_shape("reduction", kind="sum" if word == "reduction" else word)
         table[word] = Grammar(("",), ("axes", "dtype"), "1024x4096 --axes 1", build)
     for word in ("elementwise", *ELEMENTWISE_OPERATORS):
-        build = _shaped("elementwise", op="relu" if word == "elementwise" else word)
+        build = _build_from_shape("elementwise", op="relu" if word == "elementwise" else word)
         table[word] = Grammar(("",), ("dtype",), "1024x1024", build)
     return table
 
 
-GRAMMARS = _grammars()
-"""Operator word -> grammar; einsum has its own."""
+GRAMMARS = _make_grammars()
+"""Operator word -> grammar; einsum is parsed separately."""
 
 
 OptionValue = int | str | Sequence[int] | Sequence[str] | None
@@ -186,29 +186,29 @@ _EINSUM_EXAMPLE = "einsum 'bij,bjk->bik' 16x32x64 16x64x128"
 
 
 def operator_words() -> list[str]:
-    """Return the operators that a workload's text may start with."""
+    """Return the operators that the text of a workload may start with."""
     return [*GRAMMARS, "einsum"]
 
 
-def _extents(operator: str, word: str, meaning: str, example: str) -> Extents:
+def _parse_extents(operator: str, word: str, meaning: str, example: str) -> Extents:
     """Return the extents of one word such as 512x4096x1024."""
-    wanted = f"expected {meaning or 'extents joined by x'}"
+    expected = f"expected {meaning or 'extents joined by x'}"
     for part in word.split("x"):
         if not re.fullmatch(f"[0-9]{{1,{_MAX_DIGITS}}}", part):
             raise WorkloadError(
-                f"{operator} {word}: {part!r} is no extent, {wanted} in decimal digits; write for example {example}"
+                f"{operator} {word}: {part!r} is no extent, {expected} in decimal digits; write for example {example}"
             )
     extents = tuple(int(part) for part in word.split("x"))
     if meaning and len(extents) != meaning.count("x") + 1:
         raise WorkloadError(
-            f"{operator} {word}: got {len(extents)} extents, {wanted} ({meaning.count('x') + 1}); "
+            f"{operator} {word}: got {len(extents)} extents, {expected} ({meaning.count('x') + 1}); "
             f"write for example {example}"
         )
     return extents
 
 
-def _option(name: str, value: OptionValue) -> object:
-    """Return an option's value with numbers in text made integers: 2, (2, 1), "SAME", ("bias", "relu")."""
+def _parse_option(name: str, value: OptionValue) -> object:
+    """Return the value of an option, with numbers in text as integers: 2, (2, 1), "SAME", ("bias", "relu")."""
     parts: list[object] = []
     for item in [value] if isinstance(value, (int, str)) or not isinstance(value, Sequence) else value:
         if not isinstance(item, str):
@@ -223,8 +223,8 @@ def _option(name: str, value: OptionValue) -> object:
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def _split(words: Sequence[str] | str) -> tuple[list[str], dict[str, OptionValue]]:
-    """Return the leading words and the ``--name value`` options behind them."""
+def _split_words(words: Sequence[str] | str) -> tuple[list[str], dict[str, OptionValue]]:
+    """Return the leading words, and the ``--name value`` options after them."""
     if isinstance(words, str):
         try:
             words = shlex.split(words)
@@ -233,58 +233,58 @@ def _split(words: Sequence[str] | str) -> tuple[list[str], dict[str, OptionValue
                 f"workload {shown(words)}: {error}, expected words; close the quotation marks"
             ) from error
     if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
-        raise WorkloadError(f"workload is {shown(words)}, expected words, as 'matmul 512x4096x1024' or a list of them")
-    heads: list[str] = []
+        raise WorkloadError(f"workload is {shown(words)}, expected text such as 'matmul 512x4096x1024' or its words")
+    leading: list[str] = []
     options: dict[str, OptionValue] = {}
     tokens = iter(words)
     for token in tokens:
         if not token.startswith("--"):
-            heads.append(token)
+            leading.append(token)
             continue
         spelled, equals, value = token[2:].partition("=")
         name = spelled.replace("-", "_")
         if name not in _OPTIONS or name in options:
-            known = ", ".join(_dashed(option) for option in _OPTIONS)
+            names = ", ".join(_spell_option(option) for option in _OPTIONS)
             problem = "is given twice" if name in options else "is unknown"
-            raise WorkloadError(f"workload option {token} {problem}, expected each of {known} at most once; correct it")
+            raise WorkloadError(f"workload option {token} {problem}, expected each of {names} at most once; correct it")
         if name in _FLAGS and not equals:
             options[name] = True
             continue
-        given = value if equals else next(tokens, None)
-        if given is None or name in _FLAGS:
+        option_value = value if equals else next(tokens, None)
+        if option_value is None or name in _FLAGS:
             raise WorkloadError(
                 f"workload option {token} has the wrong number of values, expected "
                 f"{'none' if name in _FLAGS else 'one'}; write for example --stride 2 or --transpose-a"
             )
-        options[name] = given
-    return heads, options
+        options[name] = option_value
+    return leading, options
 
 
-def _dashed(name: str) -> str:
-    """Return an option as it is typed."""
+def _spell_option(name: str) -> str:
+    """Return an option as it is written on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
 def _is_absent(value: OptionValue) -> bool:
-    """Return whether an option was not given: None, False or an empty sequence."""
+    """Return whether the value means that an option was not given: None, False or an empty sequence."""
     return value is None or value is False or (isinstance(value, (tuple, list)) and not value)
 
 
 def _check_options(operator: str, options: Mapping[str, object], allowed: Sequence[str]) -> None:
-    """Raise WorkloadError if an option does not apply."""
+    """Raise WorkloadError if an option does not apply to an operator."""
     for name in options:
         if name not in allowed:
-            known = ", ".join(_dashed(option) for option in _OPTIONS if option in allowed)
+            applicable = ", ".join(_spell_option(option) for option in _OPTIONS if option in allowed)
             raise WorkloadError(
-                f"{operator}: option {_dashed(name)} does not apply, expected some of {known}; leave it out"
+                f"{operator}: option {_spell_option(name)} does not apply, expected some of {applicable}; leave it out"
             )
 
 
 def _parse_layer(name: str, options: Mapping[str, object]) -> Workload:
-    """Return a named layer; dtype, layout and epilogue may differ from the paper's."""
-    found = layer(name)
-    _check_options(name, options, [option for option in _LAYER if option in GRAMMARS[found.operator].options])
-    return CONSTRUCTORS[found.operator](**{**found.attribute, **options}) if options else found
+    """Return a named layer; the options dtype, layout and epilogue replace those of the paper."""
+    workload = layer(name)
+    _check_options(name, options, [option for option in _LAYER if option in GRAMMARS[workload.operator].options])
+    return CONSTRUCTORS[workload.operator](**{**workload.attribute, **options}) if options else workload
 
 
 def _parse_einsum(words: Sequence[str], options: Mapping[str, object]) -> Workload:
@@ -295,7 +295,7 @@ def _parse_einsum(words: Sequence[str], options: Mapping[str, object]) -> Worklo
             f"einsum: got {len(words)} words, expected subscripts and a shape for each operand; "
             f"write for example {_EINSUM_EXAMPLE}"
         )
-    shapes = tuple(_extents("einsum", word, "", _EINSUM_EXAMPLE) for word in words[1:])
+    shapes = tuple(_parse_extents("einsum", word, "", _EINSUM_EXAMPLE) for word in words[1:])
     return CONSTRUCTORS["einsum"](words[0], shapes, **options)
 
 
@@ -325,26 +325,27 @@ def parse_workload(
     expanded: bool = False,
     activation: bool = False,
 ) -> Workload:
-    """Return the workload that the words and options describe.
+    """Return the workload that words and options describe.
 
     Parameters
     ----------
     words : sequence of str or str
         ``["matmul", "512x4096x1024"]``, ``["conv2d", "1x64x56x56", "64x64x3x3"]``, ``["resnet18:C2"]``,
-        ``["einsum", "bij,bjk->bik", "16x32x64", "16x64x128"]``; options may follow as further words
-        (``"--stride", "2"``). One string is split as a shell would.
+        ``["einsum", "bij,bjk->bik", "16x32x64", "16x64x128"]``; options may follow as further words (``"--stride",
+        "2"``). A single string is split as by a shell.
     stride, padding, dilation, groups, layout, dtype, transpose_a, transpose_b, epilogue, axes
     input_zero_point, output_zero_point, causal, window, page_size, scales, group, zero_points, rounded, routing
     expanded, activation
-        As in the constructors (`anatune.core.workload.operators`); None or False: not given. Text is understood too:
-        "2", "2,1", "SAME", "bias,relu". A named layer takes dtype, layout, epilogue and zero points.
+        As in the constructors (`anatune.core.workload.operators`); None or False means that the option is not given.
+        Text is accepted, too: "2", "2,1", "SAME", "bias,relu". A named layer takes dtype, layout, epilogue and zero
+        points.
 
     Raises
     ------
     UnknownNameError
-        If the operator or layer is unknown.
+        The operator or layer is unknown.
     WorkloadError
-        If the words do not parse, an option does not apply, or the workload cannot exist.
+        The words cannot be parsed, an option does not apply, or the workload is impossible.
 
     Examples
     --------
@@ -352,16 +353,16 @@ def parse_workload(
     {'i': 512, 'j': 4096, 'k': 1024}
     """
     keywords = {name: value for name, value in locals().items() if name in _OPTIONS}
-    heads, typed = _split(words)
-    if not heads:
+    leading, typed = _split_words(words)
+    if not leading:
         raise WorkloadError("workload is empty, expected an operator and extents; write for example matmul 512x512x512")
-    given = {**typed, **{name: value for name, value in keywords.items() if not _is_absent(value)}}
-    options = {name: _option(name, value) for name, value in given.items()}
-    operator, extents = heads[0], heads[1:]
+    given_options = {**typed, **{name: value for name, value in keywords.items() if not _is_absent(value)}}
+    options = {name: _parse_option(name, value) for name, value in given_options.items()}
+    operator, extents = leading[0], leading[1:]
     if ":" in operator:
         if extents:
             raise WorkloadError(
-                f"layer {operator}: got more words ({' '.join(extents)}), expected the layer's name alone; "
+                f"layer {operator}: got further words ({' '.join(extents)}), expected only the layer's name; "
                 "write for example resnet18:C2"
             )
         return _parse_layer(operator, options)
@@ -382,57 +383,57 @@ def parse_workload(
             f"{operator}: got {len(extents)} words of extents ({' '.join(extents) or 'none'}), expected "
             f"{' '.join(word or 'a shape' for word in grammar.words)}; write for example {example}"
         )
-    parsed = [_extents(operator, *pair, example) for pair in zip(extents, grammar.words, strict=True)]
+    parsed = [_parse_extents(operator, *pair, example) for pair in zip(extents, grammar.words, strict=True)]
     return grammar.build(parsed, options)
 
 
-def _joined(extents: Sequence[object]) -> str:
+def _join_extents(extents: Sequence[object]) -> str:
     """Return extents as one word."""
     return "x".join(str(extent) for extent in extents)
 
 
-def _whole(extents: Mapping[str, int], name: str) -> int:
-    """Return the extent of channels, whether they lie in blocks or not."""
+def _count_channels(extents: Mapping[str, int], name: str) -> int:
+    """Return the number of channels, whether or not they lie in blocks."""
     return extents.get(name, 1) * extents.get(f"{name}i", 1)
 
 
-def _words(workload: Workload) -> list[str]:
+def _list_words(workload: Workload) -> list[str]:
     """Return the canonical words without options."""
-    operator, own = workload.operator, workload.attribute
+    operator, attributes = workload.operator, workload.attribute
     if operator == "reduction":
-        return [str(own["kind"]), _joined(workload.reads[0].shape)]
+        return [str(attributes["kind"]), _join_extents(workload.reads[0].shape)]
     if operator == "elementwise":
-        return [str(own["op"]), _joined(workload.reads[0].shape)]
+        return [str(attributes["op"]), _join_extents(workload.reads[0].shape)]
     if operator == "einsum":
-        return [operator, str(own["subscripts"]), *(_joined(access.shape) for access in workload.reads)]
+        return [operator, str(attributes["subscripts"]), *(_join_extents(access.shape) for access in workload.reads)]
     if operator in PLAIN:
-        return [operator, _joined([own[name] for name in PLAIN[operator]])]
+        return [operator, _join_extents([attributes[name] for name in PLAIN[operator]])]
     rank = int(operator[-2])
-    kernel = [own[name] for name in KERNEL_NAMES[rank]]
-    data = [own["n"], own["c"], *(own[name] for name in INPUT_NAMES[rank])]
+    kernel = [attributes[name] for name in KERNEL_NAMES[rank]]
+    data = [attributes["n"], attributes["c"], *(attributes[name] for name in INPUT_NAMES[rank])]
     if "pool" not in operator:
         extents = workload.extents
-        filters, inner = (_whole(extents, name) for name in ("f", "rc"))
-        kernel = [_whole(extents, "g") * filters, inner, *kernel]
-    return [operator, _joined(data), _joined(kernel)]
+        filters, inner = (_count_channels(extents, name) for name in ("f", "rc"))
+        kernel = [_count_channels(extents, "g") * filters, inner, *kernel]
+    return [operator, _join_extents(data), _join_extents(kernel)]
 
 
 def workload_to_text(workload: Workload) -> str:
-    """Return the canonical words and options; `parse_workload` turns them back into an equal workload.
+    """Return the canonical text of a workload; `parse_workload` turns it back into an equal workload.
 
-    Options that have their default are left out.
+    Options with default values are left out.
 
     Raises
     ------
     WorkloadError
-        If the workload was not made by one of the constructors.
+        The workload was not made by a constructor.
     """
     if workload.operator not in CONSTRUCTORS or not workload.attributes:
         raise WorkloadError(
             f"workload {workload.operator!r} has no text, expected one of the constructors' "
             f"({', '.join(CONSTRUCTORS)}); use to_json instead"
         )
-    words = _words(workload)
+    words = _list_words(workload)
     parameters = inspect.signature(CONSTRUCTORS[workload.operator]).parameters
     for name, value in workload.attributes:
         if name not in _OPTIONS or name in PLAIN.get(workload.operator, ()):  # "group" is an extent of some
@@ -440,7 +441,7 @@ def workload_to_text(workload: Workload) -> str:
         default = parameters[name].default
         if value == default or (isinstance(value, tuple) and value == (default,) * len(value)):
             continue
-        words.append(_dashed(name))
+        words.append(_spell_option(name))
         if name not in _FLAGS:
             parts = [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
             repeated = name in ("stride", "padding", "dilation") and len(set(parts)) == 1

@@ -1,1 +1,1 @@
-"""Corrections learned from measurements."""
+"""Corrections of predicted times that are learned from measurements."""

@@ -1,4 +1,4 @@
-"""The analytical model with a learned correction: the same points, other times, another order."""
+"""The analytical model with a learned correction: the same points, with other times and another order."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from anatune.templates.base.features import FeatureTable
 from anatune.templates.base.model import Evaluation, Model, Progress, Ranking
 
 SHORTLIST = 64
-"""Schedules of the analytical ranking, of different predicted times, among which a correction chooses."""
+"""Number of schedules of the analytical ranking, with different predicted times, that a correction reorders."""
 
 
 class CorrectedModel(Model):
-    """What a model says, times exp(correction). Points that break a rule keep breaking it.
+    """A model whose times are multiplied by exp(correction); illegal points stay illegal.
 
     Parameters
     ----------
     model
-        The analytical model (its attribute ``model`` here).
+        The analytical model.
     residual
         A fitted `ResidualModel`.
 
     Raises
     ------
     ModelVersionError
-        The correction was trained on other features than this model's points have.
+        The correction was trained on other features than those of this model's points.
     """
 
     def __init__(self, model: Model, residual: ResidualModel) -> None:
@@ -44,8 +44,8 @@ class CorrectedModel(Model):
         if names != tuple(residual.names_):
             differ = [name for name in (*names, *residual.names_) if (name in names) != (name in residual.names_)]
             raise ModelVersionError(
-                f"correction of other features than {type(model).__name__} of {model.hardware.name} has "
-                f"({', '.join(differ[:3]) or 'their order'}); train it again, or use one of this template"
+                f"the correction was trained on other features than {type(model).__name__} of {model.hardware.name} "
+                f"has ({', '.join(differ[:3]) or 'in another order'}); train it again, or use one of this template"
             )
 
     @property
@@ -63,26 +63,26 @@ class CorrectedModel(Model):
         return self.model
 
     def program_key(self, point: NDArray[np.int64]) -> Hashable:
-        """Return what is equal for points that are the same program."""
+        """Return a key that is equal for points with the same kernel."""
         return self.model.program_key(point)
 
     def correction(self, points: NDArray[np.int64]) -> Correction:
-        """Return what is added to the logarithm of the analytical times, and how sure that is."""
+        """Return the correction of points: what is added to the logarithm of their times, and its uncertainty."""
         return self.residual.predict(self.model.feature_table(points).values)
 
     def leaves(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the leaf of each of the correction's trees that points fall into, (num_points, num_trees)."""
+        """Return the leaf of each tree of the correction that points fall into, (num_points, num_trees)."""
         return self.residual.leaves(self.model.feature_table(points).values)
 
     def refit(self, points: NDArray[np.int64], time_s: NDArray[np.float64]) -> CorrectedModel:
-        """Return the model with what its correction leaves of new measurements learned, too; this one stays as it is.
+        """Return a model that has also learned from new measurements; this model does not change.
 
         Parameters
         ----------
         points : (num_points, num_columns) int64
-            All that was measured of this workload, also before.
+            All measured points of this workload, earlier ones included.
         time_s : (num_points,) float64
-            Measured seconds, or any multiple of them; NaN where the trial failed.
+            Measured seconds, or any multiple of them; NaN for failed trials.
         """
         table = self.model.feature_table(points)
         groups = np.zeros(len(points), dtype=np.int64)
@@ -90,7 +90,7 @@ class CorrectedModel(Model):
         return CorrectedModel(self.model, updated)
 
     def check(self, points: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rule codes of points."""
+        """Return the rule codes of points; 0 means legal."""
         return self.model.check(points)
 
     def times(self, points: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -99,14 +99,14 @@ class CorrectedModel(Model):
         return table.time_s * np.exp(self.residual.predict(table.values).log_ratio), table.rule
 
     def evaluate(self, points: NDArray[np.int64]) -> Evaluation:
-        """Score points; the columns are the analytical ones, with "plain_s" and "support" beside them."""
-        plain = self.model.evaluate(points)
-        found = self.correction(points)
-        columns = plain.columns | {"plain_s": plain.time_s, "support": found.support}
-        return Evaluation(plain.time_s * np.exp(found.log_ratio), plain.rule, columns)
+        """Evaluate points; the analytical columns are followed by "plain_s" and "support"."""
+        analytical = self.model.evaluate(points)
+        correction = self.correction(points)
+        columns = analytical.columns | {"plain_s": analytical.time_s, "support": correction.support}
+        return Evaluation(analytical.time_s * np.exp(correction.log_ratio), analytical.rule, columns)
 
     def predictions(self, points: NDArray[np.int64]) -> list[Prediction]:
-        """Score points; times and speeds are corrected, everything else is the analytical explanation."""
+        """Predict points; times and rates are corrected, the rest is the analytical explanation."""
         ratios = np.exp(self.correction(points).log_ratio).tolist()
         return [
             msgspec.structs.replace(p, time_s=p.time_s * ratio, gflop_per_s=p.gflop_per_s / ratio)
@@ -116,14 +116,14 @@ class CorrectedModel(Model):
     def rank(
         self, top_k: int, time_limit_s: float | None = None, *, distinct: bool = False, progress: Progress | None = None
     ) -> Ranking:
-        """Return the `top_k` points of smallest corrected time among the first of the analytical ranking.
+        """Return the `top_k` points with the smallest corrected times among the first of the analytical ranking.
 
-        The guarantee is that of the analytical ranking: what is exact is the shortlist, not its new order.
+        The guarantee is that of the analytical ranking; it covers the shortlist, not its new order.
         """
-        del distinct  # the shortlist is
-        found = self.model.rank(max(top_k, SHORTLIST), time_limit_s, distinct=True, progress=progress)
-        if not len(found.points):
-            return found
-        order = np.argsort(self.times(found.points)[0], kind="stable")[:top_k]
-        alike = None if found.num_alike is None else found.num_alike[order]
-        return dataclasses.replace(found, points=found.points[order], num_alike=alike)
+        del distinct  # the shortlist always has distinct times
+        ranking = self.model.rank(max(top_k, SHORTLIST), time_limit_s, distinct=True, progress=progress)
+        if not len(ranking.points):
+            return ranking
+        order = np.argsort(self.times(ranking.points)[0], kind="stable")[:top_k]
+        alike = None if ranking.num_alike is None else ranking.num_alike[order]
+        return dataclasses.replace(ranking, points=ranking.points[order], num_alike=alike)

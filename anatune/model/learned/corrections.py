@@ -1,7 +1,7 @@
-"""Saved corrections: LightGBM text files beside a card that says what they are and where they are used.
+"""Saved corrections: LightGBM text files and a card that describes them and where they apply.
 
-A correction is a folder: ``card.json``, ``member0.txt`` .. (the ensemble), ``failures.txt`` (where failed trials were
-seen). Files are read as data only, and checked against the digests of the card; what does not fit is an error.
+A correction is a folder with ``card.json``, ``member0.txt`` .. (the ensemble) and ``failures.txt`` (if failed trials
+were seen). Files are only read as data and are compared with the digests on the card; a difference is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.decoding import from_json
 from anatune.disk_cache import versions_of
 from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
-from anatune.files import OutputKind, check_folder, json_with, read_file, reason, replaced_folder
+from anatune.files import OutputKind, check_folder, json_with, read_file, reason, replace_folder
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.residual import ResidualModel, ResidualOptions, import_lightgbm
 from anatune.resources import data_folder
@@ -30,30 +30,32 @@ from anatune.templates import TEMPLATES, template_named
 from anatune.templates.base.model import Model
 
 AUTO, NONE = "auto", "none"
-"""What to use: a correction that was made for the device, if there is one; the analytical model as it is."""
+"""Names of corrections: the one made for the device, if there is one; the analytical model without correction."""
 
 CALIBRATED = "calibrated"
-"""What the corrections that ``anatune hw calibrate`` learns are called after their device and template."""
+"""Name that corrections learned by ``anatune hw calibrate`` have after their device and template."""
 
 FORMAT = 1
 CARD = "card.json"
 _KIND = OutputKind("one of a correction", json_with("format", "feature_version", "kernels", "files"))
-"""Of the card, of any version."""
+"""Kind of the card's file, for cards of any version."""
 _MOST_BYTES = 64 * 2**20
-"""Largest file that is read."""
+"""Largest size of a file, bytes."""
 
 
 class DataSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One table or record file that a correction was trained on.
+    """A table or record file that a correction was trained on.
 
     Attributes
     ----------
     name, licence, source : str
-        What it is called, how it may be used, where it comes from.
+        Name, licence and origin.
     devices, workloads : tuple of str
+        Names of the devices and texts of the workloads.
     num_rows, num_failed : int
+        Number of rows, and of failed trials among them.
     sha256 : str
-        Of the file; empty where it was none.
+        Digest of the file; empty if the data was not a file.
     """
 
     name: str
@@ -67,23 +69,26 @@ class DataSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a correction is.
+    """The description of a correction, which is stored beside it.
 
     Attributes
     ----------
     name : str
+        Name of the correction.
     kernels : str
-        Whose kernels it describes: "ansor" (anatune generates kernels of the same template), "autotvm", "clblast",
-        "ansor_cpu", "autotvm_cpu", "anatune" (a user's own records) or "calibrated" (nests of a calibration).
+        Kernels that it was trained on: "ansor" (kernels like those of anatune's template "cuda"), "autotvm", "clblast",
+        "ansor_cpu", "autotvm_cpu", "anatune" (a user's own records) or "calibrated" (loop nests of a calibration).
     template : str
-        What its schedules look like: "cuda", "cpu", ...
+        Template of the schedules: "cuda", "cpu", ...
     devices : tuple of str
-        Hardware specs it is used for; elsewhere the analytical model is used as it is.
+        Hardware specs that it is used for; other devices use the analytical model alone.
     vendors : tuple of str
-        Vendors all of whose devices it is used for: it was better on every device of theirs that it had not seen.
+        Vendors for all of whose devices it is used, because it was better on each of their devices that training left
+        out.
     data : tuple of DataSource
+        Data that it was trained on.
     metrics : dict
-        Measure -> value; "plain" and "corrected", leave-one-workload-out and leave-one-device-out.
+        Measure -> value: "plain" and "corrected", leaving out one workload and leaving out one device.
     """
 
     name: str
@@ -99,28 +104,28 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offset: float
     noise: float
     files: dict[str, str]
-    """File name -> SHA-256 of its bytes."""
+    """File name -> SHA-256 of the file."""
     versions: dict[str, str]
     options: ResidualOptions
     feature_version: int = 0
-    """`Template.feature_version`; `save_correction` sets it."""
+    """`Template.feature_version` of the template; `save_correction` sets it."""
     format: int = FORMAT
 
     def applies(self, hardware: GpuSpec | CpuSpec, kernels: str) -> bool:
-        """Return whether the correction is used for kernels of that kind on that device."""
+        """Return whether the correction is used for such kernels on the device."""
         return self.kernels == kernels and (hardware.name in self.devices or hardware.vendor in self.vendors)
 
 
 class SavedCorrection(msgspec.Struct, frozen=True):
-    """A card and its fitted model."""
+    """A card, its fitted model and its folder."""
 
     card: Card
     model: ResidualModel
     folder: Path
 
 
-class _Versions(msgspec.Struct, frozen=True):
-    """What a card of any version says."""
+class _CardVersions(msgspec.Struct, frozen=True):
+    """The fields that cards of all versions have."""
 
     format: int
     feature_version: int
@@ -149,22 +154,22 @@ def save_correction(folder: Path, card: Card, model: ResidualModel) -> Card:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         check_correction_folder(folder)
-        with replaced_folder(folder) as made:
+        with replace_folder(folder) as new_folder:
             for name, text in texts.items():
-                (made / name).write_bytes(text.encode())
-            (made / CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
+                (new_folder / name).write_bytes(text.encode())
+            (new_folder / CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
     except OSError as error:
         raise ModelVersionError(f"{folder}: {reason(error)}; the correction was not saved") from None
     return card
 
 
 def check_correction_folder(folder: Path) -> None:
-    """Raise OSError where no correction can be written, or something else lies there."""
-    check_folder(folder, _KIND.what, _own_files)
+    """Raise OSError if no correction can be written to a folder, or if it holds other files."""
+    check_folder(folder, _KIND.what, _list_own_files)
 
 
-def _own_files(folder: Path, names: Collection[str]) -> set[str]:
-    """Return those of a folder's names that a correction's files have; none where its card is missing, or is none."""
+def _list_own_files(folder: Path, names: Collection[str]) -> set[str]:
+    """Return the names in a folder that are files of a correction; none if it has no valid card."""
     if not _KIND.knows(folder / CARD):
         return set()
     files = msgspec.json.decode(read_file(folder / CARD))["files"]
@@ -177,7 +182,7 @@ def read_card(folder: Path) -> Card:
     Raises
     ------
     ModelVersionError
-        There is none, it is damaged, or it was made by another version of anatune's features.
+        There is no card, it is damaged, or it was made for another version of anatune's features.
     """
     path = folder / CARD
     try:
@@ -187,19 +192,19 @@ def read_card(folder: Path) -> Card:
             f"{path}: {reason(error)}, expected the card of a correction; `anatune records train` makes one"
         ) from None
     try:
-        found = from_json(text, _Versions)
+        versions = from_json(text, _CardVersions)
     except msgspec.DecodeError as error:
         raise ModelVersionError(f"{path}: {error}, expected the card of a correction; train it again") from None
-    if found.template not in TEMPLATES:
+    if versions.template not in TEMPLATES:
         raise ModelVersionError(
-            f"{path}: template {found.template!r}, expected one of {', '.join(TEMPLATES)}; train it again"
+            f"{path}: template {versions.template!r}, expected one of {', '.join(TEMPLATES)}; train it again"
         )
-    expected = FORMAT, template_named(found.template).feature_version
-    if (found.format, found.feature_version) != expected:
-        command = "hw calibrate" if found.kernels == CALIBRATED else "records train"
+    expected = FORMAT, template_named(versions.template).feature_version
+    if (versions.format, versions.feature_version) != expected:
+        command = "hw calibrate" if versions.kernels == CALIBRATED else "records train"
         raise ModelVersionError(
-            f"{path}: format {found.format}, features {found.feature_version}, expected format {expected[0]}, features "
-            f"{expected[1]}; train it again with this version of anatune (`anatune {command}`), or remove its folder"
+            f"{path}: format {versions.format}, features {versions.feature_version}, expected format {expected[0]}, "
+            f"features {expected[1]}; train it again with this version (`anatune {command}`), or remove its folder"
         )
     try:
         card = from_json(text, Card)
@@ -219,7 +224,7 @@ def load_correction(folder: str | Path) -> SavedCorrection:
     Raises
     ------
     ModelVersionError
-        A file is missing or differs from what its card says, or the features are of another version.
+        A file is missing or differs from the card, or the features are of another version.
     MissingDependencyError
         LightGBM is not installed.
     """
@@ -234,7 +239,7 @@ def load_correction(folder: str | Path) -> SavedCorrection:
         except OSError as error:
             raise ModelVersionError(f"{path}: {reason(error)}, named in {CARD}; train the correction again") from None
         if hashlib.sha256(data).hexdigest() != digest:
-            raise ModelVersionError(f"{path}: is not the file that {CARD} names (SHA-256); train the correction again")
+            raise ModelVersionError(f"{path}: has another SHA-256 than {CARD} states; train the correction again")
         try:
             boosters[name] = lgb.Booster(model_str=data.decode())
         except (lgb.basic.LightGBMError, UnicodeDecodeError):
@@ -255,19 +260,19 @@ def load_correction(folder: str | Path) -> SavedCorrection:
     return SavedCorrection(card, model, folder)
 
 
-def _loaded(folder: Path) -> SavedCorrection:
-    """Return what `load_correction` does, read again when its card changes."""
-    return _loaded_once(folder, (folder / CARD).stat().st_mtime_ns)
+def _load_cached(folder: Path) -> SavedCorrection:
+    """Return the result of `load_correction`, read again when the card changes."""
+    return _load_version(folder, (folder / CARD).stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=8)
-def _loaded_once(folder: Path, _mtime_ns: int) -> SavedCorrection:
+def _load_version(folder: Path, _mtime_ns: int) -> SavedCorrection:
     return load_correction(folder)
 
 
 def digest_of_cards() -> str:
-    """Return a digest of all corrections, the user's own and the shipped ones, for caches of plans."""
-    digest = hashlib.sha256(versions_of("lightgbm").encode())  # without it there are none
+    """Return a digest of all corrections, the user's own and the shipped ones; caches of plans depend on it."""
+    digest = hashlib.sha256(versions_of("lightgbm").encode())  # without LightGBM no correction is used
     for folder in (user_correction_folder, partial(data_folder, "models")):
         with contextlib.suppress(SpecError, OSError):
             for path in sorted(folder().glob(f"*/{CARD}")):
@@ -276,25 +281,25 @@ def digest_of_cards() -> str:
 
 
 def shipped_cards() -> dict[Path, Card]:
-    """Return the folder and card of every correction that travels with the package."""
+    """Return folder -> card of all corrections that are shipped with the package."""
     try:
         root = data_folder("models")
     except FileNotFoundError:
         return {}
-    # other learned models lie there, too
+    # the folder also holds other learned models
     cards = [path for path in sorted(root.glob(f"*/{CARD}")) if b'"kernels"' in path.read_bytes()]
     return {path.parent: read_card(path.parent) for path in cards}
 
 
 def shipped_correction(hardware: GpuSpec | CpuSpec, kernels: str) -> SavedCorrection | None:
-    """Return the shipped correction that is used for kernels of that kind on that device; None if there is none.
+    """Return the shipped correction for such kernels on the device, or None.
 
-    A correction made for this very device is preferred to one for its vendor. Without LightGBM there is none.
+    A correction made for this device is preferred to one for its vendor. Without LightGBM the result is None.
     """
     fitting = [(folder, card) for folder, card in shipped_cards().items() if card.applies(hardware, kernels)]
     fitting.sort(key=lambda found: hardware.name not in found[1].devices)
     try:
-        return _loaded(fitting[0][0]) if fitting else None
+        return _load_cached(fitting[0][0]) if fitting else None
     except MissingDependencyError:
         return None
 
@@ -305,9 +310,9 @@ def named_correction(name: str | Path) -> SavedCorrection:
     Raises
     ------
     UnknownNameError
-        There is neither; the message lists the shipped ones.
+        There is neither such a folder nor such a name; the message lists the shipped ones.
     ModelVersionError, MissingDependencyError
-        As `load_correction`.
+        As in `load_correction`.
     """
     folder = checked_path("correction", name, UnknownNameError)
     if (folder / CARD).is_file():
@@ -315,34 +320,34 @@ def named_correction(name: str | Path) -> SavedCorrection:
     cards = shipped_cards()
     for folder, card in cards.items():
         if card.name == str(name):
-            return _loaded(folder)
-    known = ", ".join(card.name for card in cards.values()) or "none are shipped"
-    raise UnknownNameError(f"correction {str(name)!r}: no folder with a {CARD}, expected one, or one of: {known}")
+            return _load_cached(folder)
+    names = ", ".join(card.name for card in cards.values()) or "none are shipped"
+    raise UnknownNameError(f"correction {str(name)!r}: expected a folder that contains {CARD}, or one of: {names}")
 
 
 def user_correction_folder() -> Path:
-    """Return the folder of the corrections that are made on this machine; it may not exist yet."""
+    """Return the folder of corrections made on this machine, which may not exist."""
     return user_spec_folder().parent / "models"
 
 
 def find_correction(
     hardware: GpuSpec | CpuSpec, template: str, correction: str | Path = AUTO, *, user_folder: Path | None = None
 ) -> SavedCorrection | None:
-    """Return the correction to use for anatune's own kernels.
+    """Return the correction for anatune's own kernels of a template, or None.
 
     Parameters
     ----------
     hardware, template
-        What the schedules are for.
+        The device and the template of the schedules.
     correction : "auto", "none", or str or Path
-        "auto": the user's own for this device (from records, else from its calibration), else the shipped one for it,
-        else none. Otherwise a folder or the name
-        of a shipped correction, whatever device it was made for.
+        "auto": the user's own correction for this device (from records, or else from its calibration), or else the
+        shipped one, or else none. Otherwise a folder or the name of a shipped correction, for whatever device it was
+        made.
 
     Raises
     ------
     ModelVersionError, UnknownNameError, MissingDependencyError
-        As `named_correction`; without LightGBM "auto" is none.
+        As in `named_correction`; without LightGBM "auto" gives None.
     """
     name = str(checked_path("correction", correction, UnknownNameError))
     if name == NONE:
@@ -350,14 +355,14 @@ def find_correction(
     if name != AUTO:
         return named_correction(correction)
     own_folders: list[Path] = []
-    with contextlib.suppress(SpecError):  # no home: no corrections of one's own
+    with contextlib.suppress(SpecError):  # without a home folder the user has no corrections
         folder = user_folder or user_correction_folder()
-        called = (template, f"{template}_{CALIBRATED}")
-        own_folders = [folder / f"{hardware.name}_{name}" for name in called]
-    for own in own_folders:
-        if (own / CARD).is_file():
+        folder_names = (template, f"{template}_{CALIBRATED}")
+        own_folders = [folder / f"{hardware.name}_{name}" for name in folder_names]
+    for own_folder in own_folders:
+        if (own_folder / CARD).is_file():
             try:
-                return _loaded(own)
+                return _load_cached(own_folder)
             except MissingDependencyError:
                 return None
     kernels = template_named(template).corrections
@@ -365,7 +370,7 @@ def find_correction(
 
 
 def corrected(model: Model, saved: SavedCorrection | None) -> Model:
-    """Return a model with a saved correction; the model itself where there is none.
+    """Return a model with a saved correction, or the model itself if there is none.
 
     Raises
     ------

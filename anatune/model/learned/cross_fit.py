@@ -1,4 +1,4 @@
-"""Leave-one-out estimates of a correction: no row is scored by a model that has seen its workload, or its device."""
+"""Leave-one-out estimates of a correction: no model has seen the workload, or the device, of the rows it scores."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from anatune.templates.base.features import FeatureTable
 Floats = NDArray[np.float64]
 
 _FEWEST = 3
-"""Fewest workloads that a gain is averaged over."""
+"""Fewest workloads over which a gain is averaged."""
 _SHARES = np.linspace(0.0, 1.0, 11)
 """Shares of a correction that are tried."""
 
 
 class MeasuredPoints(NamedTuple):
-    """What was measured of one workload on one device.
+    """Measured points of one workload on one device.
 
     Attributes
     ----------
     workload, device : hashable
-        Which; equal ones are left out together.
+        Keys of the workload and the device; points with equal keys are left out together.
     table : FeatureTable
         Features and predictions of the points.
     time_s : (num_points,) float64
-        MeasuredPoints seconds, NaN where the trial failed.
+        Measured seconds, NaN for failed trials.
     """
 
     workload: Hashable
@@ -53,7 +53,7 @@ def fit_residual(measured: Sequence[MeasuredPoints], options: ResidualOptions | 
     Raises
     ------
     ValueError
-        Too little was measured, or the features differ.
+        There are too few measurements, or the features differ.
     MissingDependencyError
         LightGBM is not installed.
     """
@@ -75,23 +75,23 @@ def cross_fit(
     num_folds: int = 10,
     progress: Callable[[float], None] | None = None,
 ) -> list[Floats | None]:
-    """Return the corrected seconds of every point, from models that have not seen its workload (its device).
+    """Return the corrected seconds of all points, from models that did not see their workload (or device).
 
     Parameters
     ----------
     measured
-        What was measured.
+        The measured points.
     by : {"workload", "device"}
-        What is left out.
+        Which points are left out together.
     num_folds : int
-        At most so many models: where there are more workloads, several are left out together.
+        Largest number of models; with more workloads, several are left out together.
     progress : callable, optional
-        Called with the share of the models that are trained.
+        Function to call with the share of the models that are trained.
 
     Returns
     -------
     list
-        One array for each of `measured`, (num_points,) float64; None where nothing else was measured.
+        For each of `measured` an array (num_points,) float64, or None if nothing else was measured.
 
     Raises
     ------
@@ -105,10 +105,10 @@ def cross_fit(
             f"leave-one-out reports need the package scikit-learn, which is not installed; {pip_line('learn')}"
         ) from None
     keys = [one.workload if by == "workload" else one.device for one in measured]
-    found: list[Floats | None] = [None] * len(measured)
+    corrected_s: list[Floats | None] = [None] * len(measured)
     folds = min(num_folds, len(set(keys)))
     if folds < 2:
-        return found
+        return corrected_s
     numbers = {key: at for at, key in enumerate(dict.fromkeys(keys))}
     groups = [numbers[key] for key in keys]
     for number, (train, test) in enumerate(GroupKFold(folds).split(np.zeros(len(measured)), groups=groups)):
@@ -116,21 +116,21 @@ def cross_fit(
             progress(number / folds)
         try:
             model = fit_residual([measured[at] for at in train], options)
-        except ValueError:  # too little is left
+        except ValueError:  # too few points are left
             continue
-        for at in test:
-            table = measured[at].table
-            found[at] = table.time_s * np.exp(model.predict(table.values).log_ratio)
-    return found
+        for index in test:
+            table = measured[index].table
+            corrected_s[index] = table.time_s * np.exp(model.predict(table.values).log_ratio)
+    return corrected_s
 
 
 def shrunk_residual(
     measured: Sequence[MeasuredPoints], options: ResidualOptions | None = None, num_folds: int = 3
 ) -> ResidualModel | None:
-    """Return a model of which as much is used as helps on workloads left out; None where it does not help.
+    """Return a model of which the most helpful share is used, or None if it does not help.
 
-    The share, in tenths, is the one of the least loss (Huber's, as in training) on workloads left out. It helps where
-    the loss of the mean workload falls by more than the standard error of that mean.
+    The share, in tenths, has the smallest loss (Huber's, as in training) on workloads that were left out. The
+    correction helps if the mean loss over workloads falls by more than the standard error of this mean.
 
     Raises
     ------
@@ -142,12 +142,12 @@ def shrunk_residual(
     for points, time_s in zip(measured, cross_fit(measured, "workload", options, num_folds), strict=True):
         good = np.isfinite(points.time_s)
         if time_s is not None and good.any():
-            said = np.log(time_s / points.table.time_s)[good]
-            left = points.log_ratio[good] - _SHARES[:, None] * said
-            left -= np.median(left, axis=1, keepdims=True)
-            left = np.abs(left - np.clip(left, -clip, clip).mean(axis=1, keepdims=True))
-            inner = np.minimum(left, clip)
-            losses.append(np.mean(inner * (left - 0.5 * inner), axis=1))
+            correction = np.log(time_s / points.table.time_s)[good]
+            residuals = points.log_ratio[good] - _SHARES[:, None] * correction
+            residuals -= np.median(residuals, axis=1, keepdims=True)
+            residuals = np.abs(residuals - np.clip(residuals, -clip, clip).mean(axis=1, keepdims=True))
+            inner = np.minimum(residuals, clip)
+            losses.append(np.mean(inner * (residuals - 0.5 * inner), axis=1))
     if len(losses) < _FEWEST:
         return None
     best = int(np.argmin(np.mean(losses, axis=0)))

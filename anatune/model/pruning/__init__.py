@@ -1,1 +1,1 @@
-"""Which schedules deserve a run."""
+"""Subsets of schedules: those that are worth measuring."""

@@ -1,4 +1,4 @@
-"""The answer of `anatune.prune` for schedules that somebody else lists."""
+"""Subsets of given candidates: the answer of `anatune.prune` for a list of schedules."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule, checked_schedule
 from anatune.core.workload.nest import Workload
 from anatune.model.pruning.diversity import MOST_DIVERSE, beginning, error_quantities
-from anatune.model.pruning.order import Chosen
-from anatune.model.pruning.subset import Subset, alike, kept_count
+from anatune.model.pruning.order import ChosenPoints
+from anatune.model.pruning.subset import Subset, describe_likeness, kept_count
 from anatune.templates import template_named
 from anatune.templates.base.model import Model, Rule
 
 
 class CandidateSubset(Subset):
-    """The first of schedules that somebody else lists; times equal, in the order given.
+    """The best of given schedules; those with equal times stay in the given order.
 
     Parameters
     ----------
     workload, hardware, keep
-        As `anatune.prune`; a share is one of the legal candidates.
+        As in `anatune.prune`; a share is a share of the legal candidates.
     candidates : sequence of Schedule
-        Of any templates.
+        Schedules of any templates.
     model_of : callable
-        Template -> the model to use.
+        Function ``template -> model``.
     diverse : bool
-        Whether few kept ones are chosen for what they differ in; only where all are of `diverse` templates.
+        Whether few kept schedules are chosen to differ; only if all belong to templates with `diverse`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CandidateSubset(Subset):
         self._predictions = self._predict(self.candidates)
         legal = [place for place, prediction in enumerate(self._predictions) if prediction.legal]
         self._sorted = sorted(legal, key=lambda place: self._predictions[place].time_s)
-        self._chosen: Chosen | None = None
+        self._chosen: ChosenPoints | None = None
         if diverse and 0 < self.num_kept <= MOST_DIVERSE and all(template_named(name).diverse for name in self._models):
             self._choose()
         self._places = {self.candidates[at]: place for place, at in reversed(list(enumerate(self._sorted, 1)))}
@@ -69,21 +69,21 @@ class CandidateSubset(Subset):
         return self._models[template]
 
     def _predict(self, schedules: Sequence[Schedule]) -> list[Prediction]:
-        found: dict[int, Prediction] = {}
+        predictions: dict[int, Prediction] = {}
         for template in dict.fromkeys(schedule.template for schedule in schedules):
             model = self._model(template)
-            places = [place for place, schedule in enumerate(schedules) if schedule.template == template]
-            points = np.array([model.space.point_of(schedules[place]) for place in places], dtype=np.int64)
-            found |= dict(zip(places, model.predictions(points), strict=True))
-        return [found[place] for place in range(len(schedules))]
+            positions = [place for place, schedule in enumerate(schedules) if schedule.template == template]
+            points = np.array([model.space.point_of(schedules[place]) for place in positions], dtype=np.int64)
+            predictions |= dict(zip(positions, model.predictions(points), strict=True))
+        return [predictions[place] for place in range(len(schedules))]
 
     def _choose(self) -> None:
-        """Bring those that are kept to the front."""
+        """Move the chosen schedules to the front."""
         times = np.array([self._predictions[at].time_s for at in self._sorted])
         rows = beginning(times, self.num_kept)
         pool, times = [self._sorted[row] for row in rows.tolist()], times[rows]
         self._pool = {self.candidates[at] for at in pool}
-        self._chosen = Chosen(times, self._quantities([self.candidates[at] for at in pool]), self.num_kept)
+        self._chosen = ChosenPoints(times, self._quantities([self.candidates[at] for at in pool]), self.num_kept)
         kept = [pool[row] for row in self._chosen.rows.tolist()]
         self._sorted = kept + [at for at in self._sorted if at not in set(kept)]
 
@@ -93,25 +93,25 @@ class CandidateSubset(Subset):
 
     @property
     def num_legal(self) -> int:
-        """Candidates that break no rule."""
+        """Number of candidates that break no rule."""
         return len(self._sorted)
 
     @property
     def num_kept(self) -> int:
-        """Candidates that are kept."""
+        """Number of candidates that are kept."""
         return kept_count(self.keep, self.num_legal)
 
     def _batch(self, start: int, stop: int) -> tuple[list[Schedule], list[Prediction]]:
         chosen = self._sorted[start:stop]
         return [self.candidates[at] for at in chosen], [self._predictions[at] for at in chosen]
 
-    def _cut(self) -> tuple[float, float]:
+    def _time_range(self) -> tuple[float, float]:
         if not self._sorted:
             return math.nan, math.nan
         times = [self._predictions[at].time_s for at in (self._sorted[0], self._sorted[self.num_kept - 1])]
         return times[0], times[1]
 
-    def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
+    def _template_rules(self, schedule: Schedule) -> tuple[Rule, ...]:
         rules: tuple[Rule, ...] = self._model(schedule.template).rules
         return rules
 
@@ -119,21 +119,21 @@ class CandidateSubset(Subset):
         prediction = self._predict([schedule])[0]
         if prediction.rule:
             return prediction, False, None, ""
-        place = self._places.get(schedule)
-        if place is None:
-            return prediction, False, None, "it is none of the candidates"
-        if place > self.num_kept and self._chosen is not None:
+        position = self._places.get(schedule)
+        if position is None:
+            return prediction, False, None, "it is not among the candidates"
+        if position > self.num_kept and self._chosen is not None:
             remark = ""
-            if prediction.time_s <= self._cut()[1]:
+            if prediction.time_s <= self._time_range()[1]:
                 likeness = self._chosen.likeness(prediction.time_s, self._quantities([schedule]))
-                remark = alike(likeness, schedule in self._pool)
+                remark = describe_likeness(likeness, schedule in self._pool)
             return prediction, False, None, remark
-        if place > self.num_kept and prediction.time_s <= self._cut()[1]:
-            return prediction, False, place, "as fast as the last one kept, behind it in the order given"
-        return prediction, place <= self.num_kept, place, ""
+        if position > self.num_kept and prediction.time_s <= self._time_range()[1]:
+            return prediction, False, position, "as fast as the last one kept, but given after it"
+        return prediction, position <= self.num_kept, position, ""
 
     def to_dict(self) -> dict[str, object]:
-        """Return workload, hardware, counts of the candidates, keep."""
+        """Return workload, hardware, counts of the candidates, and `keep`."""
         rejected = [prediction.rule for prediction in self._predictions if prediction.rule]
         return {
             "workload": msgspec.to_builtins(self.workload),

@@ -1,15 +1,15 @@
-"""Which points are kept when few are: those whose best is expected to be fastest, not the first ones of the order.
+"""Diverse selection of few points: not the first of the order, but those whose fastest is expected to be fastest.
 
-The first points of a predicted order are near copies of each other, and what the model gets wrong of one it gets wrong
-of its copies. The error, log(measured / predicted), is taken for a Gaussian process over what a kernel's speed rests on
-(`QUANTITIES`): what two points have in common of it falls with their distance. Points are chosen one by one, each the
-one that lowers the expected minimum of all chosen most: the multi-points expected improvement of [GINSBOURGER],
-greedily, over draws of the process.
+The first points of a predicted order are often almost equal, and the model makes the same error for all of them. The
+error, log(measured / predicted), is modelled as a Gaussian process over the quantities that a kernel's speed depends on
+(`QUANTITIES`): the errors of two points have less in common the further apart they are. Points are chosen one by one,
+each time the one that lowers the expected minimum of all chosen points most: the multi-points expected improvement of
+[GINSBOURGER], greedily, estimated from draws of the process.
 
-The process is an assumption, and what many are chosen by are its draws, so the more are chosen, the more of them are
-the first ones of the order (`first_of`). That matters where many candidates are predicted alike because the model does
-not see what they differ in: of the first 1 % of a list of CLBlast's configurations 5 % are different for the model, and
-those alike differ by 22 % in time; of TVM's 33 % and 7 %, which is what the process believes.
+The process is an assumption and its draws are few, so that the more points are chosen, the more of them are the first
+of the order (`leading_count`). The selection matters where many candidates have equal predictions because the model
+does not see their differences: in the first 1 % of a list of CLBlast's configurations, 5 % are different for the model,
+and equal ones differ by 22 % in time; in TVM's lists 33 % and 7 %, as the process assumes.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 MOST_DIVERSE = 256
-"""Most points that are chosen so: the beginning of the order is then long enough to hold all kinds."""
+"""Largest number of points that are chosen in this way: the beginning of the order must contain all kinds."""
 POOL, POOL_SHARE = 256, 4
-"""Points from which is chosen: so many, and so many for each one chosen."""
+"""Number of points to choose from: the first constant, or the second times the number of chosen points."""
 QUANTITIES = (
     "threads", "accumulators", "steps", "fragments_per_accumulator", "loads_per_fma", "wavefronts_per_fma",
     "fetches_per_fma", "bytes_per_fma", "lines_per_byte", "sectors_over_bytes",
 )  # fmt: skip
-"""Features (base-2 logarithms all of them) over which errors change: the block's shape, and what a multiply-add costs
-in shared loads, their wavefronts, fetches, bytes, cache lines and sectors."""
+"""Features (all of them base-2 logarithms) that errors depend on: the block's shape, and what a multiply-add costs in
+shared loads, their wavefronts, fetches, bytes, cache lines and sectors."""
 
 ERROR_STD, ERROR_LENGTH, NOISE_STD = 0.18, 1.1, 0.08
-"""Standard deviation of the error (of log time), the distance over which it changes, and each point's own part of it.
-Marginal likelihood of the faster half of 60 recorded Ansor and AutoTVM workloads, errors above 0.2 clipped: kernels are
-slower than predicted by any factor, and here it counts how much faster they may be. Not fitted on GEMM tables. Halving
-or doubling one of them, or leaving a device out of the fit, moves the medians by a hundredth
+"""Standard deviation of the error (of log time), the distance over which it changes, and the part of each single point.
+Fitted by marginal likelihood to the faster half of 60 recorded Ansor and AutoTVM workloads, with errors above 0.2
+clipped, because kernels can be slower than predicted by any factor and only their possible gain matters here. GEMM
+tables were not used. Halving or doubling one of them, or leaving out a device, moves the medians by 0.01
 (docs/bench/replay.pruning.md)."""
 _DRAWS = 256
 
 
 def error_quantities(model: Model, points: Integers) -> Floats:
-    """Return what the errors of points rest on, (num_points, num_quantities): distances of 1 are factors of 2.
+    """Return the quantities that errors depend on, (num_points, num_quantities); a distance of 1 is a factor of 2.
 
-    `model` is of a `diverse` template, corrected or not.
+    `model` belongs to a template with `diverse`; it may be corrected.
     """
     table = model.feature_table(points)
     return table.values[:, [table.names.index(name) for name in QUANTITIES]]
 
 
 def common_error(quantities: Floats, others: Floats) -> Floats:
-    """Return the correlation of the errors of points with those of others, each one's own part apart.
+    """Return the correlation of the errors of points with those of others, without each point's own part.
 
-    1 where all quantities are equal, exp(-1/2) at a distance of `ERROR_LENGTH`: (num_points, num_others) float64.
+    It is 1 for equal quantities and exp(-1/2) at a distance of `ERROR_LENGTH`: (num_points, num_others) float64.
     """
     squares = np.square(quantities).sum(axis=1)[:, None] + np.square(others).sum(axis=1)[None, :]
     apart = np.maximum(squares - 2.0 * quantities @ others.T, 0.0)
@@ -64,40 +64,40 @@ def common_error(quantities: Floats, others: Floats) -> Floats:
 
 
 def beginning(time_s: Floats, count: int) -> Integers:
-    """Return the rows of a predicted order from which `count` are chosen, ascending.
+    """Return the rows of a predicted order from which `count` points are chosen, ascending.
 
-    The first ones, and the first ones of different predicted times: a list may begin with hundreds of ties.
+    They are the first rows, and the first rows of different predicted times, because a list may begin with many ties.
     """
     most = max(POOL, POOL_SHARE * count)
     different = np.flatnonzero(apart(time_s))[:most]
     return np.union1d(np.arange(min(most, len(time_s))), different)
 
 
-def first_of(count: int) -> int:
-    """Return how many of the beginning of an order are among `count` chosen ones: the share count / (count + draws).
+def leading_count(count: int) -> int:
+    """Return how many of `count` chosen points are simply the first of the order: the share count / (count + draws).
 
-    The more are chosen, the more the choice fits the draws of the process and not the process. Of this
-    rule, none, the root and other constants, this or the root is best for each device's tables when chosen on those of
+    The more points are chosen, the more the choice fits the draws instead of the process. Compared with no such rule, a
+    square root and other constants, this rule or the root is best for the tables of each device when chosen on those of
     the others (docs/bench/replay.pruning.md).
     """
     return -(-(count**2) // (count + _DRAWS)) if count > 0 else 0
 
 
 def choose(time_s: Floats, quantities: Floats, count: int) -> Integers:
-    """Return the rows of `count` points, at most all, in the order in which they are chosen: (count,) int64.
+    """Return the rows of `count` points (at most all), in the order in which they are chosen: (count,) int64.
 
-    The first `first_of(count)` rows come first.
+    The first `leading_count(count)` rows come first.
 
     Parameters
     ----------
     time_s : (num_points,) float64
         Predicted seconds, ascending.
     quantities : (num_points, num_quantities) float64
-        What errors rest on, such as `error_quantities`.
+        Quantities that errors depend on, such as `error_quantities`.
 
     Notes
     -----
-    Deterministic. Time: O(num_points^3) once, O(num_points) for each point chosen.
+    The result is deterministic. Time: O(num_points^3) once, O(num_points) for each chosen point.
     """
     size = len(time_s)
     if count >= size or count < 1:
@@ -106,13 +106,13 @@ def choose(time_s: Floats, quantities: Floats, count: int) -> Integers:
     covariance[np.diag_indices(size)] += NOISE_STD**2
     normal = np.random.default_rng(0).standard_normal((size, _DRAWS))
     draws = np.log(time_s)[:, None] + np.linalg.cholesky(covariance) @ normal
-    first = first_of(count)
-    chosen, fastest = list(range(first)), draws[:first].min(axis=0)
-    left = np.arange(size) >= first
+    num_leading = leading_count(count)
+    chosen, fastest = list(range(num_leading)), draws[:num_leading].min(axis=0)
+    is_left = np.arange(size) >= num_leading
     while len(chosen) < count:
-        expected = np.minimum(draws, fastest).mean(axis=1)
-        row = int(np.argmin(np.where(left, expected, np.inf)))
+        expected_minimum = np.minimum(draws, fastest).mean(axis=1)
+        row = int(np.argmin(np.where(is_left, expected_minimum, np.inf)))
         chosen.append(row)
-        left[row] = False
+        is_left[row] = False
         np.minimum(fastest, draws[row], out=fastest)
     return np.array(chosen, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The answer of `anatune.prune` where several templates are ranked together: their subsets, merged by time."""
+"""Subsets of several templates: the answer of `anatune.prune` where several are ranked together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anatune.core.accuracy import STANDARD
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
-from anatune.model.joint import joined_guarantee, summed_rejections
+from anatune.model.joint import join_guarantees, sum_rejections
 from anatune.model.plan import JoinedSpace, space_tree
 from anatune.model.pruning.subset import MOST_EXACT, SAMPLE, RankedSubset, SpaceSubset, kept_count
 from anatune.templates.base.model import Guarantee, Model, Progress, Rule
@@ -23,17 +23,17 @@ _Entry = tuple[Schedule, Prediction]
 
 
 class JoinedSubset(RankedSubset):
-    """The first schedules of several templates' spaces in one order.
+    """The first schedules of the spaces of several templates, in one order.
 
-    Each template brings what its own subset of as many schedules keeps: a schedule that is no faster than the last one
-    of these is no faster than the last one of all.
+    Each template contributes a subset as large as the whole: a schedule that is no faster than the last one of its
+    template's subset is no faster than the last one of all.
 
     Parameters
     ----------
     parts : sequence of SpaceSubset
-        One a template, the device's default first, of one workload, device and `keep`.
+        One subset for each template, the device's default first; all have the same workload, device and `keep`.
     accuracy : str
-        What arithmetic was admitted.
+        The requested accuracy.
     """
 
     def __init__(self, parts: Sequence[SpaceSubset], accuracy: str = STANDARD) -> None:
@@ -54,29 +54,29 @@ class JoinedSubset(RankedSubset):
 
     @property
     def spaces(self) -> tuple[Space, ...]:
-        """One a template, that of the device's default first."""
+        """The spaces of the templates, the device's default first."""
         return tuple(part.space for part in self._asked)
 
     @property
     def guarantee(self) -> Guarantee:
-        """How sure the order is, before a correction: as the least sure one."""
-        return joined_guarantee(self._brought)
+        """Guarantee of the order before a correction: the weakest guarantee of the templates."""
+        return join_guarantees(self._brought)
 
     @cached_property
     def num_legal(self) -> int:
-        """Points that break no rule; where a time limit ended a count, an estimate."""
+        """Number of points that break no rule; an estimate if a time limit ended a count."""
         return sum(part.num_legal for part in self._asked)
 
     @cached_property
     def num_kept(self) -> int:
-        """Schedules that are kept, at most."""
+        """Largest number of schedules that are kept."""
         return min(kept_count(self.keep, self.num_legal), sum(part.num_kept for part in self._parts))
 
     @cached_property
     def _parts(self) -> tuple[SpaceSubset, ...]:
-        """The subsets with as many schedules each as all of them together keep: one may have all of them."""
+        """The templates' subsets, each as large as the whole, because one template may have all kept schedules."""
         count = kept_count(self.keep, self.num_legal)
-        return tuple(part.keeping(max(1, count)) for part in self._asked)
+        return tuple(part.with_count(max(1, count)) for part in self._asked)
 
     @cached_property
     def _brought(self) -> tuple[JoinedSpace, ...]:
@@ -94,7 +94,7 @@ class JoinedSubset(RankedSubset):
 
     @cached_property
     def _merged(self) -> Iterator[_Entry]:
-        """What was not read yet, in order: heads are compared, each template's own order stays."""
+        """The entries that were not read yet, merged by time; each template keeps its own order."""
         entries = heapq.merge(*(part.entries() for part in self._parts), key=lambda entry: entry[1].time_s)
         return itertools.islice(entries, len(self._read), self.num_kept)
 
@@ -103,7 +103,7 @@ class JoinedSubset(RankedSubset):
         chosen = self._read[start:stop]
         return [schedule for schedule, _ in chosen], [prediction for _, prediction in chosen]
 
-    def _cut(self) -> tuple[float, float]:
+    def _time_range(self) -> tuple[float, float]:
         return self._limits
 
     @cached_property
@@ -112,16 +112,16 @@ class JoinedSubset(RankedSubset):
             times = [prediction.time_s for prediction in self._batch(0, self.num_kept)[1]] or [np.nan]
             return min(times), max(times)
         best_s = min(space.best_s for space in self._brought if space.best_s is not None)
-        drawn = [part.model.plain.times(part.space.sample_points(SAMPLE, 0))[0] for part in self._asked]
-        sampled = np.concatenate(drawn)
-        weights = np.repeat([part.num_legal / SAMPLE for part in self._asked], [len(times) for times in drawn])
+        sampled_s = [part.model.plain.times(part.space.sample_points(SAMPLE, 0))[0] for part in self._asked]
+        sampled = np.concatenate(sampled_s)
+        weights = np.repeat([part.num_legal / SAMPLE for part in self._asked], [len(times) for times in sampled_s])
         order = np.argsort(sampled)
-        at = np.searchsorted(np.cumsum(weights[order]), self.num_kept)
-        return best_s, float(sampled[order][min(int(at), len(order) - 1)])
+        position = np.searchsorted(np.cumsum(weights[order]), self.num_kept)
+        return best_s, float(sampled[order][min(int(position), len(order) - 1)])
 
     @cached_property
     def _places(self) -> dict[Hashable, int] | None:
-        """Template and program -> place of those kept; None where they are too many."""
+        """(template, program) -> place of each kept schedule; None if there are too many."""
         if self.num_kept > MOST_EXACT:
             return None
         kept = list(enumerate(self._batch(0, self.num_kept)[0], 1))
@@ -136,36 +136,36 @@ class JoinedSubset(RankedSubset):
             if part.space.template == schedule.template:
                 return part
         raise SpaceError(
-            f"schedule is of the template {schedule.template!r}, expected one of {', '.join(self.templates)}; name "
-            "it as template, or list it among candidates"
+            f"the schedule is of template {schedule.template!r}, expected one of {', '.join(self.templates)}; pass it "
+            "as template=, or list the schedule among candidates"
         )
 
-    def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
+    def _template_rules(self, schedule: Schedule) -> tuple[Rule, ...]:
         return self._part(schedule).rules
 
     def _find(self, schedule: Schedule) -> tuple[Prediction, bool, int | None, str]:
         prediction, kept, _, remark = self._part(schedule)._find(schedule)
-        cut_s = self._cut()[1]
+        cut_s = self._time_range()[1]
         if not kept or prediction.time_s > cut_s:
             return prediction, False, None, remark
         if self._places is None:
             return prediction, True, None, ""
-        place = self._places.get(self._key(schedule))
-        return prediction, place is not None, place, "as fast as the last one kept, behind it in the order of ties"
+        position = self._places.get(self._key(schedule))
+        return (prediction, position is not None, position, "as fast as the last one kept, but later among ties")
 
     def to_dict(self) -> dict[str, object]:
-        """Return workload, hardware, space, keep, guarantee, and each template's own space."""
+        """Return workload, hardware, space, `keep` and guarantee, and the space of each template."""
         counts = [space.num_legal for space in self._brought]
         legal = None if None in counts else sum(count for count in counts if count is not None)
         first = self._batch(0, 1)[0]
         template = first[0].template if first else self.templates[0]
-        tree = self._head(template, legal, summed_rejections(self._brought))
+        tree = self._head(template, legal, sum_rejections(self._brought))
         tree["accuracy"] = self.accuracy
         tree["spaces"] = [space_tree(space) for space in self._brought]
         return tree | ({"corrected": True} if any(part.model.is_corrected for part in self._asked) else {})
 
 
-def subset_of(
+def make_subset(
     models: Sequence[Model],
     keep: float,
     accuracy: str,
@@ -174,7 +174,7 @@ def subset_of(
     diverse: bool,
     progress: Progress | None,
 ) -> RankedSubset:
-    """Return the subset of one template's model, or of several: `SpaceSubset` says what the options are."""
+    """Return the subset for the model of one template, or of several; parameters as in `SpaceSubset`."""
     share_s = None if time_limit_s is None else time_limit_s / len(models)
     parts = [
         SpaceSubset(

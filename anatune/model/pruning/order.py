@@ -1,9 +1,9 @@
-"""The legal points of a space in predicted order, computed as far as they are read.
+"""The legal points of a space in predicted order, computed only as far as they are read.
 
-The order is that of ``model.rank``. What is read of a space of 10^10 points is its beginning: a ranking of few points,
-then longer beginnings, each several times as long as the last. With a learned correction, points change places within
-pools of the analytical order: pools are as long as those beginnings. Where few points are kept, they are chosen from
-such a beginning (`model.pruning.diversity`).
+The order is that of ``model.rank``. Only the beginning of a space of 10^10 points is read: first a short ranking, then
+longer ones, each several times as long as the last. With a learned correction, points change places within pools of the
+analytical order, which are as long as these rankings. If few points are kept, they are chosen from the beginning
+(`model.pruning.diversity`).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ Points = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _DRAWN = 50_000
-"""Legal points drawn of a space for that."""
+"""Number of legal points that are drawn from a space for that choice."""
 _FIRST = 64
-"""Points of the first ranking."""
+"""Number of points of the first ranking."""
 _RANKED = 512
-"""Points up to which a GPU space is ranked by ``model.rank``; more of them come in bands of time."""
+"""Number of points up to which a GPU space is ranked by ``model.rank``; further ones are listed up to a time."""
 _GROWTH = 2
 _WIDEST = 2.0
-"""Most that one band extends the times of the last."""
+"""Largest factor by which the limit on times grows at once."""
 
 
-class Order(Protocol):
-    """Points in order."""
+class PointOrder(Protocol):
+    """An order of points."""
 
     ranking: Ranking
-    """The first of them, with the exact counts of the space."""
+    """The first points, with exact counts of the space."""
 
     def first(self, count: int) -> Points:
-        """Return the first `count` points, fewer where there are no more: (num_points, columns) int64."""
+        """Return the first `count` points, or fewer if there are no more: (num_points, columns) int64."""
 
 
 class PlainOrder:
@@ -49,13 +49,13 @@ class PlainOrder:
     Parameters
     ----------
     time_limit_s : float, optional
-        Of the one ranking that is made then: the order ends after `most` points.
+        Time limit of a single ranking, s; the order then ends after `most` points.
     most : int
-        Points that a time limit has to reach for.
+        Number of points to rank if there is a time limit.
     distinct : bool
-        One point of each predicted time.
+        Whether to list only one point of each predicted time.
     progress : callable, optional
-        Called with the share of a ranking that is done, whenever one is made; left behind by pickle.
+        Function to call with the finished share of each ranking; not pickled.
     """
 
     def __init__(
@@ -83,23 +83,23 @@ class PlainOrder:
         while len(self._points) < count and not self._complete:
             before = len(self._points)
             if count <= _RANKED or not self._extend():
-                wanted = max(count, _GROWTH * before)
-                self._points = self._model.rank(wanted, distinct=self.distinct, progress=self._progress).points
-                self._complete = len(self._points) < wanted
+                target = max(count, _GROWTH * before)
+                self._points = self._model.rank(target, distinct=self.distinct, progress=self._progress).points
+                self._complete = len(self._points) < target
         return self._points[:count]
 
     def _extend(self) -> bool:
-        """Read on to a later time: by more, as long as that does not double the number of points.
+        """List all points up to a later time; the limit grows faster as long as few points are added.
 
-        Return whether the model lists all points up to a time.
+        Return whether the model can list all points up to a time.
         """
         before = len(self._points)
         last_s = float(self._model.times(self._points[-1:])[0][0])
         self._limit_s = max(self._limit_s, last_s) * self._share
-        found = self._model.points_within(self._limit_s, self._progress)
-        if found is None:
+        listing = self._model.points_within(self._limit_s, self._progress)
+        if listing is None:
             return False
-        self._points, times = found
+        self._points, times = listing
         self._complete = len(self._points) == self.ranking.num_legal
         if self.distinct:
             self._points = self._points[apart(times)]
@@ -109,14 +109,14 @@ class PlainOrder:
 
 
 class CorrectedOrder:
-    """The order of a corrected model: corrected times, within pools of the analytical order.
+    """The order of a corrected model: by corrected times, within pools of the analytical order.
 
     Parameters
     ----------
     plain
         The analytical order.
     pool : int
-        Points of the first pool.
+        Number of points of the first pool.
     """
 
     def __init__(self, model: Model, plain: PlainOrder, pool: int) -> None:
@@ -128,26 +128,26 @@ class CorrectedOrder:
     def first(self, count: int) -> Points:
         """Return the first `count` points; see `Order`."""
         while len(self._points) < count:
-            done = len(self._points)
-            more = self._plain.first(max(self._pool, _GROWTH * done))[done:]
-            if not len(more):
+            num_ordered = len(self._points)
+            pool = self._plain.first(max(self._pool, _GROWTH * num_ordered))[num_ordered:]
+            if not len(pool):
                 break
-            order = np.argsort(self._model.times(more)[0], kind="stable")
-            self._points = np.concatenate([self._points, more[order]])
+            order = np.argsort(self._model.times(pool)[0], kind="stable")
+            self._points = np.concatenate([self._points, pool[order]])
         return self._points[:count]
 
 
 class Likeness(NamedTuple):
-    """The chosen point that another one is most like, of those predicted no slower.
+    """The chosen point that is most similar to another point, among those predicted at least as fast.
 
     Attributes
     ----------
     place : int
-        Of the chosen one, from 1.
+        Place of the chosen point, from 1.
     common : float
-        What their errors have in common, in [0, 1].
+        Correlation of their errors, in [0, 1].
     ratio : float
-        Predicted time of the other one over that of the chosen one.
+        Predicted time of the other point over that of the chosen one.
     """
 
     place: int
@@ -155,22 +155,22 @@ class Likeness(NamedTuple):
     ratio: float
 
 
-class Chosen:
-    """A few points chosen from the beginning of an order, in that order.
+class ChosenPoints:
+    """Few points chosen from the beginning of an order, in that order.
 
     Parameters
     ----------
     time_s : (num_points,) float64
-        Predicted seconds of the beginning, ascending.
+        Predicted seconds of the points at the beginning, ascending.
     quantities : (num_points, num_quantities) float64
-        What their errors rest on.
+        Quantities that their errors depend on.
     count : int
-        How many are chosen.
+        Number of points to choose.
 
     Attributes
     ----------
     rows : (count,) int64
-        Of the beginning, ascending.
+        Rows of the chosen points, ascending.
     """
 
     def __init__(self, time_s: Floats, quantities: Floats, count: int) -> None:
@@ -178,16 +178,16 @@ class Chosen:
         self._time_s, self._quantities = time_s[self.rows], quantities[self.rows]
 
     def likeness(self, time_s: float, quantities: Floats) -> Likeness:
-        """Return which chosen point one of these quantities is most like; the first one where none is as fast."""
+        """Return the chosen point most similar to one with these quantities; the first one if none is as fast."""
         faster = np.flatnonzero(self._time_s <= time_s)
         faster = faster if len(faster) else np.zeros(1, dtype=np.int64)
         common = common_error(quantities.reshape(1, -1), self._quantities[faster])[0]
-        at = int(np.argmax(common))
-        return Likeness(int(faster[at]) + 1, float(common[at]), time_s / float(self._time_s[faster[at]]))
+        nearest = int(np.argmax(common))
+        return Likeness(int(faster[nearest]) + 1, float(common[nearest]), time_s / float(self._time_s[faster[nearest]]))
 
 
-def _pooled(model: Model, parts: Sequence[Points], express: Callable[[Points], Points] | None) -> Points:
-    """Return all points of some lists once."""
+def _merge_points(model: Model, parts: Sequence[Points], express: Callable[[Points], Points] | None) -> Points:
+    """Return the points of several lists without repetition."""
     points = np.concatenate(parts)
     if express is not None and len(points):
         points = express(points)
@@ -197,24 +197,24 @@ def _pooled(model: Model, parts: Sequence[Points], express: Callable[[Points], P
 
 
 class ChosenOrder:
-    """A few points of a space, chosen so that they do not all fail for one reason.
+    """Few points of a space, chosen so that they do not share one error of the model.
 
-    They are chosen from the best points of different predicted times and the fastest of points drawn at random: the
-    first thousands of a large space are ties.
+    They are chosen from the best points of different predicted times and the fastest of randomly drawn points, because
+    the first thousands of a large space are ties.
 
     Parameters
     ----------
     model
-        Analytical, or corrected.
+        The analytical model, or a corrected one.
     plain : PlainOrder
-        The analytical order, of points of different times.
+        The analytical order, with points of different times.
     count : int
-        How many are chosen; fewer where there are no more.
+        Number of points to choose; fewer if there are no more.
     distinct : bool
-        Only points of different predicted times.
+        Whether to choose only points of different predicted times.
     express : callable, optional
-        Points to those that stand for them where not every point will do: some left out, some changed. What breaks a
-        rule then is left out.
+        Function from points to the points that represent them, if not every point is acceptable: it may leave some out
+        and change others. Resulting points that break a rule are left out.
     """
 
     def __init__(
@@ -228,20 +228,20 @@ class ChosenOrder:
     ) -> None:
         self._model, self.ranking = model, plain.ranking
         analytical = model.plain
-        drawn = np.unique(model.space.sample_points(_DRAWN, 0), axis=0)
-        fastest = np.argsort(analytical.times(drawn)[0], kind="stable")[: max(POOL, POOL_SHARE * count)]
-        parts = [plain.first(max(SHORTLIST, count) if distinct else SHORTLIST), drawn[fastest]]
-        pool = _pooled(model, parts, express)
-        if len(pool) < POOL_SHARE * count and not distinct:  # a small space: ties, too
+        samples = np.unique(model.space.sample_points(_DRAWN, 0), axis=0)
+        fastest = np.argsort(analytical.times(samples)[0], kind="stable")[: max(POOL, POOL_SHARE * count)]
+        parts = [plain.first(max(SHORTLIST, count) if distinct else SHORTLIST), samples[fastest]]
+        pool = _merge_points(model, parts, express)
+        if len(pool) < POOL_SHARE * count and not distinct:  # a small space: also ties
             parts.append(PlainOrder(analytical).first(POOL_SHARE * count))
-            pool = _pooled(model, parts, express)
+            pool = _merge_points(model, parts, express)
         time_s = model.times(pool)[0]
-        ahead = np.argsort(time_s, kind="stable")
-        pool, time_s = pool[ahead], time_s[ahead]
+        order = np.argsort(time_s, kind="stable")
+        pool, time_s = pool[order], time_s[order]
         if distinct:
             first = apart(time_s)
             pool, time_s = pool[first], time_s[first]
-        self.chosen = Chosen(time_s, error_quantities(model, pool), count)
+        self.chosen = ChosenPoints(time_s, error_quantities(model, pool), count)
         self._pool = {point.tobytes() for point in pool}
         self._points: Points = pool[self.chosen.rows]
 
@@ -250,10 +250,10 @@ class ChosenOrder:
         return self._points[:count]
 
     def considers(self, point: Points) -> bool:
-        """Return whether a point was among those that were chosen from."""
+        """Return whether a point was among those to choose from."""
         return np.asarray(point, dtype=np.int64).tobytes() in self._pool
 
     def likeness(self, point: Points) -> Likeness:
-        """Return which chosen point a point is most like."""
+        """Return the chosen point that is most similar to a point."""
         quantities = error_quantities(self._model, point[None, :])
         return self.chosen.likeness(float(self._model.times(point[None, :])[0][0]), quantities)

@@ -1,4 +1,4 @@
-"""The answer of `anatune.prune`: the schedules that deserve a run, and why the others do not."""
+"""Subsets: the schedules that `anatune.prune` keeps, and why it leaves out the others."""
 
 from __future__ import annotations
 
@@ -20,48 +20,49 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.model.learned.corrected import SHORTLIST
 from anatune.model.pruning.diversity import MOST_DIVERSE
-from anatune.model.pruning.order import ChosenOrder, CorrectedOrder, Likeness, Order, PlainOrder
+from anatune.model.pruning.order import ChosenOrder, CorrectedOrder, Likeness, PlainOrder, PointOrder
 from anatune.templates import template_named
 from anatune.templates.base.model import Guarantee, Model, Progress, Ranking, Rule
 from anatune.templates.base.space import Space
 
 MOST_EXACT = 20_000
-"""Kept schedules up to which the last one's time is computed; beyond, it is estimated from a sample."""
+"""Number of kept schedules up to which the last one's time is computed; above, it is estimated from a sample."""
 _MOST_TIMED = 10_000
-"""Schedules that a search with a time limit ranks."""
+"""Number of schedules that a search with a time limit ranks."""
 SAMPLE = 20_000
-"""Points by whose times those of a whole space are estimated."""
+"""Number of points from which the times of a whole space are estimated."""
 _BATCH = 64
 _POOL = 4
-"""Points of the analytical order among which a correction chooses one."""
+"""Number of points of the analytical order for each one that a correction chooses."""
 _NEARLY = 0.9
-"""What the errors of two schedules have in common above which they are called nearly the same."""
+"""Correlation of errors above which two schedules are called nearly the same."""
 _OPEN_POOL = 1024
-"""First pool where very many are kept: then the correction only orders what is read."""
+"""Size of the first pool if very many schedules are kept: the correction then only orders what is read."""
 _NEEDS = {"grid_blocks": ("blocks", 1.0), "local_bytes_per_thread": ("accumulators_per_thread", 4.0)}
-"""Rule -> quantity of a prediction that it limits, and its factor, where the names differ."""
+"""Rule -> (quantity of a prediction that it limits, factor), where the names differ."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Why a schedule (or a configuration of another tuner) is kept or not.
+    """The decision on a schedule, or on a configuration of another tuner: kept or not, and why.
 
     Attributes
     ----------
     kept : bool
+        Whether it is kept.
     place : int or None
-        In the predicted order, from 1; None where it was not counted.
+        Place in the predicted order, from 1; None if it was not determined.
     rule : str
-        Id of the first rule it breaks, "" if it is legal.
+        Id of the first broken rule; "" if the schedule is legal.
     needed, limit : float or None
-        What that rule measures, and the device's limit.
+        What the schedule needs of the quantity that the rule limits, and the device's limit.
     time_s, best_s, cut_s : float
-        Predicted seconds: its own, of the best one, of the last one kept.
+        Predicted times of this schedule, of the best one, and of the last one kept, s.
     factor : float
-        time_s / cut_s: above 1 where it is predicted to be slower than every one that is kept.
+        time_s / cut_s; above 1 if it is predicted to be slower than every kept schedule.
     bound_by : str
-        The largest part of its time.
+        The binding resource: the largest part of its time.
     text : str
-        All of it in one sentence.
+        The whole answer in one sentence.
     """
 
     kept: bool
@@ -81,7 +82,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def kept_count(keep: float, num_legal: int) -> int:
-    """Return how many of `num_legal` are kept; see `anatune.prune` for `keep`.
+    """Return how many of `num_legal` schedules are kept; `anatune.prune` explains `keep`.
 
     Raises
     ------
@@ -97,16 +98,16 @@ def kept_count(keep: float, num_legal: int) -> int:
 
 
 class Subset(ABC):
-    """Schedules that deserve a run: an iterable in predicted order, computed as it is read.
+    """Schedules that are worth measuring: an iterable in predicted order that is computed while it is read.
 
-    Guarantees: deterministic; iterating twice gives the same schedules, the second time without computing.
+    It is deterministic: iterating twice gives the same schedules, the second time without computing.
 
     Attributes
     ----------
     workload, hardware, keep
-        As asked.
+        As passed to `anatune.prune`.
     rules : tuple of Rule
-        What the device limits.
+        The rules that limit schedules on the device.
     """
 
     workload: Workload
@@ -117,105 +118,105 @@ class Subset(ABC):
     @property
     @abstractmethod
     def num_legal(self) -> int:
-        """Schedules that break no rule; where a time limit ended the count, an estimate."""
+        """Number of schedules that break no rule; an estimate if a time limit ended the count."""
 
     @property
     @abstractmethod
     def num_kept(self) -> int:
-        """Schedules that are kept, at most."""
+        """Largest number of schedules that are kept."""
 
     @abstractmethod
     def _batch(self, start: int, stop: int) -> tuple[list[Schedule], list[Prediction]]:
-        """Return what comes at some places of the order (from 0), and the predictions."""
+        """Return the schedules at places `start` to `stop` (from 0) of the order, and their predictions."""
 
     @abstractmethod
-    def _cut(self) -> tuple[float, float]:
-        """Return the predicted seconds of the best one and of the last one kept."""
+    def _time_range(self) -> tuple[float, float]:
+        """Return the predicted seconds of the best schedule and of the last one kept."""
 
     @abstractmethod
     def _find(self, schedule: Schedule) -> tuple[Prediction, bool, int | None, str]:
-        """Return the prediction of a legal or illegal schedule, whether it is kept, its place, and a remark."""
+        """Return the prediction of a schedule, whether it is kept, its place or None, and a remark."""
 
     def entries(self) -> Iterator[tuple[Schedule, Prediction]]:
         """Yield the kept schedules with their predictions, best first."""
-        done = 0
-        while done < self.num_kept:
-            schedules, predictions = self._batch(done, min(self.num_kept, max(_BATCH, 2 * done)))
+        num_read = 0
+        while num_read < self.num_kept:
+            schedules, predictions = self._batch(num_read, min(self.num_kept, max(_BATCH, 2 * num_read)))
             if not schedules:
                 return
             yield from zip(schedules, predictions, strict=True)
-            done += len(schedules)
+            num_read += len(schedules)
 
     def __iter__(self) -> Iterator[Schedule]:
         return (schedule for schedule, _ in self.entries())
 
     def keeps(self, schedule: Schedule) -> bool:
-        """Return whether a schedule is among those kept; see `explain` for errors."""
+        """Return whether a schedule is kept; errors as in `explain`."""
         return self.explain(schedule).kept
 
     def explain(self, schedule: Schedule) -> Verdict:
-        """Return whether a schedule is kept, else the rule it breaks or how much slower it is predicted to be.
+        """Return why a schedule is kept or not: its place, the rule it breaks, or how much slower it is predicted.
 
         Raises
         ------
         SpaceError
-            It is no Schedule, or one of another workload or template.
+            The argument is not a Schedule, or belongs to another workload or template.
         """
         checked_schedule("explain", schedule)
-        prediction, kept, place, remark = self._find(schedule)
-        best_s, cut_s = self._cut()
+        prediction, kept, position, remark = self._find(schedule)
+        best_s, cut_s = self._time_range()
         time_s = prediction.time_s
         facts = {"time_s": time_s, "best_s": best_s, "cut_s": cut_s, "factor": time_s / cut_s}
         if prediction.rule:
-            needed, limit, text = _broken(prediction, self._rules_of(schedule))
+            needed, limit, text = _describe_broken_rule(prediction, self._template_rules(schedule))
             return Verdict(
                 False, None, prediction.rule, needed, limit, **facts, bound_by=prediction.bound_by, text=text
             )
-        said = f"{_shown(time_s)}, {time_s / best_s:.3g} times the best, bound by {prediction.bound_by}"
+        description = f"{_to_text(time_s)}, {time_s / best_s:.3g} times the best, bound by {prediction.bound_by}"
         if kept:
-            where = f"place {place} of {self.num_kept}" if place else f"among the first {self.num_kept}"
-            text = f"kept: {where}, predicted {said}"
+            place_text = f"place {position} of {self.num_kept}" if position else f"among the first {self.num_kept}"
+            text = f"kept: {place_text}, predicted {description}"
         else:
-            slower = f"{time_s / cut_s:.3g} times the last one kept ({_shown(cut_s)})"
-            text = f"left out: predicted {said}; {remark or slower}"
-        return Verdict(kept, place, "", None, None, **facts, bound_by=prediction.bound_by, text=text)
+            slower = f"{time_s / cut_s:.3g} times the last one kept ({_to_text(cut_s)})"
+            text = f"left out: predicted {description}; {remark or slower}"
+        return Verdict(kept, position, "", None, None, **facts, bound_by=prediction.bound_by, text=text)
 
     @abstractmethod
-    def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
-        """Return what limits schedules of its template."""
+    def _template_rules(self, schedule: Schedule) -> tuple[Rule, ...]:
+        """Return the rules for schedules of this template."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, object]:
-        """Return everything but the schedules as plain dictionaries and lists."""
+        """Return everything except the schedules, as plain dictionaries and lists."""
 
 
 class RankedSubset(Subset):
-    """The first schedules of spaces, not of a list; `accuracy` is what arithmetic was admitted."""
+    """The first schedules of one space or several; `accuracy` is the requested accuracy."""
 
     accuracy: str = STANDARD
 
     @property
     @abstractmethod
     def spaces(self) -> tuple[Space, ...]:
-        """One a template, that of the device's default first."""
+        """The spaces of the templates, the device's default first."""
 
     @property
     @abstractmethod
     def guarantee(self) -> Guarantee:
-        """How sure the order is, before a correction."""
+        """Guarantee of the order before a correction."""
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """The templates that were ranked."""
+        """Names of the ranked templates."""
         return tuple(space.template for space in self.spaces)
 
     @property
     def space_size(self) -> int:
-        """All points of the spaces, legal or not."""
+        """Number of points of all spaces, legal or not."""
         return sum(int(space.size) for space in self.spaces)
 
     def _head(self, template: str, legal: int | None, rejected: dict[str, int] | None) -> dict[str, object]:
-        """Return what is told of one space and of several."""
+        """Return the fields that subsets of one space and of several have in common."""
         return {
             "workload": msgspec.to_builtins(self.workload),
             "hardware": {"name": self.hardware.name, "model": self.hardware.model, "arch": self.hardware.arch},
@@ -229,7 +230,7 @@ class RankedSubset(Subset):
 
 
 class SpaceSubset(RankedSubset):
-    """The first schedules of a whole space; few ones are chosen from its beginning.
+    """The first schedules of a whole space; few schedules are chosen from its beginning so that they differ.
 
     Parameters
     ----------
@@ -238,13 +239,13 @@ class SpaceSubset(RankedSubset):
     keep
         A share or a count; see `anatune.prune`.
     time_limit_s : float, optional
-        Of the search: the order then ends after at most 10,000 schedules.
+        Time limit of the search, s; the order then ends after at most 10,000 schedules.
     distinct : bool
-        Keep one schedule of each predicted time; for a count only.
+        Whether to keep one schedule of each predicted time; only for a count.
     diverse : bool
-        Whether few kept ones (up to `MOST_DIVERSE`) are chosen for what they differ in.
+        Whether few kept schedules (up to `MOST_DIVERSE`) are chosen to differ.
     progress : callable, optional
-        Called with the share of a ranking that is done, whenever one is made; left behind by pickle.
+        Function to call with the finished share of each ranking; not pickled.
     """
 
     def __init__(
@@ -273,17 +274,17 @@ class SpaceSubset(RankedSubset):
     def __repr__(self) -> str:
         return f"Subset(keep {self.keep:g} of {self.space!r})"
 
-    def keeping(self, count: int) -> SpaceSubset:
-        """Return a subset of the same space that keeps so many; what was ranked is not ranked again."""
-        other = copy.copy(self)
+    def with_count(self, count: int) -> SpaceSubset:
+        """Return a subset of the same space that keeps `count` schedules; rankings are shared."""
+        subset = copy.copy(self)
         for name in ("num_kept", "_order", "_places", "_limits"):
-            other.__dict__.pop(name, None)
-        other.keep = count
-        return other
+            subset.__dict__.pop(name, None)
+        subset.keep = count
+        return subset
 
     @property
     def spaces(self) -> tuple[Space, ...]:
-        """The space."""
+        """The space, as a tuple."""
         return (self.space,)
 
     @cached_property
@@ -297,11 +298,11 @@ class SpaceSubset(RankedSubset):
 
     @property
     def _may_choose(self) -> bool:
-        """Whether few are chosen; of a space too large to rank in time, the first ones are kept."""
+        """True if few kept schedules are chosen to differ; with a time limit, the first ones are kept."""
         return self._diverse and self._time_limit_s is None
 
     @cached_property
-    def _order(self) -> Order:
+    def _order(self) -> PointOrder:
         if self._may_choose and 0 < self.num_kept <= MOST_DIVERSE:
             plain = (
                 self._plain
@@ -316,28 +317,28 @@ class SpaceSubset(RankedSubset):
 
     @property
     def guarantee(self) -> Guarantee:
-        """How sure the order is, before a correction."""
+        """Guarantee of the order before a correction."""
         return self.ranking.guarantee
 
     @property
     def ranking(self) -> Ranking:
-        """The first of the analytical order, with the exact counts of the space."""
+        """The first points of the analytical order, with exact counts of the space."""
         return self._plain.ranking
 
     @cached_property
     def num_legal(self) -> int:
-        """Points that break no rule; where a time limit ended the count, an estimate."""
-        counted = self._plain.ranking.num_legal
-        if counted is not None:
-            return int(counted)
-        drawn = self.space.sample_points(SAMPLE, 0, legal=False)
-        return round(int(self.space.size) * float((self.model.check(drawn) == 0).mean()))
+        """Number of points that break no rule; an estimate if a time limit ended the count."""
+        exact_count = self._plain.ranking.num_legal
+        if exact_count is not None:
+            return int(exact_count)
+        samples = self.space.sample_points(SAMPLE, 0, legal=False)
+        return round(int(self.space.size) * float((self.model.check(samples) == 0).mean()))
 
     @cached_property
     def num_kept(self) -> int:
-        """Schedules that are kept, at most."""
-        wanted = kept_count(self.keep, self.num_legal)
-        return min(wanted, len(self._plain.ranking.points)) if self._time_limit_s is not None else wanted
+        """Largest number of schedules that are kept."""
+        num_requested = kept_count(self.keep, self.num_legal)
+        return min(num_requested, len(self._plain.ranking.points)) if self._time_limit_s is not None else num_requested
 
     def _batch(self, start: int, stop: int) -> tuple[list[Schedule], list[Prediction]]:
         points = self._order.first(stop)[start:]
@@ -347,13 +348,13 @@ class SpaceSubset(RankedSubset):
 
     @cached_property
     def _places(self) -> dict[Hashable, int] | None:
-        """Program -> place of those kept; None where they are too many."""
+        """Program -> place of each kept schedule; None if there are too many."""
         if self.num_kept > MOST_EXACT:
             return None
         kept = list(enumerate(self._order.first(self.num_kept), 1))
         return {self.model.program_key(point): place for place, point in reversed(kept)}
 
-    def _cut(self) -> tuple[float, float]:
+    def _time_range(self) -> tuple[float, float]:
         return self._limits
 
     @cached_property
@@ -367,7 +368,7 @@ class SpaceSubset(RankedSubset):
         times = self.model.plain.times(self.space.sample_points(SAMPLE, 0))[0]
         return best_s, float(np.quantile(times, self.num_kept / self.num_legal))
 
-    def _rules_of(self, schedule: Schedule) -> tuple[Rule, ...]:
+    def _template_rules(self, schedule: Schedule) -> tuple[Rule, ...]:
         return self.rules
 
     def _find(self, schedule: Schedule) -> tuple[Prediction, bool, int | None, str]:
@@ -376,32 +377,32 @@ class SpaceSubset(RankedSubset):
         prediction = model.predictions(point[None, :])[0]
         if prediction.rule:
             return prediction, False, None, ""
-        _, cut_s = self._cut()
+        _, cut_s = self._time_range()
         if self._places is None:
-            return prediction, prediction.time_s <= cut_s, None, f"slower than about {_shown(cut_s)} (from a sample)"
-        place = self._places.get(self.model.program_key(point))
-        if place is not None:
-            return prediction, True, place, ""
+            return (prediction, prediction.time_s <= cut_s, None, f"slower than about {_to_text(cut_s)} (estimated)")
+        position = self._places.get(self.model.program_key(point))
+        if position is not None:
+            return prediction, True, position, ""
         if prediction.time_s > cut_s:
             return prediction, False, None, ""
         if not self.space.lists(point):
             return prediction, True, None, ""
         if isinstance(self._order, ChosenOrder):
-            return prediction, False, None, alike(self._order.likeness(point), self._order.considers(point))
+            return prediction, False, None, describe_likeness(self._order.likeness(point), self._order.considers(point))
         if self.model.is_corrected:
-            return prediction, False, None, "too far behind in the analytical order for the correction to choose it"
+            return prediction, False, None, "too late in the analytical order for the correction to consider it"
         if self._distinct:
             return prediction, False, None, "as fast as one that is kept"
-        return prediction, False, None, "as fast as the last one kept, behind it in the order of ties"
+        return prediction, False, None, "as fast as the last one kept, but later among ties"
 
     def to_dict(self) -> dict[str, object]:
-        """Return workload, hardware, space, keep, guarantee."""
+        """Return workload, hardware, space, `keep` and guarantee."""
         tree = self._head(self.space.template, self.ranking.num_legal, self.ranking.rejected)
         return tree | ({"corrected": True} if self.model.is_corrected else {})
 
 
-def _broken(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None, float | None, str]:
-    """Return what the first broken rule measures, its limit, and both in words."""
+def _describe_broken_rule(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None, float | None, str]:
+    """Return what a prediction needs of its first broken rule, the limit, and both in words."""
     rule = next(rule for rule in rules if rule.id == prediction.rule)
     quantity, factor = _NEEDS.get(rule.id, (rule.id, 1.0))
     value = prediction.resources.get(quantity)
@@ -409,14 +410,14 @@ def _broken(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None
     return needed, rule.limit, f"left out: {rule.broken_text(needed)}"
 
 
-def alike(likeness: Likeness, considered: bool) -> str:
-    """Return why a schedule is left out that is predicted as fast as some that are kept."""
-    place, common, ratio = likeness
-    near = "nearly the same" if common > _NEARLY else f"most like it ({common:.0%} of an error in common)"
-    faster = f"predicted {ratio:.3g} times as fast" if ratio > 1.0005 else "predicted as fast"
-    rest = "others may gain more" if considered else "not among those that were drawn"
-    return f"place {place}, kept, is {near} and {faster}; {rest}"
+def describe_likeness(likeness: Likeness, considered: bool) -> str:
+    """Return why a schedule is left out although it is predicted as fast as some that are kept."""
+    position, common, ratio = likeness
+    similarity = "nearly the same" if common > _NEARLY else f"the most similar ({common:.0%} of the error shared)"
+    speed = f"is predicted {ratio:.3g} times as fast" if ratio > 1.0005 else "is predicted as fast"
+    reason = "other schedules promise more" if considered else "this one was not among the random candidates"
+    return f"kept place {position} is {similarity} and {speed}; {reason}"
 
 
-def _shown(seconds: float) -> str:
+def _to_text(seconds: float) -> str:
     return f"{seconds * 1e6:.4g} us" if seconds < 1e-3 else f"{seconds * 1e3:.4g} ms"

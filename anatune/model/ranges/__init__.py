@@ -1,1 +1,1 @@
-"""One plan for a range of shapes: which few programs serve which extents, and how much that loses, proven."""
+"""Plans for a range of extents: few kernels that serve all of them, and a proof of how much time that loses."""

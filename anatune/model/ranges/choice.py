@@ -1,14 +1,15 @@
-"""Few of many programs, so that what they lose at any extent is least: sets, covers and swaps.
+"""Choice of few programs with the least loss over all extents: sets, covers and exchanges.
 
 Notation
 --------
-losses : (num_programs, num_extents) float64, >= 0: seconds of a program over the best known ones, less 1; inf: it is
-    not legal there.
+program : a kernel that is compiled once and takes the extent when it is called.
+losses : (num_programs, num_extents) float64, >= 0: seconds of a program over the best known ones, minus 1; inf: the
+    program is not legal there.
 choice : numbers of programs; at each extent the fastest of them serves.
 
-The least worst loss of `count` programs is found by covers: a limit can be kept if so many programs cover all extents,
-each those where it keeps the limit. Only the extents that decide are looked at: first some, then those that break the
-limit of a solution.
+The least worst loss of `count` programs is found with covers: a limit on the loss can be kept if `count` programs cover
+all extents, where a program covers those at which it keeps the limit. Only decisive extents are examined: first some,
+then those that break the limit of a solution.
 """
 
 from __future__ import annotations
@@ -28,33 +29,34 @@ Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
 FIRST_EXTENTS = 512
-"""Extents that are looked at first."""
+"""Number of extents that are examined first."""
 MORE_EXTENTS = 32
-"""Extents that join them whenever one breaks a limit."""
+"""Number of extents that are added whenever a solution breaks a limit."""
 TOLERANCE = 1e-3
-"""Worst losses this close are one to the choice."""
+"""Difference of worst losses that the choice ignores."""
 NEIGHBOURHOODS = 256
-"""Parts of the range of which each gives one extent at most, then."""
+"""Number of parts of the range, each of which adds at most one extent at a time."""
 CHOICE_S = 6.0
-"""Longest search for a better choice, s."""
+"""Time limit of the search for a better choice, s."""
 COVER_S = 2.0
-"""Longest search for one cover, s; what it has proven until then counts."""
+"""Time limit of the search for one cover, s; what it has proven by then counts."""
 _ROUNDS = 6
-"""Times that extents join those whose choice is exchanged."""
+"""Number of times that extents are added while the choice is improved by exchanges."""
 _SWEEPS = 50
-"""Most rounds of swaps; each makes the choice better."""
+"""Largest number of rounds of exchanges; each improves the choice."""
 
 
-class Choice(NamedTuple):
-    """Some programs, ascending, and how good they are among the candidates.
+class ProgramChoice(NamedTuple):
+    """A choice of programs and its quality among the candidates.
 
     Attributes
     ----------
     programs : tuple of int
+        Numbers of the programs, ascending.
     value : float
         Worst or mean loss of the choice.
     bound : float
-        No choice of so many candidates has a smaller one.
+        Lower bound of the loss of any choice of as many candidates.
     """
 
     programs: tuple[int, ...]
@@ -64,42 +66,42 @@ class Choice(NamedTuple):
 
 class _Cover(NamedTuple):
     programs: Numbers | None
-    """A smallest cover that was found, None: there is none."""
+    """A smallest cover that was found; None if there is none."""
     least: float
-    """No cover has fewer programs."""
+    """Lower bound of the size of any cover."""
 
 
-def least_worst(losses: Floats, count: int, watch: Watch) -> Choice:
-    """Return at most `count` programs whose worst loss is least.
+def minimise_worst(losses: Floats, count: int, watch: Watch) -> ProgramChoice:
+    """Return at most `count` programs with the least worst loss.
 
     Raises
     ------
     ValueError
-        At some extent no program is legal.
+        No program is legal at some extent.
     """
-    _check(losses)
+    _check_served(losses)
     count, low = min(count, len(losses)), float(losses.min(axis=0).max())
-    extents = _spread(losses)
+    extents = _spread_extents(losses)
     chosen, value = _best_of_spread(losses, count, extents)
     for limit in _limits(low, value, watch):
         if limit <= low or limit >= value:
             continue
-        cover = _covered(losses, limit, extents, watch, count)
+        cover = _find_cover(losses, limit, extents, watch, count)
         if cover.least > count:
-            low = limit  # some extents cannot be served so well: all cannot, either
+            low = limit  # the limit cannot be kept at these extents, hence not at all
             continue
         if cover.programs is None or len(cover.programs) > count:
-            continue  # not known
+            continue  # neither proven nor refuted
         worst = losses[cover.programs].min(axis=0)
         if worst.max() < value:
             chosen, value = cover.programs, float(worst.max())
         if worst.max() > limit:
-            extents = _joined(extents, worst)
-    return Choice(tuple(sorted(map(int, chosen))), value, min(low, value))
+            extents = _add_worst(extents, worst)
+    return ProgramChoice(tuple(sorted(map(int, chosen))), value, min(low, value))
 
 
 def _limits(low: float, high: float, watch: Watch) -> Iterator[float]:
-    """Yield worst losses to try, from both ends inwards: a coarse half of the way first, then finer steps."""
+    """Yield worst losses to try: first the middle of the interval, then finer steps, from above."""
     ends = Watch(CHOICE_S if watch.left_s is None else min(CHOICE_S, watch.left_s))
     for parts in (2, 4, 8, 16, 32, 64):
         for part in range(parts - 1, 0, -2):
@@ -109,34 +111,34 @@ def _limits(low: float, high: float, watch: Watch) -> Iterator[float]:
 
 
 def _best_of_spread(losses: Floats, count: int, extents: Numbers) -> tuple[Numbers, float]:
-    """Return a choice that no exchange improves, at some extents, and its worst loss at all of them."""
+    """Return a choice that no exchange improves at some extents, and its worst loss over all extents."""
     best, best_value = np.empty(0, dtype=np.int64), math.inf
     for _ in range(_ROUNDS):
         part = losses[:, extents]
-        start = _greedy(part, count, np.max) if not len(best) else best
-        chosen = _swapped(part, start, np.max)
+        start = _choose_greedily(part, count, np.max) if not len(best) else best
+        chosen = _improve_by_exchange(part, start, np.max)
         worst = losses[chosen].min(axis=0)
         if worst.max() < best_value:
             best, best_value = chosen, float(worst.max())
         if worst.max() <= part[chosen].min(axis=0).max() + TOLERANCE:
             break
-        extents = _joined(extents, worst)
+        extents = _add_worst(extents, worst)
     return best, best_value
 
 
-def fewest(losses: Floats, limit: float, watch: Watch) -> tuple[Choice, int]:
-    """Return the fewest programs whose worst loss is at most `limit`, and how many are needed at least.
+def minimise_count(losses: Floats, limit: float, watch: Watch) -> tuple[ProgramChoice, int]:
+    """Return the fewest programs whose worst loss is at most `limit`, and a lower bound of their number.
 
-    Where some extents have no such program, the choice's value says how much it loses.
+    If no program keeps the limit at some extents, the choice's value tells how much it loses.
     """
-    _check(losses)
+    _check_served(losses)
     reachable = np.maximum(limit, losses.min(axis=0))
     over = np.where(losses <= reachable, losses, np.inf)
-    extents, least = _spread(losses), 1
-    chosen = _greedy_cover(np.isfinite(over))
+    extents, least = _spread_extents(losses), 1
+    chosen = _cover_greedily(np.isfinite(over))
     ends = Watch(CHOICE_S if watch.left_s is None else min(CHOICE_S, watch.left_s))
     while not ends.is_over:
-        cover = _covered(over, math.inf, extents, watch, None)
+        cover = _find_cover(over, math.inf, extents, watch, None)
         least = max(least, math.ceil(cover.least))
         if cover.programs is None:
             break
@@ -144,47 +146,47 @@ def fewest(losses: Floats, limit: float, watch: Watch) -> tuple[Choice, int]:
         if np.isfinite(worst).all():
             chosen = cover.programs if len(cover.programs) <= len(chosen) else chosen
             break
-        extents = _joined(extents, worst)
+        extents = _add_worst(extents, worst)
     value = float(losses[chosen].min(axis=0).max())
-    return Choice(tuple(sorted(map(int, chosen))), value, 0.0), least
+    return ProgramChoice(tuple(sorted(map(int, chosen))), value, 0.0), least
 
 
-def least_mean(losses: Floats, count: int, weights: Floats) -> Choice:
-    """Return at most `count` programs whose mean loss, weighted, is small: no exchange of one of them makes it smaller.
+def minimise_mean(losses: Floats, count: int, weights: Floats) -> ProgramChoice:
+    """Return at most `count` programs with a small weighted mean loss, which no exchange of one program improves.
 
     Parameters
     ----------
     weights : (num_extents,) float64
-        >= 0, sum 1.
+        Weights of the extents, >= 0, with the sum 1.
     """
-    _check(losses)
+    _check_served(losses)
     used = weights > 0
     part, share = losses[:, used], weights[used]
 
     def mean(values: Floats, axis: int | None = None) -> Floats:
         return np.asarray(values @ share)
 
-    chosen = _swapped(part, _greedy(part, min(count, len(losses)), mean), mean)
+    chosen = _improve_by_exchange(part, _choose_greedily(part, min(count, len(losses)), mean), mean)
     value = float(mean(part[chosen].min(axis=0)))
     bound = float(mean(part.min(axis=0)))
-    return Choice(tuple(sorted(map(int, chosen))), value, bound)
+    return ProgramChoice(tuple(sorted(map(int, chosen))), value, bound)
 
 
-def _check(losses: Floats) -> None:
+def _check_served(losses: Floats) -> None:
     if not len(losses) or not np.isfinite(losses.min(axis=0)).all():
         raise ValueError("no candidate serves some extent")
 
 
-def _spread(losses: Floats) -> Numbers:
-    """Return extents of all sizes, as many in each octave, and those where most programs lose most."""
+def _spread_extents(losses: Floats) -> Numbers:
+    """Return numbers of extents of all sizes, equally many in each octave."""
     count = losses.shape[1]
     steps = np.geomspace(1, count, FIRST_EXTENTS).round().astype(np.int64) - 1
     return np.unique(steps)
 
 
-def _joined(extents: Numbers, worst: Floats) -> Numbers:
-    """Return the extents and the worst ones of a solution, apart from each other."""
-    # One of each neighbourhood: what is bad at an extent is as bad beside it.
+def _add_worst(extents: Numbers, worst: Floats) -> Numbers:
+    """Return the extents together with the worst ones of a solution, at most one from each neighbourhood."""
+    # Neighbouring extents have similar losses.
     parts = np.array_split(np.arange(len(worst)), min(len(worst), NEIGHBOURHOODS))
     tops = np.array([part[worst[part].argmax()] for part in parts])
     return np.union1d(extents, tops[np.argsort(-worst[tops], kind="stable")[:MORE_EXTENTS]])
@@ -193,14 +195,14 @@ def _joined(extents: Numbers, worst: Floats) -> Numbers:
 # ---- covers ------------------------------------------------------------------------------------------------
 
 
-def _covered(losses: Floats, limit: float, extents: Numbers, watch: Watch, count: int | None) -> _Cover:
-    """Return the fewest programs that serve some extents within a limit."""
+def _find_cover(losses: Floats, limit: float, extents: Numbers, watch: Watch, count: int | None) -> _Cover:
+    """Return the fewest programs that serve some extents within a limit on the loss."""
     part = losses[:, extents]
     serves = np.isfinite(part) if math.isinf(limit) else part <= limit
     if not serves.any(axis=0).all():
         return _Cover(None, math.inf)
-    programs, table = _reduced(serves)
-    chosen = _greedy_cover(table)
+    programs, table = _reduce_cover(serves)
+    chosen = _cover_greedily(table)
     if count is not None and len(chosen) <= count:
         return _Cover(programs[chosen], 1.0)
     matrix = csr_matrix(table.T.astype(np.float64))
@@ -224,37 +226,38 @@ def _covered(losses: Floats, limit: float, extents: Numbers, watch: Watch, count
     return _Cover(programs[chosen], float(least))
 
 
-def _reduced(serves: NDArray[np.bool_]) -> tuple[Numbers, NDArray[np.bool_]]:
-    """Return the programs that matter, and which of the extents that matter each serves.
+def _reduce_cover(serves: NDArray[np.bool_]) -> tuple[Numbers, NDArray[np.bool_]]:
+    """Return the programs and extents that matter, and which of these extents each program serves.
 
-    An extent does not matter where whatever serves another one serves it; a program where another one serves more.
+    An extent does not matter if all programs that serve another extent serve it; a program does not matter if another
+    one serves at least as much.
     """
     programs = np.arange(len(serves))
     while True:
         before = serves.shape
-        serves = serves[:, _minimal(serves.T)]
-        keep = _minimal(~serves)
+        serves = serves[:, _find_minimal(serves.T)]
+        keep = _find_minimal(~serves)
         programs, serves = programs[keep], serves[keep]
         if serves.shape == before:
             return programs, serves
 
 
-def _minimal(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which rows hold no other row; of equal ones the first."""
+def _find_minimal(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return a mask of the rows that contain no other row; of equal rows the first is kept."""
     table = rows.astype(np.float32)
     sizes = table.sum(axis=1)
     keep = np.ones(len(rows), dtype=bool)
     for start in range(0, len(rows), 512):
         part = slice(start, start + 512)
-        held = table[part] @ table.T == sizes  # [a, b]: row b lies in row a
+        contains = table[part] @ table.T == sizes  # [a, b]: row a contains row b
         before = np.arange(len(rows))[None, :] < np.arange(len(rows))[part, None]
-        other = (sizes[None, :] < sizes[part, None]) | (before & (sizes[None, :] == sizes[part, None]))
-        keep[part] = ~(held & other).any(axis=1)
+        is_candidate = (sizes[None, :] < sizes[part, None]) | (before & (sizes[None, :] == sizes[part, None]))
+        keep[part] = ~(contains & is_candidate).any(axis=1)
     return keep
 
 
-def _greedy_cover(serves: NDArray[np.bool_]) -> Numbers:
-    """Return a cover: whatever serves most of what is left, one after the other; without those it needs no more."""
+def _cover_greedily(serves: NDArray[np.bool_]) -> Numbers:
+    """Return a cover, found greedily: the program that serves most remaining extents is added, then surplus ones go."""
     open_, chosen = np.ones(serves.shape[1], dtype=bool), []
     while open_.any():
         best = int((serves & open_).sum(axis=1).argmax())
@@ -270,22 +273,22 @@ def _greedy_cover(serves: NDArray[np.bool_]) -> Numbers:
 # ---- swaps -------------------------------------------------------------------------------------------------
 
 
-def _greedy(losses: Floats, count: int, measure: object = np.max) -> Numbers:
-    """Return programs that make the measure least, chosen one after the other."""
+def _choose_greedily(losses: Floats, count: int, measure: object = np.max) -> Numbers:
+    """Return programs that are chosen one after the other, each to make the measure smallest."""
     chosen: list[int] = []
-    now = np.full(losses.shape[1], np.inf)
+    least_losses = np.full(losses.shape[1], np.inf)
     for _ in range(count):
-        values = _measured(np.minimum(losses, now), measure)
+        values = _measure_rows(np.minimum(losses, least_losses), measure)
         best = int(values.argmin())
-        if chosen and not values[best] < float(_measured(now[None], measure)[0]):
+        if chosen and not values[best] < float(_measure_rows(least_losses[None], measure)[0]):
             break
         chosen.append(best)
-        now = np.minimum(now, losses[best])
+        least_losses = np.minimum(least_losses, losses[best])
     return np.array(chosen, dtype=np.int64)
 
 
-def _measured(rows: Floats, measure: object) -> Floats:
-    """Return the measure of each row; inf where an extent is not served."""
+def _measure_rows(rows: Floats, measure: object) -> Floats:
+    """Return the measure of each row; inf if an extent is not served."""
     if measure is np.max:
         return np.asarray(rows.max(axis=1))
     with np.errstate(invalid="ignore"):
@@ -293,20 +296,19 @@ def _measured(rows: Floats, measure: object) -> Floats:
     return np.where(np.isfinite(values), values, np.inf)
 
 
-def _swapped(losses: Floats, chosen: Sequence[int] | Numbers, measure: object) -> Numbers:
+def _improve_by_exchange(losses: Floats, chosen: Sequence[int] | Numbers, measure: object) -> Numbers:
     """Return a choice that no exchange of one program improves."""
-    now = list(map(int, chosen))
-    value = float(_measured(losses[now].min(axis=0)[None], measure)[0])
+    current = list(map(int, chosen))
+    value = float(_measure_rows(losses[current].min(axis=0)[None], measure)[0])
     for _ in range(_SWEEPS):
         better = False
-        for place in range(len(now)):
-            rest = [one for at, one in enumerate(now) if at != place]
-            kept = losses[rest].min(axis=0) if rest else np.full(losses.shape[1], np.inf)
-            # Only programs that are better where the rest is bad can help: that is most of the work saved.
-            values = _measured(np.minimum(losses, kept), measure)
+        for index in range(len(current)):
+            others = [one for at, one in enumerate(current) if at != index]
+            least_losses = losses[others].min(axis=0) if others else np.full(losses.shape[1], np.inf)
+            values = _measure_rows(np.minimum(losses, least_losses), measure)
             best = int(values.argmin())
             if values[best] < value * (1 - 1e-9):
-                now[place], value, better = best, float(values[best]), True
+                current[index], value, better = best, float(values[best]), True
         if not better:
             break
-    return np.array(now, dtype=np.int64)
+    return np.array(current, dtype=np.int64)

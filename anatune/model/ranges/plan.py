@@ -1,4 +1,4 @@
-"""A plan for a range of extents: which programs serve which extents, and what that loses, with its proof."""
+"""Plans for a range of extents: which kernels serve which extents, how much time that loses, and the proof."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from anatune.errors import SpaceError
 
 
 class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Neighbouring extents that one program serves, `first` to `last`, both included.
+    """Neighbouring extents that one program serves, from `first` to `last` inclusive.
 
     Attributes
     ----------
     program : int
-        Its number in ``RangePlan.programs``, from 0.
+        Number of the program in ``RangePlan.programs``, from 0.
     loss : float
-        Largest loss in the interval that is not excluded. No more than ``RangePlan.loss`` is proven of any.
+        Largest loss in the interval that cannot be excluded; never above ``RangePlan.loss``.
     known_loss : float
         Largest loss in the interval against the fastest programs that were found.
     first_s, last_s : float
-        Predicted seconds at both ends.
+        Predicted times at both ends, s.
     """
 
     first: int
@@ -41,16 +41,16 @@ class Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RangeProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One program: one compiled kernel for all extents from `first` to `last`.
+    """A program of a range plan: one kernel, compiled once, for all extents from `first` to `last`.
 
     Attributes
     ----------
     schedule : Schedule
-        At `last`, the largest extent that it serves.
+        Its schedule at `last`, the largest extent that it serves.
     first, last : int
-        Smallest and largest extent that it serves; others may serve some between them.
+        Smallest and largest extent that it serves; other programs may serve some between them.
     num_extents : int
-        How many of the range's extents it serves.
+        Number of the range's extents that it serves.
     """
 
     schedule: Schedule
@@ -60,40 +60,45 @@ class RangeProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """Few programs for a range of extents. Immutable; JSON both ways.
+    """Few kernels (programs) for a range of extents: the answer of `anatune.plan_range`. Immutable; JSON both ways.
 
-    A loss is the predicted time over that of the best schedule of the single shape, less 1: of `templates`.
+    A program is a kernel that is compiled once and takes the extent when it is called. Its loss at an extent is its
+    predicted time over that of the best schedule for this single extent, minus 1, among the schedules of `templates`.
 
     Attributes
     ----------
     workload : RangedWorkload
+        The workload and its range.
     goal : str
-        What was made least: "worst" loss of so many programs, their "mean" loss, or the "count" of programs for a loss.
+        What was minimised: the "worst" loss or the "mean" loss of a number of programs, or the "count" of programs for
+        a given loss.
     programs : tuple of RangeProgram
-        By the extents that they serve.
+        The programs, in the order of the extents that they serve.
     intervals : tuple of Interval
-        Ascending; together they hold every extent of the range.
+        Intervals of extents, ascending; together they contain every extent of the range.
     loss : float
         Proven worst loss over all extents.
     worst_extent : int
-        Where it is.
+        Extent with the worst loss.
     mean_loss : float
-        Proven mean loss, weighted as was asked for; where the worst loss was made least, no less of it is proven.
+        Proven mean loss with the given weights; if the worst loss was minimised, the mean loss is not proven
+        separately.
     known_loss, known_mean_loss : float
-        Worst and mean loss against the fastest programs that were found: the proven ones are these or more.
+        Worst and mean loss against the fastest programs that were found; the proven ones are at least as large.
     least_loss : float
-        No other choice of as many of the candidates has a smaller worst (or mean) loss. For "count": the asked one.
+        Lower bound of the worst (or mean) loss of any choice of as many candidates. For "count": the requested loss.
     least_programs : int
-        For "count": so many programs at least are needed, among the candidates.
+        For "count": lower bound of the number of programs, among the candidates.
     num_candidates : int
-        Programs that the choice was made among.
+        Number of programs to choose from.
     is_complete : bool
-        False where the time limit ended the search: a longer one may find a better choice or prove a smaller loss.
+        Whether the search ended by itself. If a time limit ended it, a longer one may find a better choice or prove a
+        smaller loss.
     templates : tuple of str
-        Templates whose programs were chosen from. Losses are against the schedules of these.
+        Templates of the candidate programs. Losses are relative to schedules of these templates.
     left_out : tuple of str
-        Templates that plans of the single shapes rank besides, and that have no programs for this range or were not
-        asked for: schedules of theirs may be faster by more than a loss says.
+        Templates that plans for the single extents also rank, but that have no programs for this range or were not
+        requested: their schedules may be faster than the loss tells.
     """
 
     workload: RangedWorkload
@@ -124,50 +129,53 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         return [interval.first for interval in self.intervals]
 
     def interval_of(self, extent: int) -> Interval:
-        """Return the interval that serves an extent; one between two intervals is served by the upper one.
+        """Return the interval that serves an extent; extents between two intervals belong to the upper one.
 
         Raises
         ------
         SpaceError
-            The extent is none of the range's.
+            The extent is outside the range.
         """
         axis, (least, most) = self.workload.axis, (self.workload.extents[0], self.workload.extents[-1])
         if not isinstance(extent, int) or isinstance(extent, bool) or not least <= extent <= most:
             raise SpaceError(f"range: {axis} is {extent!r:.60}, expected an integer from {least} to {most}")
-        at = bisect.bisect_right(self._starts, extent) - 1
-        return self.intervals[at] if extent <= self.intervals[at].last else self.intervals[at + 1]
+        index = bisect.bisect_right(self._starts, extent) - 1
+        return self.intervals[index] if extent <= self.intervals[index].last else self.intervals[index + 1]
 
     def program_of(self, extent: int) -> int:
-        """Return the number of the program that serves an extent; errors as `interval_of`."""
+        """Return the number of the program that serves an extent; errors as in `interval_of`."""
         return self.interval_of(extent).program
 
     def telling_extents(self) -> list[int]:
-        """Return extents of the range at which programs are verified, ascending.
+        """Return the extents at which the programs are verified, ascending.
 
-        Both ends and the middle of the first and the last interval of each program.
+        They are both ends and the middle of the first and the last interval of each program.
         """
         extents: set[int] = set()
-        listed = self.workload.extents
+        values = self.workload.extents
         for number in range(len(self.programs)):
-            own = [interval for interval in self.intervals if interval.program == number]
-            for interval in (own[0], own[-1]):
-                first, last = bisect.bisect_left(listed, interval.first), bisect.bisect_right(listed, interval.last) - 1
-                extents |= {listed[first], listed[(first + last) // 2], listed[last]}
+            own_intervals = [interval for interval in self.intervals if interval.program == number]
+            for interval in (own_intervals[0], own_intervals[-1]):
+                first, last = (
+                    bisect.bisect_left(values, interval.first),
+                    bisect.bisect_right(values, interval.last) - 1,
+                )
+                extents |= {values[first], values[(first + last) // 2], values[last]}
         return sorted(extents)
 
     def least(self, number: int) -> int:
-        """Return the smallest extent that a program may be called with, also of those between two of the range's.
+        """Return the smallest extent that a program may be called with, which may be none of the range's own.
 
-        What lies between two intervals is the upper one's.
+        Extents between two intervals belong to the upper one.
         """
         first = next(at for at, interval in enumerate(self.intervals) if interval.program == number)
         return self.intervals[first - 1].last + 1 if first else self.intervals[0].first
 
     def dispatch(self) -> dict[str, object]:
-        """Return the dispatch table alone: the axis, and for each interval its first and last extent and program."""
+        """Return the dispatch table: the axis, and the first and last extent and the program of each interval."""
         return {
             "axis": self.workload.axis,
-            "extents": self.workload.spelled(),
+            "extents": self.workload.format_extents(),
             "intervals": [{"first": one.first, "last": one.last, "program": one.program} for one in self.intervals],
             "programs": [one.schedule.key for one in self.programs],
         }
@@ -177,26 +185,26 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         return msgspec.json.encode(self).decode()
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain dictionaries and lists."""
+        """Return the plan as plain dictionaries and lists."""
         tree: dict[str, object] = json.loads(self.to_json())
         return tree
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RangePlan:
-        """Return the plan that `to_json` wrote.
+        """Read a plan from the JSON that `to_json` wrote.
 
         Raises
         ------
         SpaceError
-            `text` is not JSON, or not that of a plan for a range.
+            The text is not the JSON of a range plan.
         """
         try:
-            found = from_json(text, cls)
+            plan = from_json(text, cls)
         except (msgspec.DecodeError, UnicodeDecodeError, TypeError) as error:
             raise SpaceError(f"range JSON: {error!s:.300}; expected the text of RangePlan.to_json()") from None
-        for one in found.programs:
-            one.schedule.check()
-        numbers = {interval.program for interval in found.intervals}
-        if not found.programs or numbers != set(range(len(found.programs))):
-            raise SpaceError("range JSON: intervals name other programs than there are; expected RangePlan.to_json()")
-        return found
+        for program in plan.programs:
+            program.schedule.check()
+        numbers = {interval.program for interval in plan.intervals}
+        if not plan.programs or numbers != set(range(len(plan.programs))):
+            raise SpaceError("range JSON: intervals name missing programs; expected the text of RangePlan.to_json()")
+        return plan

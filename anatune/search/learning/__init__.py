@@ -1,1 +1,1 @@
-"""What strategies learn from while they search."""
+"""Models that strategies fit while they search."""

@@ -1,12 +1,9 @@
-"""What two CPU points have in common: the numbers by which a correction carries over from one to the other.
+"""Features of CPU points: numbers that tell how far a correction carries over from one point to another.
 
-Notation
---------
-P, Q : number of points of two batches.
-kernel : log2 of the rows and vectors of the microkernel (the larger one of a pair), of its unrolled steps; pairs.
-tiles : log2 of the extents of the L1 tile, the L2 tile and the chunk, axis by axis.
-shares : the parts of the predicted time over the whole.
-choices : packed tensors; the innermost loop of each level; whether the outer loops are distributed.
+Notation -------- P, Q : numbers of points of two batches. kernel : log2 of the rows and vectors of the microkernel (the
+larger of two) and of its unrolled steps; number of kernels. tiles : log2 of the extents of the L1 tile, the L2 tile and
+the chunk, axis by axis. shares : the parts of the predicted time over the whole. choices : packed tensors; the
+innermost loop of each level; whether the outer loops are parallel.
 """
 
 from __future__ import annotations
@@ -39,8 +36,8 @@ class Features(NamedTuple):
 class Similarity(NamedTuple):
     """Prior covariance of log(measured / predicted) of two points: three sums of products of closeness.
 
-    Standard deviations (of the part of the residual that goes with the microkernel, with the tiles, with the resources
-    that bind) and lengths (differences that reduce the closeness to exp(-1/2)).
+    It has standard deviations (of the parts of the residual that depend on the microkernel, on the tiles, and on the
+    binding resources) and lengths (differences that reduce the closeness to exp(-1/2)).
     Source: rounded from what leave-one-out likelihood prefers on 128 trials each of four layers (matmul 512x1024x1024,
     resnet18:C2, resnet50:R12, bert:M2 and M4), one core of an EPYC of family 25, 2026-11.
     """
@@ -52,9 +49,9 @@ class Similarity(NamedTuple):
     tiles_length: float = 3.0
     shares_length: float = 0.1
     pack_factor: float = 0.8
-    """A tensor packed in one only: closeness is multiplied by this."""
+    """Factor on the closeness for each tensor that only one of the points packs."""
     loop_factor: float = 0.1
-    """Another innermost loop: likewise."""
+    """Factor on the closeness for each level with another innermost loop."""
     noise_std: float = 0.025
 
     @property
@@ -62,13 +59,13 @@ class Similarity(NamedTuple):
         """Prior variance of one residual, without noise."""
         return self.kernel_std**2 + self.tiles_std**2 + self.shares_std**2
 
-    def covariance(self, one: Features, many: Features) -> Floats:
+    def covariance(self, point: Features, many: Features) -> Floats:
         """Return the covariance of one point (a batch of one row) with each of many, (Q,)."""
-        packs = self.pack_factor ** (many.packs != one.packs).sum(axis=1)
-        loops = self.loop_factor ** (many.loops != one.loops).sum(axis=1)
-        kernel = np.exp(-0.5 * np.square((many.kernel - one.kernel) / self.kernel_length).sum(axis=1))
-        tiles = np.exp(-0.5 * np.square((many.tiles - one.tiles) / self.tiles_length).sum(axis=1))
-        shares = np.exp(-0.5 * np.square((many.shares - one.shares) / self.shares_length).sum(axis=1))
+        packs = self.pack_factor ** (many.packs != point.packs).sum(axis=1)
+        loops = self.loop_factor ** (many.loops != point.loops).sum(axis=1)
+        kernel = np.exp(-0.5 * np.square((many.kernel - point.kernel) / self.kernel_length).sum(axis=1))
+        tiles = np.exp(-0.5 * np.square((many.tiles - point.tiles) / self.tiles_length).sum(axis=1))
+        shares = np.exp(-0.5 * np.square((many.shares - point.shares) / self.shares_length).sum(axis=1))
         result: Floats = (
             self.kernel_std**2 * kernel * packs
             + self.tiles_std**2 * tiles * loops * packs
@@ -77,14 +74,14 @@ class Similarity(NamedTuple):
         return result
 
 
-def features_of(model: CpuModel, points: Integers) -> tuple[Floats, Features]:
+def compute_features(model: CpuModel, points: Integers) -> tuple[Floats, Features]:
     """Return the predicted seconds and the features of points, (P, num_columns) int64."""
     space = model.space
     column = {name: at for at, name in enumerate(space.columns)}
     spatial = {axis.name for axis in space.workload.spatial_axes}
     kernel: list[Integers | Floats] = []
     unroll = np.ones(len(points))
-    extents: list[Integers] = [np.ones(len(points), dtype=np.int64)]  # never empty
+    extents: list[Integers] = [np.ones(len(points), dtype=np.int64)]  # so that the list is never empty
     trips: dict[str, dict[str, Integers]] = {level: {} for level in ORDER_LEVELS}
     for axis in space.axes:
         levels = space.levels[axis]

@@ -1,10 +1,10 @@
-"""A light correction of predicted times: kriging of log(measured / predicted) over the features of points.
+"""Kriging of log(measured / predicted) over features of points: a light correction of predicted times.
 
-Gaussian process with a fixed covariance (`features.Similarity`) and an unknown mean. Points that are being measured
-count without a value: they lower the uncertainty around them, so that no batch asks the same question twice. Everything
-is incremental: a new observation costs one column of covariances and one row of a Cholesky factor for each batch.
-Source: [RW] (Rasmussen, Williams: Gaussian Processes for Machine Learning) Alg. 2.1; believed values of pending points:
-[GINSBOURGER] (kriging believer).
+It is a Gaussian process with a fixed covariance (`features.Similarity`) and an unknown mean. Points that are being
+measured count without a value: they lower the uncertainty around them, so that a batch does not contain similar points.
+Everything is incremental: an observation costs one column of covariances and one row of a Cholesky factor for each
+batch. Source: [RW] (Rasmussen, Williams: Gaussian Processes for Machine Learning) Alg. 2.1; believed values of pending
+points: [GINSBOURGER] (kriging believer).
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from anatune.decoding import converted
-from anatune.search.learning.scaled import Scale, Scaled, SquaredExponential, scale_of
+from anatune.search.learning.scaled import FeatureScale, ScaledFeatures, SquaredExponential, fit_scale
 from anatune.search.points import Floats
 
 _F = TypeVar("_F", bound=NamedTuple)
-"""Features of a batch: arrays with a row a point."""
-_Given = TypeVar("_Given", bound=NamedTuple, contravariant=True)
+"""Type of the features of a batch: arrays with one row for each point."""
+_FeaturesT = TypeVar("_FeaturesT", bound=NamedTuple, contravariant=True)
 
 
-def row_of(batch: _F, at: int) -> _F:
+def take_row(batch: _F, number: int) -> _F:
     """Return one point of a batch as a batch."""
-    return batch._make(part[at : at + 1] for part in batch)
+    return batch._make(part[number : number + 1] for part in batch)
 
 
-class Covariance(Protocol[_Given]):
-    """Prior covariance of the residuals of points, with the attributes `variance` and `noise_std`."""
+class Covariance(Protocol[_FeaturesT]):
+    """Prior covariance of the residuals of points."""
 
     @property
     def variance(self) -> float:
@@ -40,25 +40,25 @@ class Covariance(Protocol[_Given]):
 
     @property
     def noise_std(self) -> float:
-        """Standard deviation of what two measurements of one point differ by."""
+        """Standard deviation of the difference between measurements of one point."""
 
-    def covariance(self, one: _Given, many: _Given) -> Floats:
+    def covariance(self, point: _FeaturesT, many: _FeaturesT) -> Floats:
         """Return the covariance of one point (a batch of one row) with each of many."""
 
 
 _CLIP = 0.25
-"""Residuals count at most this much beyond the median one: a kernel that spills is slow by a factor, not by a trend."""
+"""Largest deviation of a residual from the median that counts: a kernel that spills is far slower than any trend."""
 
 
 class Batch(Generic[_F]):
-    """Candidates whose posterior is kept up to date.
+    """Candidates whose posterior is updated with each observation.
 
     Parameters
     ----------
     features
-        Of the candidates.
+        Features of the candidates.
     similarity
-        Their covariance.
+        Covariance of the candidates.
     """
 
     def __init__(self, features: _F, similarity: Covariance[_F]) -> None:
@@ -80,7 +80,7 @@ class Batch(Generic[_F]):
         return np.maximum(self._left, 0.0)
 
     def extend(self, factor: Floats, observed: list[_F]) -> None:
-        """Take in the observations it does not know yet; `factor` is the Cholesky factor of all of them."""
+        """Include the observations that are new to the batch; `factor` is the Cholesky factor of all observations."""
         for number in range(self._known, len(observed)):
             if number == len(self._weights):
                 self._weights = np.concatenate([self._weights, np.empty_like(self._weights)])
@@ -93,14 +93,14 @@ class Batch(Generic[_F]):
 
 
 class Kriging(Generic[_F]):
-    """Residuals of observed points, and what they say of others.
+    """Residuals of observed points, and their prediction for others.
 
     Parameters
     ----------
     similarity
         Covariance of residuals.
     clip : float
-        Residuals count at most this much beyond the median one.
+        Largest deviation of a residual from the median that counts.
     """
 
     def __init__(self, similarity: Covariance[_F], clip: float = _CLIP) -> None:
@@ -113,8 +113,8 @@ class Kriging(Generic[_F]):
         """All observations as one batch."""
         self._known: list[int] = []
         self._known_factor: Floats = np.eye(16)
-        """Observations with values in the order in which these came, and the Cholesky factor of their covariance: a
-        value that comes costs a row of it, however many others are missing."""
+        """Observations with values, in the order in which the values arrived, and the Cholesky factor of their
+        covariance: a new value costs one row of it, however many other values are missing."""
 
     @property
     def factor(self) -> Floats:
@@ -122,13 +122,13 @@ class Kriging(Generic[_F]):
         return self._factor[: len(self.observed), : len(self.observed)]
 
     def observe(self, features: _F) -> int:
-        """Add an observation (a batch of one row), with or without a value later; return its number."""
+        """Add an observation (a batch of one row), whose value may follow later; return its number."""
         number = len(self.observed)
         if number == len(self._factor):
-            self._factor = _doubled(self._factor)
+            self._factor = _double(self._factor)
             self._covariance = np.pad(self._covariance, ((0, number), (0, number)))
-        known = (features,) if self._together is None else (self._together, features)
-        self._together = features._make(map(np.concatenate, zip(*known, strict=True)))
+        batches = (features,) if self._together is None else (self._together, features)
+        self._together = features._make(map(np.concatenate, zip(*batches, strict=True)))
         row = self.similarity.covariance(features, self._together)
         row[-1] += self.similarity.noise_std**2
         self._covariance[number, : number + 1] = self._covariance[: number + 1, number] = row
@@ -137,46 +137,46 @@ class Kriging(Generic[_F]):
         return number
 
     def solve(self, values: Mapping[int, float]) -> tuple[float, Floats]:
-        """Return the mean residual and the vector z whose product with `Batch.rows` is what to add to it.
+        """Return the mean residual, and the vector z whose product with `Batch.rows` gives the deviations from it.
 
         Parameters
         ----------
         values : mapping of int to float
-            Number of an observation -> its residual. Those without one are believed to be what the others say.
+            Number of an observation -> its residual. Missing residuals are replaced by their predictions.
         """
         size = len(self.observed)
         if not values:
             return 0.0, np.zeros(size)
-        known = np.array(self._in_order(values), dtype=np.int64)
-        residuals = np.array([values[number] for number in known.tolist()])
-        middle = float(np.median(residuals))
-        residuals = np.clip(residuals - middle, -self._clip, self._clip)
-        right = np.column_stack([residuals, np.ones(len(known))])
-        both = _solve_lower(self._known_factor, _solve_lower(self._known_factor, right), transposed=True)
-        mean = float(both[:, 0].sum() / both[:, 1].sum())  # generalised least squares
-        weights = both[:, 0] - mean * both[:, 1]
+        numbers = np.array(self._in_order(values), dtype=np.int64)
+        residuals = np.array([values[number] for number in numbers.tolist()])
+        median = float(np.median(residuals))
+        residuals = np.clip(residuals - median, -self._clip, self._clip)
+        right = np.column_stack([residuals, np.ones(len(numbers))])
+        solutions = _solve_lower(self._known_factor, _solve_lower(self._known_factor, right), transposed=True)
+        mean = float(solutions[:, 0].sum() / solutions[:, 1].sum())  # generalised least squares
+        weights = solutions[:, 0] - mean * solutions[:, 1]
         spread = np.zeros(size)
-        spread[known] = weights
+        spread[numbers] = weights
         full = self._covariance[:size, :size] @ spread
-        full[known] = residuals - mean
-        return middle + mean, _solve_lower(self.factor, full)
+        full[numbers] = residuals - mean
+        return median + mean, _solve_lower(self.factor, full)
 
     def _in_order(self, values: Mapping[int, float]) -> list[int]:
-        """Return the observations with values in the order in which these came, and bring their factor up to date."""
+        """Return the observations with values in the order in which the values arrived, and update their factor."""
         if any(number not in values for number in self._known):
             self._known = []
         if len(self._known) < len(values):
             for number in sorted(set(values).difference(self._known)):
                 if len(self._known) == len(self._known_factor):
-                    self._known_factor = _doubled(self._known_factor)
+                    self._known_factor = _double(self._known_factor)
                 row = self._covariance[number, [*self._known, number]]
                 _append_row(self._known_factor, len(self._known), row)
                 self._known.append(number)
         return self._known
 
 
-def _doubled(factor: Floats) -> Floats:
-    """Return a factor with room for twice as many rows: those of the identity, as long as there are no others."""
+def _double(factor: Floats) -> Floats:
+    """Return a factor of twice the size, with rows of the identity where there are no observations yet."""
     size = len(factor)
     result = np.eye(2 * size)
     result[:size, :size] = factor
@@ -193,7 +193,7 @@ def _append_row(factor: Floats, number: int, row: Floats) -> None:
 def _solve_lower(factor: Floats, right: Floats, *, transposed: bool = False) -> Floats:
     """Solve L x = b (or L^T x = b) for the first rows of a lower triangular L.
 
-    The rows beyond them have to be those of the identity: all of the array is used, since LAPACK would copy a part.
+    The remaining rows must be those of the identity: the whole array is used, because LAPACK would copy a part.
     """
     size = len(right)
     if not size:
@@ -205,37 +205,37 @@ def _solve_lower(factor: Floats, right: Floats, *, transposed: bool = False) -> 
 
 
 _STD, _NOISE_STD, _LENGTH, _CLIP = 0.5, 0.3, 0.5, 1.5
-"""Prior of log(measured / predicted): standard deviation, noise, length (see `scale_of`), and how far from the median
-one counts. Source: ten tables of MetaSchedule's CPU spaces on a Zen 4 machine (bench/cpu/metaschedule_ranking.py),
-24 of 60 candidates known: the best of the first four of the others goes from 1.063 to 1.047 times the best, the rank
-correlation stays 0.78; longer lengths, less noise and ensembles of trees were worse."""
+"""Prior of log(measured / predicted): standard deviation, noise, length (see `scale_of`), and the largest deviation
+from the median that counts. Source: ten tables of MetaSchedule's CPU spaces on a Zen 4 machine
+(bench/cpu/metaschedule_ranking.py), 24 of 60 candidates known: the best of the first four others improves from 1.063 to
+1.047 times the best, the rank correlation stays 0.78; longer lengths, less noise and ensembles of trees were worse."""
 _MOST = 512
-"""Observations that count, the latest: the work for one more grows with their number."""
+"""Number of latest observations that are used, because the work for another one grows with it."""
 _FEWEST = 4
-"""Observations from which on there is a correction: fewer give no scale of the features."""
+"""Smallest number of observations for a correction; fewer do not give a scale of the features."""
 
 
 class Residuals:
     """Kriging of log(measured / predicted) over features that the caller computes.
 
-    Guarantees: deterministic; what is predicted depends only on the observations and their order.
+    It is deterministic: predictions depend only on the observations and their order.
     """
 
     def __init__(self) -> None:
         self._rows: list[list[float]] = []
         self._values: list[float] = []
-        self._fitted: tuple[Scale, Kriging[Scaled]] | None = None
+        self._fitted: tuple[FeatureScale, Kriging[ScaledFeatures]] | None = None
 
     def __len__(self) -> int:
         return len(self._values)
 
     def _forget_others(self, features: Floats) -> None:
-        """Drop what was saved with features of another version."""
+        """Drop observations that were saved with features of another version."""
         if self._rows and len(self._rows[0]) != features.shape[1]:
             self._rows, self._values, self._fitted = [], [], None
 
     def observe(self, features: Floats, residuals: Sequence[float] | Floats) -> None:
-        """Take in observations: features (num, num_features), log(measured / predicted) of each."""
+        """Add observations: features (num, num_features) and log(measured / predicted) of each."""
         self._forget_others(features)
         self._rows += np.asarray(features, dtype=np.float64).tolist()
         self._values += [float(value) for value in residuals]
@@ -243,14 +243,14 @@ class Residuals:
         self._fitted = None
 
     def predict(self, features: Floats) -> Floats:
-        """Return the expected residuals of points, (num_points,), zeros before anything is known."""
+        """Return the expected residuals of points, (num_points,); zeros before any observation."""
         self._forget_others(features)
         if len(self._values) < _FEWEST:
             return np.full(len(features), float(np.median(self._values)) if self._values else 0.0)
         if self._fitted is None:
             rows = np.array(self._rows)
-            scale = scale_of(rows, np.ones(rows.shape[1]), _LENGTH)
-            correction: Kriging[Scaled] = Kriging(SquaredExponential(_STD**2, _NOISE_STD), clip=_CLIP)
+            scale = fit_scale(rows, np.ones(rows.shape[1]), _LENGTH)
+            correction: Kriging[ScaledFeatures] = Kriging(SquaredExponential(_STD**2, _NOISE_STD), clip=_CLIP)
             for row in rows:
                 correction.observe(scale.apply(row[None, :]))
             self._fitted = scale, correction
@@ -262,26 +262,26 @@ class Residuals:
         return result
 
     def to_builtins(self) -> dict[str, object]:
-        """Return what is known, for JSON."""
+        """Return the observations as builtin objects, for JSON."""
         return {"features": self._rows, "residuals": self._values}
 
     @classmethod
     def from_builtins(cls, data: object) -> Residuals:
-        """Return what `to_builtins` gave.
+        """Restore the observations that `to_builtins` returned.
 
         Raises
         ------
         msgspec.ValidationError
-            It is something else.
+            The data has another form.
         """
-        known = converted(data, _Saved)
-        if len({len(row) for row in known.features}) > 1 or len(known.features) != len(known.residuals):
+        saved = converted(data, _SavedResiduals)
+        if len({len(row) for row in saved.features}) > 1 or len(saved.features) != len(saved.residuals):
             raise msgspec.ValidationError("features and residuals differ in number")
-        found = cls()
-        found._rows, found._values = known.features, known.residuals
-        return found
+        residuals = cls()
+        residuals._rows, residuals._values = saved.features, saved.residuals
+        return residuals
 
 
-class _Saved(msgspec.Struct, forbid_unknown_fields=True):
+class _SavedResiduals(msgspec.Struct, forbid_unknown_fields=True):
     features: list[list[float]]
     residuals: list[float]

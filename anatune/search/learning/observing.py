@@ -1,9 +1,9 @@
-"""Strategies that correct a model's times by what is measured, point after point.
+"""Strategies that correct the model's times by measurements, point after point.
 
-Each question is the candidate of the smallest corrected time minus a multiple of its uncertainty (a lower confidence
-bound), where points that are being measured count as known. Nothing is known at first, so that the first questions
-explore; later every second one asks for the best estimate, without a bonus for what is unknown: exploration never takes
-over. Candidates are a pool of promising points and the neighbourhoods of the best measured ones.
+The next proposal is the candidate with the smallest corrected time minus a multiple of its uncertainty (a lower
+confidence bound); points that are being measured count as known. At first nothing is known and the proposals explore;
+later every second one is the best estimate without a bonus for uncertainty, so that exploration never dominates.
+Candidates are a pool of promising points and the neighbourhoods of the best measured ones.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ import numpy as np
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome, Trial
-from anatune.search.learning.kriging import Batch, Kriging, row_of
-from anatune.search.points import Floats, Integers, legal_point
+from anatune.search.learning.kriging import Batch, Kriging, take_row
+from anatune.search.points import Floats, Integers, find_legal_point
 from anatune.search.strategy import SpaceStrategy
 from anatune.templates.base.model import Model
 
 FeaturesT = TypeVar("FeaturesT", bound=NamedTuple)
 
 _WIDTH = 64
-"""Best candidates that are looked at first for one that is new."""
+"""Number of best candidates among which a new one is searched first."""
 
 
-class Candidates(Generic[FeaturesT]):
-    """Points with everything about them that does not change, or changes little from one question to the next.
+class CandidatePool(Generic[FeaturesT]):
+    """Points with all that changes little from one proposal to the next.
 
     Attributes
     ----------
     points : (num_points, num_columns) int64
+        The points.
     log_times : (num_points,) float64
-        Predicted.
-    batch
-        Their features, and what observations say of them.
+        Logarithms of their predicted times.
+    batch : Batch
+        Their features, and the posterior given the observations.
     closed : (num_points,) bool
-        Whether the program is known to be an observation: never asked for again.
+        Whether the point's program is known to be an observation, so that it is never proposed again.
     penalty : (num_points,) float64
-        How much they share with the points that failed, `failed` of which are in it.
+        How similar they are to failed points; `failed` lists the points that it includes.
     estimate : (num_points,) float64, optional
-        Corrected log times, by the solution `estimated_with`.
+        Corrected log times, computed with the solution `estimated_with`.
     """
 
     def __init__(self, points: Integers, log_times: Floats, batch: Batch[FeaturesT]) -> None:
@@ -57,27 +58,27 @@ class Candidates(Generic[FeaturesT]):
         self.estimated_with: Floats | None = None
         self._programs: dict[int, Hashable] = {}
 
-    def program(self, model: Model, at: int) -> Hashable:
+    def program(self, model: Model, number: int) -> Hashable:
         """Return the key of a point's program."""
-        if at not in self._programs:
-            self._programs[at] = model.program_key(self.points[at])
-        return self._programs[at]
+        if number not in self._programs:
+            self._programs[number] = model.program_key(self.points[number])
+        return self._programs[number]
 
 
 class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
-    """Asks one point after the other; every point that was asked or told is an observation of a `Kriging`.
+    """A strategy that proposes one point after the other; all proposed and told points are observations of a `Kriging`.
 
-    What it asks depends only on the seed, on the set of told trials, and on what it asked that was not told.
+    Proposals depend only on the seed, the set of told trials, and the proposals that were not told.
     """
 
     num_first = 6
-    """First questions, all of which explore."""
+    """Number of first proposals, all of which explore."""
     exploration = 1.5
-    """Standard deviations that a point may gain while it explores."""
+    """Number of standard deviations that a point's bound is lowered by while exploring."""
     num_centres = 3
-    """Best measured points whose neighbourhoods are in the pool."""
+    """Number of best measured points whose neighbourhoods are candidates."""
     failure_penalty = 0.5
-    """Added to the log time of points like those that failed, at most."""
+    """Largest number that is added to the log time of points similar to failed ones."""
 
     def _prepare(self) -> None:
         self._kriging = self._begin()
@@ -88,7 +89,7 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         self._values: dict[bytes, list[Trial]] = {}
         self._is_relative = True
         self._measured: dict[bytes, float] = {}
-        """Point -> log of what was measured, seconds or relative."""
+        """Point -> log of the measured time, seconds or relative to the reference kernel."""
         self._residuals: dict[int, float] = {}
         """Number of an observation -> log(measured / predicted)."""
         self._ranking: list[tuple[float, bytes]] = []
@@ -96,15 +97,15 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         self._failed: list[bytes] = []
         """Points that failed, sorted."""
         self._solved: tuple[float, Floats] | None = None
-        """What the residuals say, until others are told: what is asked meanwhile is believed, and changes nothing."""
-        self._chosen: tuple[Candidates[FeaturesT], int] | None = None
-        """Where the point that is asked now comes from."""
-        self._pool: Candidates[FeaturesT] | None = None
-        self._around: dict[bytes, Candidates[FeaturesT]] = {}
+        """Solution for the present residuals; proposals without trials do not change it."""
+        self._chosen: tuple[CandidatePool[FeaturesT], int] | None = None
+        """Pool and number of the point that is being proposed."""
+        self._pool: CandidatePool[FeaturesT] | None = None
+        self._around: dict[bytes, CandidatePool[FeaturesT]] = {}
 
     @abstractmethod
     def _begin(self) -> Kriging[FeaturesT]:
-        """Return what learns."""
+        """Return the empty model of residuals."""
 
     @abstractmethod
     def _features(self, points: Integers) -> tuple[Floats, FeaturesT]:
@@ -116,27 +117,27 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
 
     @abstractmethod
     def _near(self, point: Integers) -> Integers:
-        """Return the legal points around a point."""
+        """Return the legal points near a point."""
 
-    def _closeness(self, one: FeaturesT, many: FeaturesT) -> Floats:
-        """Return how much points share with one that failed, at most 1."""
-        return self._kriging.similarity.covariance(one, many) / self._kriging.similarity.variance
+    def _closeness(self, failed: FeaturesT, many: FeaturesT) -> Floats:
+        """Return the similarity of points with a failed one, at most 1."""
+        return self._kriging.similarity.covariance(failed, many) / self._kriging.similarity.variance
 
     def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
-        """Return the next `n` schedules; fewer only when the candidates are used up."""
-        found: list[Schedule] = []
-        while len(found) < n:
+        """Return the next `n` schedules; fewer only if no candidates are left."""
+        schedules: list[Schedule] = []
+        while len(schedules) < n:
             point = self._next()
             if point is None:
                 break
             self._note(point)
-            found.append(self.space.schedule_of(point))
-        return found
+            schedules.append(self.space.schedule_of(point))
+        return schedules
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Take in trials; those that are not legal points of this space are left out."""
+        """Learn from trials; schedules that are not legal points of this space are ignored."""
         for trial in trials:
-            point = legal_point(self.model, trial.schedule)
+            point = find_legal_point(self.model, trial.schedule)
             if point is not None:
                 self._note(point)
                 self._learn(point.tobytes(), trial)
@@ -147,11 +148,11 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         if key in self._numbers:
             return
         if chosen is not None and chosen[0].points[chosen[1]].tobytes() == key:
-            pool, at = chosen
+            pool, number = chosen
             log_time, features, program = (
-                pool.log_times[at],
-                row_of(pool.batch.features, at),
-                pool.program(self.model, at),
+                pool.log_times[number],
+                take_row(pool.batch.features, number),
+                pool.program(self.model, number),
             )
         else:
             (log_time,), features = self._features(point[None, :])
@@ -161,18 +162,18 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
         self._programs.add(program)
 
     def _learn(self, key: bytes, trial: Trial) -> None:
-        """Take in a trial of a point that is an observation."""
+        """Learn from a trial of an observed point."""
         self._values.setdefault(key, []).append(trial)
         self._solved = None
         if self._is_relative and trial.measurement.time_s is not None and trial.measurement.relative is None:
             self._is_relative = False
             for other in self._values:
-                self._settle(other)
+                self._update_point(other)
         else:
-            self._settle(key)
+            self._update_point(key)
 
-    def _settle(self, key: bytes) -> None:
-        """Bring what is known of a point in line with its trials."""
+    def _update_point(self, key: bytes) -> None:
+        """Update the measured time, residual and failure of a point from its trials."""
         number, trials = self._numbers[key], self._values[key]
         if key in self._measured:
             self._ranking.remove((self._measured.pop(key), key))
@@ -191,23 +192,23 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
                 self._failed.remove(key)
 
     def _predict_anew(self) -> None:
-        """Take predicted times anew after the model has changed; measured times stay as they are."""
+        """Predict all times again after the model has changed; measured times stay."""
         points = np.array([np.frombuffer(key, dtype=np.int64) for key in self._numbers])
-        self._log_times = dict(zip(self._numbers, self._log_times_of(points).tolist(), strict=True))
+        self._log_times = dict(zip(self._numbers, self._predict_log_times(points).tolist(), strict=True))
         for key, log_time in self._measured.items():
             self._residuals[self._numbers[key]] = log_time - self._log_times[key]
         for pool in (self._pool, *self._around.values()):
             if pool is not None:
-                pool.log_times, pool.estimate = self._log_times_of(pool.points), None
+                pool.log_times, pool.estimate = self._predict_log_times(pool.points), None
         self._solved = None
 
-    def _log_times_of(self, points: Integers) -> Floats:
+    def _predict_log_times(self, points: Integers) -> Floats:
         return np.asarray(np.log(self.model.times(points)[0]), dtype=np.float64)
 
-    # ---- the next question -----------------------------------------------------------------------------------
+    # ---- the next proposal -----------------------------------------------------------------------------------
 
     def _next(self) -> Integers | None:
-        """Return the candidate of the smallest bound whose program is new; None if there is none."""
+        """Return the candidate with the smallest bound whose program is new, or None."""
         if self._solved is None:
             self._solved = self._kriging.solve(self._residuals)
         mean, weights = self._solved
@@ -227,11 +228,11 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
                 bound -= self.exploration * np.sqrt(pool.batch.variance)
             bound += self.failure_penalty * self._penalty(pool)
             bound[pool.closed] = np.inf
-            bounds.append(np.round(bound, 9))  # equal points stay equal, whatever was observed first
+            bounds.append(np.round(bound, 9))  # equal points stay equal in any order of observations
         return self._first_new(pools, np.concatenate(bounds))
 
-    def _penalty(self, pool: Candidates[FeaturesT]) -> Floats:
-        """Return how much candidates share with the points that failed."""
+    def _penalty(self, pool: CandidatePool[FeaturesT]) -> Floats:
+        """Return the similarity of candidates with the failed points."""
         if not set(pool.failed) <= set(self._failed):
             pool.failed, pool.penalty = [], np.zeros(len(pool.points))
         for key in self._failed if len(pool.failed) < len(self._failed) else ():
@@ -240,9 +241,9 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
                 pool.penalty += self._closeness(self._kriging.observed[self._numbers[key]], pool.batch.features)
         return pool.penalty
 
-    def _first_new(self, pools: Sequence[Candidates[FeaturesT]], bounds: Floats) -> Integers | None:
-        """Return the point of the smallest bound, of equal ones the first, whose program is no observation yet."""
-        first = [0, *itertools.accumulate(len(pool.points) for pool in pools)]
+    def _first_new(self, pools: Sequence[CandidatePool[FeaturesT]], bounds: Floats) -> Integers | None:
+        """Return the point with the smallest bound (the first of equal ones) whose program is no observation yet."""
+        starts = [0, *itertools.accumulate(len(pool.points) for pool in pools)]
         width = 0
         while width < len(bounds):
             width = min(max(4 * width, _WIDTH), len(bounds))
@@ -250,26 +251,26 @@ class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
             for row in rows[np.argsort(bounds[rows], kind="stable")].tolist():
                 if bounds[row] == np.inf:
                     return None
-                of = bisect.bisect_right(first, row) - 1
-                pool, at = pools[of], row - first[of]
-                point: Integers = pool.points[at]
-                if point.tobytes() not in self._numbers and pool.program(self.model, at) not in self._programs:
-                    self._chosen = pool, at
+                pool_number = bisect.bisect_right(starts, row) - 1
+                pool, number = pools[pool_number], row - starts[pool_number]
+                point: Integers = pool.points[number]
+                if point.tobytes() not in self._numbers and pool.program(self.model, number) not in self._programs:
+                    self._chosen = pool, number
                     return point
-                pool.closed[at] = True
+                pool.closed[number] = True
         return None
 
     # ---- candidates ------------------------------------------------------------------------------------------
 
     def _centres(self) -> list[bytes]:
-        """Return the best measured points, best first; none of a list, all of which is in the pool."""
+        """Return the best measured points, best first; [] for a list, whose points are all in the pool."""
         return [] if self.space.listed is not None else [key for _, key in self._ranking[: self.num_centres]]
 
-    def _neighbourhood(self, key: bytes) -> Candidates[FeaturesT]:
+    def _neighbourhood(self, key: bytes) -> CandidatePool[FeaturesT]:
         if key not in self._around:
             self._around[key] = self._candidates(self._near(np.frombuffer(key, dtype=np.int64)))
         return self._around[key]
 
-    def _candidates(self, points: Integers) -> Candidates[FeaturesT]:
+    def _candidates(self, points: Integers) -> CandidatePool[FeaturesT]:
         log_times, features = self._features(points)
-        return Candidates(points, log_times, Batch(features, self._kriging.similarity))
+        return CandidatePool(points, log_times, Batch(features, self._kriging.similarity))

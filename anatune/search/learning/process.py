@@ -1,4 +1,4 @@
-"""A Gaussian process that learns one value at a time and keeps the posterior of a pool of candidates up to date.
+"""A Gaussian process that learns one value at a time and updates the posterior of a pool of candidates.
 
 Notation
 --------
@@ -19,26 +19,26 @@ from anatune.search.points import Floats
 _JITTER = 1e-6
 """Variance of the noise over that of the values. Source: the library of [BO24]: 1e-6."""
 _LENGTHS = (0.1, 0.3, 1.0)
-"""Lengths of the covariance (share of a coordinate's range) that the likelihood chooses from."""
+"""Lengths of the covariance, as shares of a coordinate's range; the likelihood chooses one."""
 
 
-class Process:
-    """Normalised values with a Matern 5/2 covariance. An observation costs n P operations, not n^2 P.
+class GaussianProcess:
+    """A Gaussian process for normalised values with a Matern 5/2 covariance; an observation costs O(n P).
 
     Source: [RW] Alg. 2.1; covariance, jitter and normalisation are those of the library that [BO24] uses.
 
     Parameters
     ----------
     places : (n, G) float64
-        Of the first observations, in [0, 1]; all different.
+        Coordinates of the first observations, in [0, 1]; all different.
     values : (n,) float64
-        What was observed there.
+        Observed values.
     pool : (P, G) float64
         Candidates.
     length : float
         Length of the covariance.
     most : int
-        Number of observations that there will be at most.
+        Largest number of observations.
     """
 
     def __init__(self, places: Floats, values: Floats, pool: Floats, length: float, most: int) -> None:
@@ -54,26 +54,26 @@ class Process:
         self._white[:size] = solve_triangular(factor, both, lower=True, check_finite=False)
         self._left: Floats = 1.0 - np.square(self._rows[:size]).sum(axis=0)
 
-    def tell(self, place: Floats, value: float) -> None:
-        """Take in an observation at a new place, (G,)."""
+    def tell(self, coordinates: Floats, value: float) -> None:
+        """Add an observation at a new place, (G,)."""
         size = self._size
-        row = self._solve(_matern(self._places[:size], place[None, :], self._length))[:, 0]
+        row = self._solve(_matern(self._places[:size], coordinates[None, :], self._length))[:, 0]
         pivot = math.sqrt(max(1.0 + _JITTER - float(row @ row), 1e-12))
         self._factor[size, :size], self._factor[size, size] = row, pivot
-        weights = (_matern(place[None, :], self.pool, self._length)[0] - row @ self._rows[:size]) / pivot
+        weights = (_matern(coordinates[None, :], self.pool, self._length)[0] - row @ self._rows[:size]) / pivot
         self._rows[size] = weights
         self._left -= np.square(weights)
         self._white[size] = (np.array([value, 1.0]) - row @ self._white[:size]) / pivot
-        self._places[size], self._values[size] = place, value
+        self._places[size], self._values[size] = coordinates, value
         self._size = size + 1
 
     def posterior(self) -> tuple[Floats, Floats]:
         """Return mean and standard deviation of the candidates' values, (P,) each."""
         return self._moments(self._rows[: self._size], self._left)
 
-    def predict(self, places: Floats) -> tuple[Floats, Floats]:
+    def predict(self, coordinates: Floats) -> tuple[Floats, Floats]:
         """Return mean and standard deviation of the values at other places, (num_places,) each."""
-        rows = self._solve(_matern(self._places[: self._size], places, self._length))
+        rows = self._solve(_matern(self._places[: self._size], coordinates, self._length))
         return self._moments(rows, 1.0 - np.square(rows).sum(axis=0))
 
     @property
@@ -98,10 +98,12 @@ class Process:
         return mean, deviation * np.sqrt(np.maximum(left, 0.0))
 
 
-def fit_process(places: Floats, values: Floats, pool: Floats, most: int) -> Process:
-    """Return the process whose length is the likeliest of three; for the parameters see `Process`."""
-    lengths = {length: Process(places, values, pool[:0], length, len(places)).log_likelihood for length in _LENGTHS}
-    return Process(places, values, pool, max(lengths, key=lengths.__getitem__), most)
+def fit_process(places: Floats, values: Floats, pool: Floats, most: int) -> GaussianProcess:
+    """Return the process with the most likely of three lengths; parameters as in `Process`."""
+    lengths = {
+        length: GaussianProcess(places, values, pool[:0], length, len(places)).log_likelihood for length in _LENGTHS
+    }
+    return GaussianProcess(places, values, pool, max(lengths, key=lengths.__getitem__), most)
 
 
 def _matern(some: Floats, others: Floats, length: float) -> Floats:

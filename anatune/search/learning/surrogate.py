@@ -1,8 +1,8 @@
-"""Gradient-boosted trees that learn, while a strategy searches, how long points take (LightGBM).
+"""Gradient-boosted trees (LightGBM) that learn times during a search.
 
-Light on purpose: tens of trees, fitted again in a few milliseconds when there are new trials (those on the model's
-errors when the trials have grown by a share). The correction that ships with the package and is fitted on records is
-another matter.
+They are small: tens of trees that are fitted in milliseconds, again whenever there are new trials (trees for the
+model's errors: when the trials have grown by a share). They are independent of the corrections that are fitted to
+records.
 """
 
 from __future__ import annotations
@@ -14,36 +14,37 @@ import numpy as np
 from anatune.model.learned.residual import import_lightgbm
 from anatune.search.knobs import Knobs
 from anatune.search.points import Floats, Integers
-from anatune.search.stepwise import Answer
+from anatune.search.stepwise import TrialAnswer
 from anatune.templates.gpu.model import FEATURES
 
 TreeFeatures = Literal["analytical", "program", "all"]
-"""What the trees see of a point, see `Surrogate`."""
+"""Features that the trees see, see `Surrogate`."""
 
 _NUM_TREES = 30
 _REFIT_SHARE = 0.08
-"""Trials (as a share of those fitted on) after which trees on the model's errors are fitted again; others learn each
-batch, as published. Source: [ICS24] Fig. 9a."""
+"""Share of new trials after which trees for the model's errors are fitted again; others are fitted after each batch, as
+published. Source: [ICS24] Fig. 9a."""
 _FEWEST = 8
-"""Trials before which nothing is fitted."""
+"""Smallest number of trials that trees are fitted to."""
 _PUBLISHED = {"max_depth": 10, "learning_rate": 0.2, "min_gain_to_split": 0.001, "min_sum_hessian_in_leaf": 0.0}
-"""Source: [ICS24], its code: XGBoost with depth 10, eta 0.2, gamma 0.001, min_child_weight 0 (as [Ansor]'s)."""
+"""Parameters as published. Source: [ICS24], its code: XGBoost with depth 10, eta 0.2, gamma 0.001, min_child_weight 0
+(as [Ansor]'s)."""
 _CAUTIOUS = {"max_depth": 4, "learning_rate": 0.15, "min_data_in_leaf": 5, "lambda_l2": 2.0}
-"""For residuals of the analytical model: they are small, and the first few trials say little about them."""
+"""Parameters for errors of the analytical model, which are small and hardly known after the first trials."""
 
 
 class Surrogate:
-    """Predicts the logarithm of times; deterministic.
+    """Trees that predict the logarithm of times; deterministic.
 
     Parameters
     ----------
     knobs
-        Of the space.
+        Knobs of the space.
     features : {"analytical", "program", "all"}
-        "analytical": the seven features of [ICS24] on GPUs and the product of WLP and ILP, which its code adds; on CPUs
-        all that the model computes. "program": the factors and choices only; "all": both, and the predicted time.
+        "analytical": on GPUs the seven features of [ICS24] and the product of WLP and ILP, as in its code; on CPUs all
+        columns of the model. "program": only the factors and choices. "all": both, and the predicted time.
     on_model : bool
-        Learn log(measured / predicted) instead of log(measured); without trials the prediction is the model's.
+        Whether to learn log(measured / predicted) instead of log(measured); the first prediction is then the model's.
     """
 
     def __init__(self, knobs: Knobs, features: TreeFeatures, *, on_model: bool) -> None:
@@ -54,8 +55,8 @@ class Surrogate:
         self._num_fitted = 0
         self._middle = 0.0
 
-    def add(self, points: Integers, answers: list[Answer]) -> None:
-        """Take in trials; failed ones say nothing about time."""
+    def add(self, points: Integers, answers: list[TrialAnswer]) -> None:
+        """Add trials; failed ones are ignored, because they have no time."""
         good = [at for at, answer in enumerate(answers) if answer.cost is not None and answer.cost > 0]
         if good:
             points = points[good]
@@ -103,13 +104,13 @@ class Surrogate:
     def _features(self, points: Integers) -> Floats:
         parts = []
         if self._kind != "program":
-            found = self._knobs.model.evaluate(points)
-            is_published = self._kind == "analytical" and FEATURES[0] in found.columns
-            parts += [found.columns[name] for name in (FEATURES if is_published else sorted(found.columns))]
+            evaluation = self._knobs.model.evaluate(points)
+            is_published = self._kind == "analytical" and FEATURES[0] in evaluation.columns
+            parts += [evaluation.columns[name] for name in (FEATURES if is_published else sorted(evaluation.columns))]
             if is_published:
-                parts.append(found.columns["WLP"] * found.columns["ILP"])
+                parts.append(evaluation.columns["WLP"] * evaluation.columns["ILP"])
             if self._kind == "all":
-                parts.append(np.log(np.minimum(found.time_s, 1e6)))
+                parts.append(np.log(np.minimum(evaluation.time_s, 1e6)))
         if self._kind != "analytical":
             parts += list(np.log2(self._knobs.values(points) + 1.0).T)
         rows: Floats = np.clip(np.column_stack(parts), -1e15, 1e15)

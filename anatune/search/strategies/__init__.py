@@ -1,1 +1,1 @@
-"""One module a search strategy."""
+"""The search strategies, one in each module."""

@@ -1,4 +1,4 @@
-"""Grid search: every point of the space once, in strides that spread the first ones over all of it."""
+"""Grid search: every point of the space once, in strides that spread the first points over the whole space."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from anatune.search.points import Integers, Seen
+from anatune.search.points import Integers, SeenPrograms
 from anatune.search.strategy import SequenceStrategy
 
 _CHUNK = 256
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 _MOST_BARREN = 1 << 20
-"""Points in a row that are illegal or no new program, after which the rest of the space counts as such."""
+"""Number of consecutive points without a new legal program after which the rest of the space is skipped."""
 
 
 class GridStrategy(SequenceStrategy):
-    """Points number 0, s, 2 s, ... modulo the size of the space, where s has no factor in common with the size.
+    """Points number 0, s, 2 s, ... modulo the size of the space, where s and the size have no common factor.
 
     Every point is visited once; s is near the golden section of the size, so that the first points of any number are
-    spread evenly. The seed says how many points are left for the end.
+    spread evenly. The seed is the number of points that move to the end.
     """
 
     def sequence(self) -> Iterator[Integers]:
@@ -29,7 +29,7 @@ class GridStrategy(SequenceStrategy):
         step = max(1, int(size * _GOLDEN))
         while math.gcd(step, size) != 1:
             step += 1
-        met = Seen(self.model)
+        met = SeenPrograms(self.model)
         barren = 0
         for first in range(0, size, _CHUNK):
             numbers = [(self.seed + k) * step % size for k in range(first, min(first + _CHUNK, size))]
@@ -44,7 +44,7 @@ class GridStrategy(SequenceStrategy):
                 return
 
     def _digits(self, number: int) -> list[int]:
-        """Return the coordinates of a point's number (sizes exceed 64 bits)."""
+        """Return the coordinates of a point's number; sizes may exceed 64 bits."""
         digits = []
         for radix in reversed(self.space.radices):
             number, digit = divmod(number, radix)

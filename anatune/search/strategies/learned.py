@@ -1,8 +1,8 @@
-"""The model's ranking, corrected by what is measured, on GPUs and on lists of recorded points.
+"""Strategy for GPUs and for lists of recorded points: the model's ranking, corrected by measurements.
 
-Kriging of log(measured / predicted), here over the features of the model, and over the leaves of a learned correction
-where there is one. Candidates are the top of the ranking, drawn points of the space that are predicted fast, and the
-neighbours of the best measured points; of a list, all of it.
+The correction is kriging of log(measured / predicted) over the features of the model, and over the leaves of a learned
+correction if there is one. Candidates are the best of the ranking, random points that are predicted fast, and the
+neighbours of the best measured points; for a list, all of its points.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ import numpy as np
 from anatune.search.knobs import knobs_of
 from anatune.search.learning.kriging import Kriging
 from anatune.search.learning.observing import ObservingStrategy
-from anatune.search.learning.scaled import LeafCovariance, Leaved, Scale, scale_of
+from anatune.search.learning.scaled import FeatureScale, LeafCovariance, LeafFeatures, fit_scale
 from anatune.search.points import Floats, Integers
 from anatune.search.strategies.ranked import ModelStrategy
 from anatune.templates import template_named
 from anatune.templates.base.model import Model
 
 
-class LearnedStrategy(ObservingStrategy[Leaved]):
-    """Asks for the best points of the ranking, corrected after every trial; deterministic for a seed.
+class LearnedStrategy(ObservingStrategy[LeafFeatures]):
+    """The best points of the ranking, corrected after every trial; deterministic for a seed.
 
-    The model is corrected already where a saved correction applies.
+    If a saved correction applies, the model includes it.
     """
 
     num_ranked = 64
-    """Points of the model's ranking that are candidates."""
+    """Number of points of the model's ranking that are candidates."""
     num_drawn = 20_000
     num_kept = 1_000
-    """Points drawn from the space; of them, the fastest predicted ones that are candidates."""
+    """Number of random points of the space, and of those among them that are candidates, the fastest predicted."""
     residual_std = 0.4
     length = 0.5
     noise_std = 0.05
     knob_weight = 3.0
-    """Prior of the residuals: standard deviation; distance, as a share of the typical one of two points, that reduces
-    what they have in common to exp(-1/2); noise; weight of a tuner's own parameters among the features.
-    Source: replay of the recorded CLBlast and AutoTVM tables, bench/replay/search.py."""
+    """Prior of the residuals: standard deviation; length, as a share of the typical distance of two points, that
+    reduces the correlation to exp(-1/2); noise; weight of a tuner's own parameters among the features. Source: replay
+    of the recorded CLBlast and AutoTVM tables, bench/replay/search.py."""
     corrected_std = 0.3
     leaf_share = 0.5
-    """The same where a correction was learned: standard deviation; share of the variance that goes with its leaves.
+    """Prior with a learned correction: standard deviation; share of the variance that depends on its leaves.
     Source: replay of a third of the recorded Ansor and AutoTVM tables, bench/replay/learning.py."""
 
-    def _begin(self) -> Kriging[Leaved]:
+    def _begin(self) -> Kriging[LeafFeatures]:
         std = self.corrected_std if self.model.is_corrected else self.residual_std
         return Kriging(LeafCovariance(std**2, self.noise_std, self.leaf_share), clip=0.5)
 
     @cached_property
     def _promising(self) -> Integers:
-        """The first candidates, in no order."""
+        """The first candidates, in no particular order."""
         space = self.space
         if space.listed is not None:
             return space.listed
@@ -63,17 +63,17 @@ class LearnedStrategy(ObservingStrategy[Leaved]):
         return np.unique(np.concatenate([np.asarray(ranked, dtype=np.int64), drawn]), axis=0)
 
     @cached_property
-    def _scale(self) -> Scale:
+    def _scale(self) -> FeatureScale:
         table = self.model.feature_table(self._promising)
         weight = np.where([name.startswith("knob_") for name in table.names], self.knob_weight, 1.0)
-        return scale_of(table.values, weight, self.length)
+        return fit_scale(table.values, weight, self.length)
 
-    def _features(self, points: Integers) -> tuple[Floats, Leaved]:
+    def _features(self, points: Integers) -> tuple[Floats, LeafFeatures]:
         if not len(points):
             empty = np.empty((0, len(self._scale.varies)))
-            return np.empty(0), Leaved(*self._scale.apply(empty), self.model.leaves(self._promising)[:0])
+            return np.empty(0), LeafFeatures(*self._scale.apply(empty), self.model.leaves(self._promising)[:0])
         scaled = self._scale.apply(self.model.feature_table(points).values)
-        return np.log(self.model.times(points)[0]), Leaved(*scaled, self.model.leaves(points))
+        return np.log(self.model.times(points)[0]), LeafFeatures(*scaled, self.model.leaves(points))
 
     def _first(self) -> Integers:
         points = self._promising
@@ -88,7 +88,7 @@ class LearnedStrategy(ObservingStrategy[Leaved]):
 def model_strategy(
     model: Model, *, seed: int = 0, start: str = "model", ranked: Integers | None = None
 ) -> ModelStrategy | LearnedStrategy:
-    """Return the default strategy for a model: its template's, `LearnedStrategy` for a list of recorded points."""
+    """Make the default strategy of a model: that of its template, `LearnedStrategy` for a list of recorded points."""
     is_ranked = model.space.listed is None and template_named(model.space.template).learner == "ranked"
-    made = ModelStrategy if is_ranked else LearnedStrategy
-    return made(model, seed=seed, start=start, ranked=ranked)
+    strategy_class = ModelStrategy if is_ranked else LearnedStrategy
+    return strategy_class(model, seed=seed, start=start, ranked=ranked)

@@ -1,4 +1,4 @@
-"""Uniform random search: the baseline that every other strategy must beat."""
+"""Uniform random search: the baseline for all other strategies."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from anatune.search.points import Integers, Seen
+from anatune.search.points import Integers, SeenPrograms
 from anatune.search.strategy import SequenceStrategy
 
 _CHUNK = 256
 _LISTED = 100_000
-"""Spaces up to this size are shuffled; points of larger ones are drawn."""
+"""Largest space that is shuffled; points of larger ones are drawn."""
 _BARREN = 20
-"""Draws of a chunk without a new program after which the space counts as used up."""
+"""Number of chunks without a new program after which the space counts as exhausted."""
 
 
 class RandomStrategy(SequenceStrategy):
     """Legal points drawn uniformly, each program once; deterministic for a seed."""
 
     def sequence(self) -> Iterator[Integers]:
-        """Yield the points: a shuffle of a small space, draws from a large one."""
+        """Yield the points of a shuffled small space, or random points of a large one."""
         space = self.space
         if space.size <= _LISTED:
             order = np.random.default_rng(self.seed).permutation(space.size)
@@ -29,7 +29,7 @@ class RandomStrategy(SequenceStrategy):
                 points = space.points_at(numbers)
                 yield from points[self.model.check(points) == 0]
             return
-        met = Seen(self.model)
+        met = SeenPrograms(self.model)
         chunk = barren = 0
         while barren < _BARREN:
             seed = np.random.SeedSequence((self.seed, chunk)).generate_state(1)[0]

@@ -1,12 +1,12 @@
-"""The model's ranking, corrected by what is measured, on CPUs: the default strategy there.
+"""Default strategy for CPUs: the model's ranking, corrected by measurements.
 
-Two mechanisms correct it. Trees (LightGBM) that other workloads' records have trained say what the model errs by before
-anything is measured, and are refitted after every few trials. Kriging of what they leave goes on after every trial;
-where there are no records it is alone.
+Two mechanisms correct the ranking. Trees (LightGBM) that were trained on records of other workloads predict the model's
+errors before anything is measured, and are refitted after every few trials. Kriging of the remaining errors is updated
+after every trial; without records it is the only correction.
 
-Candidates are a pool of a few thousand points: the top of the ranking, the best points of several hundred microkernels,
-and the neighbourhoods of the best measured points. What is measured of one carries over to others by their microkernel,
-tiles, packing and by what binds them.
+Candidates are a pool of a few thousand points: the best of the ranking, the best points of several hundred
+microkernels, and the neighbourhoods of the best measured points. A measurement carries over to points with a similar
+microkernel, tiles, packing and binding resources.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from __future__ import annotations
 import numpy as np
 
 from anatune.model.learned.corrected import CorrectedModel
-from anatune.search.learning.features import Features, Similarity, features_of
+from anatune.search.learning.features import Features, Similarity, compute_features
 from anatune.search.learning.kriging import Kriging
 from anatune.search.learning.observing import ObservingStrategy
-from anatune.search.neighbours import Moves, first_pool
+from anatune.search.neighbours import Moves, make_first_pool
 from anatune.search.points import Floats, Integers
 from anatune.templates.cpu.model.model import CpuModel
 
 REFIT_AFTER = 4
-"""Trials of a session after which trees are refitted. Source: bench.experiments.learn_cpu."""
+"""Number of trials of a session after which trees are refitted. Source: bench.experiments.learn_cpu."""
 _KERNEL = Similarity()
 _LEFT = Similarity(kernel_std=0.036, tiles_std=0.012, shares_std=0.051)
-"""The same of what trees leave. Source: bench.experiments.learn_cpu."""
+"""Covariance of the errors that the trees leave. Source: bench.experiments.learn_cpu."""
 
 
 class ModelStrategy(ObservingStrategy[Features]):
-    """Asks for the best points of the model's ranking, corrected after every trial; deterministic for a seed.
+    """The best points of the model's ranking, corrected after every trial; deterministic for a seed.
 
     Parameters
     ----------
     model : CpuModel or CorrectedModel
-        A corrected one has trees that were trained on other workloads; the ranking is that of the model without them.
+        A corrected model has trees that were trained on other workloads; the ranking is that of the analytical model.
     seed, start, ranked
-        As for `search.base.make_strategy`.
+        As in `search.base.make_strategy`.
     """
 
     model: CpuModel | CorrectedModel
     num_ranked = 16
-    """Points of the model's ranking that are in the pool."""
+    """Number of points of the model's ranking that are in the pool."""
     num_combined = 400
-    """Points of a neighbourhood that are two steps away."""
+    """Number of points of a neighbourhood that are two steps away."""
     refit_after = REFIT_AFTER
-    """Trials after which the trees are refitted."""
+    """Number of trials after which the trees are refitted."""
 
     def _begin(self) -> Kriging[Features]:
         plain = self.model.plain
@@ -53,24 +53,24 @@ class ModelStrategy(ObservingStrategy[Features]):
         self._plain = plain
         self._moves = Moves(plain.space)
         self._fitted: list[tuple[float, bytes]] = []
-        """Logarithms of times, and points: what the trees were refitted to."""
+        """Logarithms of times, and points, to which the trees were refitted."""
         return Kriging(_LEFT if self.model.is_corrected else _KERNEL)
 
     def _features(self, points: Integers) -> tuple[Floats, Features]:
-        times, features = features_of(self._plain, points)
-        return self._log_times_of(points) if self.model.is_corrected else np.log(times), features
+        times, features = compute_features(self._plain, points)
+        return self._predict_log_times(points) if self.model.is_corrected else np.log(times), features
 
-    def _closeness(self, one: Features, many: Features) -> Floats:
-        """Return how much points share with a failed one: 1 for the same microkernel and packing."""
+    def _closeness(self, failed: Features, many: Features) -> Floats:
+        """Return the similarity of points with a failed one: 1 for the same microkernel and packing."""
         similarity = _KERNEL._replace(tiles_std=0.0, shares_std=0.0)
-        return similarity.covariance(one, many) / similarity.variance
+        return similarity.covariance(failed, many) / similarity.variance
 
     def _first(self) -> Integers:
         ranked = self._ranked if self._ranked is not None else self._plain.rank(self.num_ranked).points
-        return first_pool(self._plain, self._moves, np.asarray(ranked), self.seed)
+        return make_first_pool(self._plain, self._moves, np.asarray(ranked), self.seed)
 
     def _next(self) -> Integers | None:
-        """Return the ranking's first point, whose order decides between ties; from then on as `ObservingStrategy`."""
+        """Return the ranking's first point, which decides between ties; then the point of `ObservingStrategy`."""
         if self._numbers:
             self._refit()
             return super()._next()
@@ -79,13 +79,13 @@ class ModelStrategy(ObservingStrategy[Features]):
         return self._pool.points[0] if len(self._pool.points) else None
 
     def _refit(self) -> None:
-        """Refit the trees to the session's first trials, by number: as many as are a multiple of `refit_after`."""
+        """Refit the trees to the first trials of the session by number, as many as a multiple of `refit_after`."""
         if not isinstance(self.model, CorrectedModel):
             return
         count = len(self._measured) // self.refit_after * self.refit_after
         told = sorted((min(trial.number for trial in self._values[key]), key) for key in self._measured)
         first = [(self._measured[key], key) for _, key in told[:count]]
-        if first == self._fitted:  # not the number alone: one of the first may come back late
+        if first == self._fitted:  # compare the trials: one of the first may arrive late
             return
         self._fitted = first
         points = np.array([np.frombuffer(key, dtype=np.int64) for _, key in first])

@@ -1,4 +1,4 @@
-"""Structured random search: uniform draws from good microkernels, then uniform tilings around them.
+"""Structured random search: uniform random choices of good microkernels, then of tilings around them.
 
 Source: [TACO22] Sec. 4 and Sec. 6.1: microkernels that reach 80 % of the peak, chosen uniformly; a loop of the
 reduction around them; factors for the other levels.
@@ -10,38 +10,38 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from anatune.search.points import Floats, Integers, Seen, occurrence
+from anatune.search.points import Floats, Integers, SeenPrograms, count_predecessors
 from anatune.search.strategy import SequenceStrategy
 
 _CHUNK = 2048
 _BARREN = 12
-"""Draws of a chunk without a new program after which the space counts as used up."""
+"""Number of chunks without a new program after which the space counts as exhausted."""
 _ARITHMETIC = ("fma_s", "mma_s")
 _ISSUING = (*_ARITHMETIC, "issue_s", "latency_s", "load_s", "shared_s", "spill_s")
-"""Parts of a prediction that depend on the microkernel: their maximum is what it takes at best."""
+"""Parts of a prediction that depend on the microkernel; their maximum is its shortest possible time."""
 
 
 class StructuredStrategy(SequenceStrategy):
-    """Random draws from the structured space; learns nothing from trials.
+    """Random points of the structured space; the strategy does not learn from trials.
 
-    As published: a microkernel uniformly, then a tiling uniformly. From the model's ranking: its first point; then a
-    turn of all microkernels that were drawn, each with the best predicted of several tilings, best predicted first.
+    As published: a uniform microkernel, then a uniform tiling. From the model's ranking: its first point, then one
+    point of each drawn microkernel in turn, the best predicted of several tilings, best predicted first.
 
-    Microkernels are good that were measured to be, where the CPU's spec has that (``anatune hw calibrate``).
+    Microkernels are good if they were measured to be, where the CPU's spec has measurements (``anatune hw calibrate``).
 
-    Deviates: elsewhere the model says which are good; on a GPU the microkernel is a thread's register tile. Pairs are
-    the balanced ones (`cpu.microkernels` says what that leaves out). Tilings are drawn from the space's levels, whose
-    loop orders stand for the paper's permutations.
+    Deviations: otherwise the model tells which are good; on a GPU the microkernel is a thread's register tile. Pairs
+    are the balanced ones (`cpu.microkernels` explains what is left out). Tilings are drawn from the levels of the
+    space, whose loop orders replace the paper's permutations.
     """
 
     efficiency = 0.8
-    """Microkernels count that reach this share of the best one's speed. Source: [TACO22] Sec. 4.1: 0.8."""
+    """Smallest share of the best microkernel's speed that a microkernel must reach. Source: [TACO22] Sec. 4.1: 0.8."""
     choices = 16
-    """Tilings that are drawn for each question, of which the best predicted is asked; as published: one."""
+    """Number of tilings that are drawn for each proposal, which is the best predicted of them; as published: one."""
 
     def sequence(self) -> Iterator[Integers]:
         """Yield the points."""
-        met = Seen(self.model)
+        met = SeenPrograms(self.model)
         if not self.as_published:
             for point in self.ranked[:1]:
                 if met.add(point):
@@ -58,7 +58,7 @@ class StructuredStrategy(SequenceStrategy):
                 if met.add(point):
                     barren = 0
                     yield point
-        rng = np.random.default_rng([self.seed, chunk])  # a space this small may hold nothing else that is good
+        rng = np.random.default_rng([self.seed, chunk])  # the space may contain no other good microkernel
         for point in self.space.sample_points(_CHUNK, int(rng.integers(1 << 31))):
             if met.add(point):
                 yield point
@@ -86,45 +86,45 @@ class StructuredStrategy(SequenceStrategy):
         return legal
 
     def _efficiency(self, points: Integers) -> Floats:
-        """Return the share of the peak that a point's microkernel reaches when nothing else limits it."""
+        """Return the share of the peak that a point's microkernel reaches if nothing else limits it."""
         if not len(points):
             return np.empty(0)
         measured = self.space.microkernel_shares(points)
-        if measured is not None and measured.any():  # else the model knows the best of those that are not good
+        if measured is not None and measured.any():  # otherwise use the model
             return measured
         columns = self.model.evaluate(points).columns
         issuing = [columns[name] for name in _ISSUING if name in columns]
-        if "core_s" in columns:  # of a CPU: with what is spilled, which is no part of its own
+        if "core_s" in columns:  # on a CPU, spills are part of this time only
             issuing.append(columns["core_s"] - columns["overhead_s"])
-        if not issuing:  # a template whose model does not say so
+        if not issuing:  # the template's model has no such parts
             return np.ones(len(points))
         parts = np.max(issuing, axis=0)
         result: Floats = sum(columns[name] for name in _ARITHMETIC if name in columns) / np.maximum(parts, 1e-30)
         return result * self.space.lane_shares(points)
 
     def _kernel_ids(self, points: Integers) -> Integers:
-        """Return a number for each point that is equal where the microkernels are."""
+        """Return a number for each point; points with equal microkernels have equal numbers."""
         space = self.space
-        found = [space.microkernel(axis) for axis in space.axes]
+        kernels = [space.microkernel(axis) for axis in space.axes]
         inner = [((f"{axis}.{space.levels[axis][-1]}",),) for axis in space.axes]
-        groups = [group for one, other in zip(found, inner, strict=True) for group in (other if one is None else one)]
+        groups = [group for one, other in zip(kernels, inner, strict=True) for group in (other if one is None else one)]
         tiles = _products(points, space.columns, groups)
         return np.unique(tiles, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
     def _in_turns(self, points: Integers, chunk: int) -> Integers:
-        """Return points in turns, one of each microkernel a turn; the best predicted of several unless as published."""
+        """Return points in rounds with one of each microkernel; unless as published, the best predicted of several."""
         if not len(points):
             return points
         rng = np.random.default_rng([self.seed, chunk, 1])
         points = points[rng.permutation(len(points))]
         ids = self._kernel_ids(points)
         ids = rng.permutation(int(ids.max()) + 1)[ids]
-        turns = occurrence(ids)
+        turns = count_predecessors(ids)
         if not self.as_published:
             times = self.model.times(points)[0]
             order = np.lexsort((times, turns // self.choices, ids))
             points, ids = points[order], ids[order]
-            turns = occurrence(ids)
+            turns = count_predecessors(ids)
             kept = turns % self.choices == 0
             points, turns = points[kept], turns[kept]
             return points[np.lexsort((self.model.times(points)[0], turns))]
@@ -132,7 +132,7 @@ class StructuredStrategy(SequenceStrategy):
 
 
 def _products(rows: Integers, columns: Sequence[str], groups: Sequence[Sequence[str]]) -> Integers:
-    """Return the product of each group of columns, (num_rows, num_groups); zeros where there is no group."""
+    """Return the product of each group of columns, (num_rows, num_groups); zeros if there is no group."""
     if not groups:
         return np.zeros((len(rows), 1), dtype=np.int64)
     return np.column_stack([rows[:, [columns.index(name) for name in group]].prod(axis=1) for group in groups])

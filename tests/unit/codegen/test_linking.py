@@ -46,7 +46,7 @@ def test_the_linker_is_called_itself_and_a_compiler_where_that_fails(tmp_path, m
 
     monkeypatch.setattr("tvm.support.cc.create_shared", compiler)
     link_library(SimpleNamespace(export_library=export_library), tmp_path / "one.so")
-    monkeypatch.setattr(linking, "_linker", lambda: ("false", "-lgcc"))
+    monkeypatch.setattr(linking, "_find_linker", lambda: ("false", "-lgcc"))
     link_library(SimpleNamespace(export_library=export_library), tmp_path / "two.so")
     assert called[-1] == str(tmp_path / "two.so")
     for name in ("one.so", "two.so"):  # what libgcc has is inside
@@ -62,11 +62,11 @@ def test_a_compiler_that_is_not_installed_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.o").write_bytes(b"")
     objects, path = [str(tmp_path / "a.o")], tmp_path / "a.so"
     module = SimpleNamespace(export_library=lambda path, fcompile: fcompile(path, objects))
-    linking._linker.cache_clear()
+    linking._find_linker.cache_clear()
     try:
         for link in (lambda: linking.link_objects(objects, path, {}), lambda: link_library(module, path)):
             with refuses(BuildError) as caught:
                 link()
             assert "\n" not in str(caught.value)
     finally:
-        linking._linker.cache_clear()
+        linking._find_linker.cache_clear()

@@ -3,7 +3,7 @@
 import pytest
 
 import anatune
-from anatune.codegen.quick_reader import quick_reader
+from anatune.codegen.quick_reader import make_quick_reader
 from anatune.templates import template_named
 from tests.unit.codegen.cpu.test_lower import WORKLOADS
 
@@ -23,7 +23,7 @@ def parsed(text, llvm=""):
 def read(text, llvm=""):
     from tvm.script import tirx
 
-    return quick_reader(text)(tvm, {"T": tirx, "LL": llvm})
+    return make_quick_reader(text)(tvm, {"T": tirx, "LL": llvm})
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_kernels_of_winograd(layout):
         assert same_structure(made, wanted)
         assert made.script() == wanted.script()
         for text in program.packing.values():
-            assert quick_reader(text) is not None
+            assert make_quick_reader(text) is not None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_statements(lines):
 )
 def test_the_rest_is_left_to_tvm(lines):
     text = HEAD + "".join(f"    {line}\n" for line in lines)
-    assert quick_reader(text) is None
+    assert make_quick_reader(text) is None
     assert same_structure(parse_program(text, ""), parsed(text))
 
 
@@ -104,7 +104,7 @@ def test_the_rest_is_left_to_tvm(lines):
      "@T.prim_func(s_tir=True)\ndef f(n: T.int32):\n    T.evaluate(n)\n"],
 )  # fmt: skip
 def test_other_text_is_not_read(text):
-    assert quick_reader(text) is None
+    assert make_quick_reader(text) is None
 
 
 def test_what_is_no_program_is_refused():

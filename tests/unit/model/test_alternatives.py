@@ -26,7 +26,7 @@ def test_each_is_legal_slower_and_of_its_own_axis(planned):
 
 def test_steps_are_points_of_the_space(planned):
     model, plan = planned
-    steps = list(module._steps(model, plan.best))
+    steps = list(module._list_changes(model, plan.best))
     assert len({tuple(point) for _, _, point in steps}) == len(steps)
     for _, change, point in steps:
         schedule = model.space.schedule_of(point)

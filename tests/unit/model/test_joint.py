@@ -10,7 +10,7 @@ import anatune
 from anatune import templates
 from anatune.core.accuracy import RELAXED, STANDARD, accuracy_of, error_of
 from anatune.errors import SpaceError
-from anatune.model.joint import asked_templates, joined_guarantee
+from anatune.model.joint import asked_templates, join_guarantees
 from anatune.model.plan import JoinedSpace
 from anatune.pages.space import space_sections
 from anatune.report import units
@@ -133,7 +133,7 @@ def space_of(kind, best_s, gap=0.0):
     ],
 )
 def test_the_merged_order_is_as_sure_as_the_least_sure(spaces, kind, gap):
-    found = joined_guarantee([space_of(*one) for one in spaces])
+    found = join_guarantees([space_of(*one) for one in spaces])
     assert found.kind == kind
     assert found.gap == pytest.approx(gap)
     assert (found.num_evaluated, found.num_bounded) == (3 * len(spaces), len(spaces))

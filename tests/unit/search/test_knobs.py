@@ -80,7 +80,7 @@ def test_beyond_repeats_a_step():
     knobs = knobs_of(MATMUL)
     (point,) = knobs.draw(1, (7,))
     for near in knobs.neighbours(point, 1):
-        far = knobs.beyond(point, near)
+        far = knobs.repeat_change(point, near)
         if far is not None:
             steps = knobs.indices(np.stack([point, near, far]))
             assert np.array_equal(steps[2] - steps[1], steps[1] - steps[0])

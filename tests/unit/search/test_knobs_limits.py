@@ -7,12 +7,12 @@ import anatune
 from anatune.api import model
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
-from anatune.search.knobs import FEWEST_THREADS, MOST_RESULTS, Knobs, is_within_limits, knobs_of, knobs_within_limits
+from anatune.search.knobs import FEWEST_THREADS, MOST_RESULTS, Knobs, is_within_limits, knobs_of, make_limited_knobs
 from anatune.templates import make_model
 from tests.unit.search.worlds import GPU
 
 KNOBS = knobs_of(GPU)
-LIMITED = knobs_within_limits(GPU)
+LIMITED = make_limited_knobs(GPU)
 POINTS = KNOBS.draw(400, (0,))
 
 
@@ -53,12 +53,12 @@ def test_neighbours_and_children():
     ids=["cpu", "tiny", "tensor cores"],
 )
 def test_where_there_are_none(made):
-    assert type(knobs_within_limits(made)) is Knobs
+    assert type(make_limited_knobs(made)) is Knobs
 
 
 def test_the_template_with_pipelines_has_them():
     made = make_model(anatune.matmul(128, 64, 48), anatune.hardware("rtx3090"), "pipelined")
-    assert is_within_limits(made, knobs_within_limits(made).draw(20, (0,))).all()
+    assert is_within_limits(made, make_limited_knobs(made).draw(20, (0,))).all()
 
 
 def test_a_learned_correction_changes_no_limits():
@@ -66,5 +66,5 @@ def test_a_learned_correction_changes_no_limits():
     table = GPU.feature_table(POINTS)
     trees = ResidualModel(ResidualOptions(num_trees=5, num_leaves=7, num_members=1))
     trees.fit(table.values, table.names, np.linspace(-0.5, 0.5, len(POINTS)), np.arange(len(POINTS)) % 2)
-    drawn = knobs_within_limits(CorrectedModel(GPU, trees)).draw(20, (0,))
+    drawn = make_limited_knobs(CorrectedModel(GPU, trees)).draw(20, (0,))
     assert is_within_limits(GPU, drawn).all()

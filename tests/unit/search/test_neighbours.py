@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune.api import model
-from anatune.search.neighbours import Moves, first_pool
+from anatune.search.neighbours import Moves, make_first_pool
 
 CPU = anatune.hardware("xeon_gold_6230r")
 MODELS = {
@@ -39,7 +39,7 @@ def test_a_step_moves_a_factor_between_two_levels_or_changes_the_pair(made):
     for index, axis in enumerate(space.axes):
         levels = len(space.levels[axis])
         table = space.table(axis)
-        for other in moves.near(at, index):
+        for other in moves.nearby_tilings(at, index):
             differing = (table[other][:levels] != table[at[index]][:levels]).sum()
             assert differing in (0, 2)
 
@@ -47,7 +47,7 @@ def test_a_step_moves_a_factor_between_two_levels_or_changes_the_pair(made):
 def test_changes_keep_to_the_space_and_often_to_the_microkernel(made):
     moves, space = Moves(made.space), made.space
     parents = space.encode(space.sample_points(400, 3))
-    children = moves.changed(parents, np.random.default_rng(1))
+    children = moves.mutate_rows(parents, np.random.default_rng(1))
     assert (space.encode(space.decode(children)) == children).all()
     same = moves.kernel_ids(parents) == moves.kernel_ids(children)
     assert 0.2 < same.mean() < 0.95
@@ -56,10 +56,10 @@ def test_changes_keep_to_the_space_and_often_to_the_microkernel(made):
 def test_first_pool_has_many_microkernels_near_the_best(made):
     start = made.rank(4).points
     moves = Moves(made.space)
-    pool = first_pool(made, moves, start, 0)
+    pool = make_first_pool(made, moves, start, 0)
     times, rules = made.times(pool)
     assert (rules == 0).all()
     assert np.array_equal(pool[: len(start)], start)
     assert times.max() <= 1.61 * times.min()
     assert len(np.unique(moves.kernel_ids(made.space.encode(pool)))) > 40
-    assert np.array_equal(pool, first_pool(made, moves, start, 0))
+    assert np.array_equal(pool, make_first_pool(made, moves, start, 0))

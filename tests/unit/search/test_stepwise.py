@@ -3,7 +3,7 @@
 import numpy as np
 
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.search.stepwise import Answer, StepwiseStrategy
+from anatune.search.stepwise import StepwiseStrategy, TrialAnswer
 from tests.unit.search.worlds import GPU, RANKED
 
 POINTS = np.unique(GPU.space.sample_points(40, 0), axis=0)[:9]
@@ -38,7 +38,7 @@ def test_batches_are_waited_for():
     assert strategy.ask(4) == []
     strategy.tell([told(2, 3.0)])
     assert strategy.ask(4) == [SCHEDULES[4]]  # point 0 was measured already
-    assert strategy.answers == [Answer(None), Answer(2.0, (2.0,)), Answer(3.0, (3.0,))]
+    assert strategy.answers == [TrialAnswer(None), TrialAnswer(2.0, (2.0,)), TrialAnswer(3.0, (3.0,))]
     strategy.tell([told(4, 1.0)])
     assert strategy.ask(4) == [SCHEDULES[8]]
     strategy.tell([told(8, 1.0)])
@@ -70,7 +70,7 @@ def test_new_points_of_a_draw():
     assert len(points) == 5
     assert np.array_equal(points, Walking(GPU).draw_new(5, 1))
     assert not np.array_equal(points, Walking(GPU, seed=1).draw_new(5, 1))
-    assert len(strategy.new_among(np.concatenate([points, points]))) == len(np.unique(points, axis=0))
+    assert len(strategy.filter_new(np.concatenate([points, points]))) == len(np.unique(points, axis=0))
 
 
 class Wandering(StepwiseStrategy):
@@ -87,7 +87,10 @@ class Wandering(StepwiseStrategy):
 
     def note(self, points, answers):
         self.received.append(
-            [[(number(p), one.cost) for p, one in zip(*some, strict=True)] for some in self.known(points, answers)]
+            [
+                [(number(p), one.cost) for p, one in zip(*some, strict=True)]
+                for some in self.receive_new(points, answers)
+            ]
         )
 
 

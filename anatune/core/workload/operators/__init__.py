@@ -1,4 +1,4 @@
-"""Constructors of workloads: each returns a `Workload` or raises `WorkloadError` for impossible arguments."""
+"""Constructors of workloads: each returns a `Workload`, or raises `WorkloadError` for impossible arguments."""
 
 from __future__ import annotations
 

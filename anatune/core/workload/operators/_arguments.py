@@ -1,4 +1,4 @@
-"""Checks that every constructor shares: plain values in, normalised values out, one-line errors."""
+"""Checks of arguments that all constructors share: each returns a plain value, or raises an error of one line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from anatune.core.workload.number_formats import PLAIN_DTYPES, dtype_hint
 from anatune.errors import WorkloadError
 
 
-def checked_integer(operator: str, name: str, value: object, minimum: int, next_step: str) -> int:
+def check_integer(operator: str, name: str, value: object, minimum: int, next_step: str) -> int:
     """Return `value` as a Python int, at least `minimum`; NumPy integers are converted.
 
     Raises
     ------
     WorkloadError
-        If `value` is a bool, a float, a string or below `minimum`.
+        The value is a bool, a float, a string or below `minimum`.
     """
     number: int | None = None
     if type(value).__name__ not in ("bool", "bool_"):
@@ -35,40 +35,40 @@ def checked_integer(operator: str, name: str, value: object, minimum: int, next_
     return number
 
 
-def checked_extent(operator: str, name: str, value: object) -> int:
+def check_extent(operator: str, name: str, value: object) -> int:
     """Return a size in elements (>= 1).
 
     Raises
     ------
     WorkloadError
-        If `value` is not an integer >= 1.
+        The value is not an integer >= 1.
     """
-    return checked_integer(operator, name, value, 1, "give the real size in elements")
+    return check_integer(operator, name, value, 1, "give the real size in elements")
 
 
-def checked_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
+def check_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
     """Return a tensor's shape: at least one dimension, each >= 1.
 
     Raises
     ------
     WorkloadError
-        If `value` is not a sequence of integers >= 1, or is empty.
+        The value is not a sequence of integers >= 1, or is empty.
     """
     if isinstance(value, (str, bytes)) or not is_iterable(value):
         raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected integers; write for example (1024, 4096)")
-    shape = tuple(checked_extent(operator, f"{name}[{place}]", extent) for place, extent in enumerate(value))
+    shape = tuple(check_extent(operator, f"{name}[{place}]", extent) for place, extent in enumerate(value))
     if not shape:
         raise WorkloadError(f"{operator}: {name} is empty, expected at least one dimension; write for example (1024,)")
     return shape
 
 
-def checked_choice(operator: str, name: str, value: object, choices: Sequence[str]) -> str:
+def check_choice(operator: str, name: str, value: object, choices: Sequence[str]) -> str:
     """Return `value` if it is one of `choices`.
 
     Raises
     ------
     WorkloadError
-        If it is not.
+        The value is another one.
     """
     if not isinstance(value, str) or value not in choices:
         raise WorkloadError(
@@ -77,35 +77,35 @@ def checked_choice(operator: str, name: str, value: object, choices: Sequence[st
     return value
 
 
-def checked_dtype(operator: str, value: object) -> str:
-    """Return an operand dtype that every operator can be computed with.
+def check_dtype(operator: str, value: object) -> str:
+    """Return the dtype of operands if every operator supports it.
 
     Raises
     ------
     WorkloadError
-        If `value` is none of ``PLAIN_DTYPES``.
+        The value is not in ``PLAIN_DTYPES``.
     """
     if hint := dtype_hint(value, PLAIN_DTYPES):
-        known = ", ".join(PLAIN_DTYPES)
-        raise WorkloadError(f"{operator}: dtype is {shown(value)}, expected one of {known}{hint}")
-    return checked_choice(operator, "dtype", value, PLAIN_DTYPES)
+        allowed = ", ".join(PLAIN_DTYPES)
+        raise WorkloadError(f"{operator}: dtype is {shown(value)}, expected one of {allowed}{hint}")
+    return check_choice(operator, "dtype", value, PLAIN_DTYPES)
 
 
-def checked_flag(operator: str, name: str, value: object) -> bool:
+def check_flag(operator: str, name: str, value: object) -> bool:
     """Return a switch as a Python bool.
 
     Raises
     ------
     WorkloadError
-        If `value` is not a bool.
+        The value is not a bool.
     """
     if type(value).__name__ not in ("bool", "bool_"):
         raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected True or False; leave it out for False")
     return bool(value)
 
 
-def attributes_of(
+def collect_attributes(
     arguments: Mapping[str, object], checked: Mapping[str, Attribute]
 ) -> tuple[tuple[str, Attribute], ...]:
-    """Return a workload's attributes: a constructor's checked arguments in the order in which it takes them."""
+    """Return a workload's attributes: the checked arguments in the order of the constructor's parameters."""
     return tuple((name, checked[name]) for name in arguments if name in checked)

@@ -1,4 +1,4 @@
-"""Products of two tensors, summed: what matrix products and convolutions share."""
+"""Sums of products of two tensors: the common part of matrix products and convolutions."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from anatune.core.workload.number_formats import (
     STEP_OPERANDS,
     Formats,
     format_word,
-    formats_of,
-    stage_dtypes,
+    parse_formats,
+    step_dtypes,
 )
-from anatune.core.workload.operators._arguments import attributes_of, checked_choice, checked_integer
+from anatune.core.workload.operators._arguments import check_choice, check_integer, collect_attributes
 from anatune.errors import WorkloadError
 
 Dimension = tuple[int, tuple[Term, ...], int]
-"""Size, terms and offset of a tensor's dimension."""
+"""The size, index terms and offset of a tensor's dimension."""
 
 
-def access_of(tensor: str, dtype: str, dimensions: Sequence[Dimension], zero_point: int = 0) -> Access:
-    """Return the access to a tensor of these dimensions."""
+def make_access(tensor: str, dtype: str, dimensions: Sequence[Dimension], zero_point: int = 0) -> Access:
+    """Return the access to a tensor with these dimensions."""
     shape, indices, offsets = zip(*dimensions, strict=True) if dimensions else ((), (), ())
     return Access(tensor, dtype, shape, indices, offsets, zero_point)
 
 
-def product(
+def make_product(
     operator: str,
     arguments: Mapping[str, object],
     axes: Sequence[Axis],
@@ -37,31 +37,31 @@ def product(
     channels: Sequence[int],
     checked: Mapping[str, Attribute],
 ) -> Workload:
-    """Return a product with what the constructor was told of dtypes, fused steps and zero points.
+    """Return a product of two tensors with its dtypes, fused steps and zero points.
 
     Parameters
     ----------
     operator : str
         Name of the constructor, for messages and for the workload.
     arguments : mapping of str to object
-        The constructor's, of which these are read: dtype, epilogue, input_zero_point, output_zero_point.
+        Arguments of the constructor; dtype, epilogue, input_zero_point and output_zero_point are read here.
     axes : sequence of Axis
-        Loops.
+        The loops.
     tensors : mapping of str to sequence of Dimension
-        First operand, second operand and result, by name.
+        Name -> dimensions of the first operand, the second operand and the result.
     channels : sequence of int
-        Dimensions of the result along which the bias and the scales run.
+        Numbers of the result's dimensions along which the bias and the scales run.
     checked : mapping of str to attribute
-        The other arguments, as the workload records them.
+        The other arguments, as the workload stores them.
 
     Raises
     ------
     WorkloadError
-        If the dtype is unknown, a step is unknown, appears twice or does not fit it, or a zero point is given that its
-        tensor cannot have.
+        The dtype is unknown; a step is unknown, repeated or does not fit the dtype; or a tensor cannot have the given
+        zero point.
     """
-    steps = checked_steps(operator, arguments["epilogue"])
-    formats = checked_formats(operator, arguments["dtype"], steps)
+    steps = check_steps(operator, arguments["epilogue"])
+    formats = check_product_formats(operator, arguments["dtype"], steps)
     zeros = {
         name: _zero_point(operator, name, arguments[name], dtype)
         for name, dtype in (
@@ -70,12 +70,12 @@ def product(
         )
     }
     left, right, write = (
-        access_of(tensor, dtype, dimensions, zero_point)
+        make_access(tensor, dtype, dimensions, zero_point)
         for (tensor, dimensions), dtype, zero_point in zip(
             tensors.items(), formats, (zeros["input_zero_point"], 0, zeros["output_zero_point"]), strict=True
         )
     )
-    own: dict[str, Attribute] = {
+    attributes: dict[str, Attribute] = {
         **checked,
         "dtype": format_word(formats[:2], formats.result, steps),
         "epilogue": steps,
@@ -90,19 +90,19 @@ def product(
         flop_per_point=2,
         epilogue=steps,
         epilogue_reads=epilogue_reads(steps, formats, write, channels),
-        attributes=attributes_of(arguments, own),
+        attributes=collect_attributes(arguments, attributes),
     )
 
 
-def checked_formats(operator: str, word: object, epilogue: tuple[str, ...]) -> Formats:
-    """Return the dtypes of a product's operands and result that a word such as "uint8xint8" says.
+def check_product_formats(operator: str, word: object, epilogue: tuple[str, ...]) -> Formats:
+    """Return the dtypes of a product's operands and result for a word such as "uint8xint8".
 
     Raises
     ------
     WorkloadError
-        If it is no such word (`anatune.core.workload.number_formats`), or the fused steps do not fit it.
+        The word is unknown (`anatune.core.workload.number_formats`), or the fused steps do not fit it.
     """
-    formats = formats_of(word, epilogue) if isinstance(word, str) else formats_of("", epilogue)
+    formats = parse_formats(word, epilogue) if isinstance(word, str) else parse_formats("", epilogue)
     if isinstance(formats, str):
         raise WorkloadError(
             f"{operator}: dtype is {shown(word)}, expected {formats}; correct the dtype or the epilogue"
@@ -111,40 +111,40 @@ def checked_formats(operator: str, word: object, epilogue: tuple[str, ...]) -> F
 
 
 def _zero_point(operator: str, name: str, value: object, dtype: str) -> int:
-    """Return the zero point of a tensor of `dtype`; dtype "": of one that has none but 0.
+    """Return the zero point of a tensor of `dtype`; dtype "" stands for a tensor that can only have 0.
 
     Raises
     ------
     WorkloadError
-        If `value` is no integer that `dtype` holds.
+        The value is not an integer that `dtype` can hold.
     """
     low, high = INTEGER_RANGE[dtype] if dtype else (0, 0)
-    where = f"the stored {dtype} number that means zero" if dtype else "0: nothing is quantised there"
-    number = checked_integer(operator, name, value, low, f"give {where}")
+    meaning = f"the stored {dtype} number that means zero" if dtype else "0: nothing is quantised there"
+    number = check_integer(operator, name, value, low, f"give {meaning}")
     if number > high:
-        raise WorkloadError(f"{operator}: {name} is {number}, expected an integer from {low} to {high}; give {where}")
+        raise WorkloadError(f"{operator}: {name} is {number}, expected an integer from {low} to {high}; give {meaning}")
     return number
 
 
-def checked_steps(operator: str, value: object) -> tuple[str, ...]:
+def check_steps(operator: str, value: object) -> tuple[str, ...]:
     """Return the fused steps in order; each may appear once.
 
     Raises
     ------
     WorkloadError
-        If a step is unknown or appears twice.
+        A step is unknown or appears twice.
     """
-    known = ", ".join(EPILOGUE_STEPS)
+    allowed = ", ".join(EPILOGUE_STEPS)
     if isinstance(value, (str, bytes)) or not is_iterable(value):
         raise WorkloadError(
-            f"{operator}: epilogue is {shown(value)}, expected a sequence of {known}; write ('bias', 'relu')"
+            f"{operator}: epilogue is {shown(value)}, expected a sequence of {allowed}; write ('bias', 'relu')"
         )
     steps = tuple(value)
     for step in steps:
-        checked_choice(operator, "epilogue step", step, EPILOGUE_STEPS)
+        check_choice(operator, "epilogue step", step, EPILOGUE_STEPS)
     if len(set(steps)) != len(steps):
         raise WorkloadError(
-            f"{operator}: epilogue {', '.join(steps)} repeats a step, expected each of {known} at most once; "
+            f"{operator}: epilogue {', '.join(steps)} repeats a step, expected each of {allowed} at most once; "
             "remove the repetition"
         )
     return steps
@@ -162,14 +162,14 @@ def epilogue_reads(
     formats : Formats
         Dtypes of the product.
     write : Access
-        Result of the reduction.
+        Access to the result of the reduction.
     channels : sequence of int
-        Dimensions of `write` along which the bias and the scales run.
+        Numbers of the dimensions of `write` along which the bias and the scales run.
     """
     along = tuple(write.indices[channel] for channel in channels)
     sizes = tuple(write.shape[channel] for channel in channels)
     reads = []
-    for step, element in zip(steps, stage_dtypes(formats[:2], write.dtype, steps), strict=False):
+    for step, element in zip(steps, step_dtypes(formats[:2], write.dtype, steps), strict=False):
         tensor = STEP_OPERANDS[step]
         if step == "add":
             reads.append(Access("residual", element, write.shape, write.indices, write.offsets))

@@ -1,4 +1,4 @@
-"""Sliding windows: what convolutions and pooling of any number of dimensions share."""
+"""Sliding windows: the common part of convolutions and pooling in any number of dimensions."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 from anatune.arguments import shown
 from anatune.core.workload.nest import Axis, Term
-from anatune.core.workload.operators._arguments import checked_extent, checked_integer
+from anatune.core.workload.operators._arguments import check_extent, check_integer
 from anatune.core.workload.operators._product import Dimension
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word, order_named
 from anatune.errors import WorkloadError
 
 INPUT_NAMES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 KERNEL_NAMES = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
-"""Number of window dimensions -> the constructors' arguments, slowest dimension first."""
+"""Number of window dimensions -> names of the constructors' arguments, slowest dimension first."""
 _AXIS_NAMES = {"d": "z", "h": "y", "w": "x"}
 
 
 class Window(NamedTuple):
-    """One window dimension: input, kernel, stride, dilation, zeros before and after, output (elements)."""
+    """A window dimension: sizes of input, kernel, stride, dilation, padding before and after, and output, elements."""
 
     name: str
     size: int
@@ -32,17 +32,17 @@ class Window(NamedTuple):
 
     @property
     def axis(self) -> str:
-        """Name of the loop over output positions; that over the window's is called r and this."""
+        """Name of the loop over output positions; the loop over the window has an r before it."""
         return _AXIS_NAMES[self.name]
 
     @property
     def span(self) -> int:
-        """Elements from the window's first to its last."""
+        """Number of elements from the window's first to its last."""
         return (self.kernel - 1) * self.dilation + 1
 
 
 class WindowSet(NamedTuple):
-    """All window dimensions of one operator, slowest first, with what its `attributes` record."""
+    """All window dimensions of an operator, slowest first, and the arguments that its `attributes` store."""
 
     windows: tuple[Window, ...]
     attributes: dict[str, int | tuple[int, ...]]
@@ -76,22 +76,22 @@ class WindowSet(NamedTuple):
         return [(window.output, (Term(window.axis),), 0) for window in self.windows]
 
 
-def ordered(order: Order, channels: Sequence[Dimension], positions: Sequence[Dimension]) -> list[Dimension]:
-    """Return dimensions as they lie: channels behind or before the positions, or on both sides of them."""
+def order_dimensions(order: Order, channels: Sequence[Dimension], positions: Sequence[Dimension]) -> list[Dimension]:
+    """Return the dimensions in memory order: channels after or before the positions, or (in blocks) on both sides."""
     if order.is_last:
         return [*positions, *channels]
     return [channels[0], *positions, *channels[1:]]
 
 
-def checked_order(operator: str, layout: object, num_dimensions: int) -> tuple[Order, str]:
-    """Return the order of data and result alike, without blocks, and its own word for `num_dimensions`.
+def check_order(operator: str, layout: object, num_dimensions: int) -> tuple[Order, str]:
+    """Return the common order of data and result, without blocks, and its name for `num_dimensions`.
 
-    The words NCHW and NHWC are understood for any number of dimensions.
+    The words NCHW and NHWC are accepted for any number of dimensions.
 
     Raises
     ------
     WorkloadError
-        If the layout is unknown.
+        The layout is unknown.
     """
     order = order_named(layout, num_dimensions)
     if order is None or order.block:
@@ -103,13 +103,13 @@ def checked_order(operator: str, layout: object, num_dimensions: int) -> tuple[O
     return order, order.word(num_dimensions)
 
 
-def checked_orders(operator: str, layout: object, num_dimensions: int) -> tuple[Order, Order, str]:
-    """Return the orders of data and result, and the layout's own word, for `num_dimensions`.
+def check_orders(operator: str, layout: object, num_dimensions: int) -> tuple[Order, Order, str]:
+    """Return the orders of data and result, and the name of the layout for `num_dimensions`.
 
     Raises
     ------
     WorkloadError
-        If the layout is unknown.
+        The layout is unknown.
     """
     words = layout.split(":") if isinstance(layout, str) else [None]
     orders = [order for word in words if (order := order_named(word, num_dimensions)) is not None]
@@ -124,13 +124,13 @@ def checked_orders(operator: str, layout: object, num_dimensions: int) -> tuple[
 
 
 def _per_dimension(operator: str, name: str, value: object, count: int, minimum: int) -> tuple[int, ...]:
-    """Return one integer per window dimension from an int or a sequence of `count`."""
+    """Return one integer for each window dimension, from an int or a sequence of `count`."""
     step = f"give one integer or {count}"
     if isinstance(value, (tuple, list)):
         if len(value) != count:
             raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected {count} integers >= {minimum}; {step}")
-        return tuple(checked_integer(operator, name, item, minimum, step) for item in value)
-    return (checked_integer(operator, name, value, minimum, step),) * count
+        return tuple(check_integer(operator, name, item, minimum, step) for item in value)
+    return (check_integer(operator, name, value, minimum, step),) * count
 
 
 def _paddings(
@@ -158,7 +158,7 @@ def _paddings(
     return both, both
 
 
-def checked_windows(operator: str, arguments: Mapping[str, object]) -> WindowSet:
+def check_windows(operator: str, arguments: Mapping[str, object]) -> WindowSet:
     """Return the window dimensions with their output sizes.
 
     Parameters
@@ -166,36 +166,36 @@ def checked_windows(operator: str, arguments: Mapping[str, object]) -> WindowSet
     operator : str
         Name for messages.
     arguments : mapping of str to object
-        The constructor's, of which these are read: input and kernel sizes, elements (`INPUT_NAMES`, `KERNEL_NAMES`);
-        stride and dilation, steps >= 1 between windows and between the elements of one window, an int or one for each
-        dimension; padding, zeros on both sides, an int >= 0 or one for each dimension, a sequence twice as long (those
-        before, then those after), "VALID" (none) or "SAME", which keeps ``ceil(size / stride)`` outputs and puts the
-        odd zero after.
+        Arguments of the constructor; read here are the input and kernel sizes in elements (`INPUT_NAMES`,
+        `KERNEL_NAMES`); stride and dilation, the steps (>= 1) between windows and between the elements of one window,
+        an int or one for each dimension; and padding, the zeros on both sides: an int >= 0, one for each dimension, a
+        sequence of twice that length (all before, then all after), "VALID" (none), or "SAME", which keeps
+        ``ceil(size / stride)`` outputs and puts an odd zero after.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or no window fits.
+        An argument is out of range, or no window fits.
     """
     names = [name for name in _AXIS_NAMES if name in arguments]
     count = len(names)
-    inputs = tuple(checked_extent(operator, name, arguments[name]) for name in names)
-    taps = tuple(checked_extent(operator, name, arguments[name]) for name in KERNEL_NAMES[count])
+    inputs = tuple(check_extent(operator, name, arguments[name]) for name in names)
+    taps = tuple(check_extent(operator, name, arguments[name]) for name in KERNEL_NAMES[count])
     strides = _per_dimension(operator, "stride", arguments["stride"], count, 1)
     dilations = _per_dimension(operator, "dilation", arguments["dilation"], count, 1)
     spans = tuple((tap - 1) * step + 1 for tap, step in zip(taps, dilations, strict=True))
     before, after = _paddings(operator, arguments["padding"], inputs, spans, strides)
     windows = []
-    for place, name in enumerate(names):
-        room = inputs[place] + before[place] + after[place] - spans[place]
-        if room < 0:
+    for index, name in enumerate(names):
+        space = inputs[index] + before[index] + after[index] - spans[index]
+        if space < 0:
             raise WorkloadError(
-                f"{operator}: output is empty along {name}: input {inputs[place]} + padding "
-                f"{before[place] + after[place]} is below the kernel's span {spans[place]}; "
-                f"expected {name} >= {spans[place] - before[place] - after[place]} or more padding"
+                f"{operator}: output is empty along {name}: input {inputs[index]} + padding "
+                f"{before[index] + after[index]} is below the kernel's span {spans[index]}; "
+                f"expected {name} >= {spans[index] - before[index] - after[index]} or more padding"
             )
-        output = room // strides[place] + 1
-        sizes = (inputs[place], taps[place], strides[place], dilations[place], before[place], after[place], output)
+        output = space // strides[index] + 1
+        sizes = (inputs[index], taps[index], strides[index], dilations[index], before[index], after[index], output)
         windows.append(Window(name, *sizes))
     return WindowSet(
         tuple(windows),

@@ -1,4 +1,4 @@
-"""Attention, forward: softmax(Q K^T / sqrt(d)) V for every head."""
+"""The constructor of attention (forward): softmax(Q K^T / sqrt(d)) V for every head."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import msgspec
 
 from anatune.core.workload.access import FLOAT8_DTYPES
 from anatune.core.workload.nest import Access, Axis, Term, Workload
-from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
-from anatune.core.workload.operators._product import Dimension, access_of
+from anatune.core.workload.operators._arguments import check_choice, check_extent, check_flag, check_integer
+from anatune.core.workload.operators._product import Dimension, make_access
 from anatune.errors import WorkloadError
 
 _HALVES = ("float16", "bfloat16")
@@ -30,36 +30,37 @@ def attention(
 ) -> Workload:
     """Return ``O[b, n, q] = sum_kv softmax_kv(Q[b, n, q] . K[b, n // H, kv] / sqrt(head_dim)) V[b, n // H, kv]``.
 
-    H = heads / kv_heads heads of queries share one of keys. Tensors are Q and O (batch, heads, seq_q, head_dim),
-    K and V (batch, kv_heads, seq_kv, head_dim), rows contiguous; of a paged cache (batch x pages, kv_heads, page_size,
-    head_dim) with pages = ceil(seq_kv / page_size), and block_table (batch, pages) int32 says which page is which.
+    The operands are the queries Q, the keys K and the values V; H = heads / kv_heads heads of queries share one head of
+    keys. Q and O are (batch, heads, seq_q, head_dim), K and V are (batch, kv_heads, seq_kv, head_dim); rows are
+    contiguous. In a paged cache K and V are (batch x pages, kv_heads, page_size, head_dim) with pages =
+    ceil(seq_kv / page_size), and the operand block_table, (batch, pages) int32, says where each page is.
 
     Parameters
     ----------
     batch, heads, kv_heads, seq_q, seq_kv, head_dim : int, >= 1
-        Extents, elements; kv_heads divides heads.
+        Extents in elements; kv_heads divides heads.
     causal : bool
-        Query q sees the keys up to q + seq_kv - seq_q; there are at least as many keys as queries.
+        Whether query q sees only the keys up to q + seq_kv - seq_q; seq_kv must then be at least seq_q.
     window : int
-        Of a causal mask: keys that a query sees at most; 0: all.
+        With a causal mask: largest number of keys that a query sees; 0: all.
     dtype : str
-        "float16", "bfloat16", or an 8-bit float of Q, K and V, behind ":" the result's ("bfloat16" if left out).
+        "float16", "bfloat16", or an 8-bit float for Q, K and V, then ":" and the result's dtype (default "bfloat16").
     page_size : int
-        Keys of a page of the cache; 0: keys lie in order.
+        Number of keys in a page of the cache; 0: the cache has no pages.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range.
+        An argument is out of range.
     """
-    named = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "seq_q": seq_q, "seq_kv": seq_kv}
-    named["head_dim"] = head_dim
-    sizes = {name: checked_extent("attention", name, value) for name, value in named.items()}
-    is_causal = checked_flag("attention", "causal", causal)
-    seen = checked_integer("attention", "window", window, 0, "leave it out where a query sees all keys")
-    page = checked_integer("attention", "page_size", page_size, 0, "leave it out where keys lie in order")
-    word = checked_choice("attention", "dtype", dtype, _WORDS)
-    _check(sizes, is_causal, seen)
+    extents = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "seq_q": seq_q, "seq_kv": seq_kv}
+    extents["head_dim"] = head_dim
+    sizes = {name: check_extent("attention", name, value) for name, value in extents.items()}
+    is_causal = check_flag("attention", "causal", causal)
+    visible_keys = check_integer("attention", "window", window, 0, "leave it out where a query sees all keys")
+    page = check_integer("attention", "page_size", page_size, 0, "leave it out where keys lie in order")
+    word = check_choice("attention", "dtype", dtype, _WORDS)
+    _check(sizes, is_causal, visible_keys)
     element, _, result = word.partition(":")
     result = result or (element if element in _HALVES else "bfloat16")
     shared = sizes["heads"] // sizes["kv_heads"]
@@ -73,9 +74,9 @@ def attention(
     if page:
         pages = -(-sizes["seq_kv"] // page)
         keys = {"p": pages, "s": page}
-        of_page = (sizes["batch"] * pages, (Term("b", pages), Term("p")), 0)
-        cache = [of_page, g, (page, (Term("s"),), 0), d]
-        table = (access_of("block_table", "int32", [b, (pages, (Term("p"),), 0)]),)
+        page_dimension = (sizes["batch"] * pages, (Term("b", pages), Term("p")), 0)
+        cache = [page_dimension, g, (page, (Term("s"),), 0), d]
+        table = (make_access("block_table", "int32", [b, (pages, (Term("p"),), 0)]),)
     outer = {"b": sizes["batch"], "g": sizes["kv_heads"], "h": shared, "q": sizes["seq_q"], "d": sizes["head_dim"]}
     return Workload(
         operator="attention",
@@ -84,18 +85,18 @@ def attention(
             *(Axis(name, size, "reduction") for name, size in keys.items()),
         ),
         reads=(
-            access_of("queries", element, [b, head, rows, d]),
-            access_of("keys", element, cache),
-            access_of("values", element, cache),
+            make_access("queries", element, [b, head, rows, d]),
+            make_access("keys", element, cache),
+            make_access("values", element, cache),
             *table,
         ),
-        write=access_of("output", result, [b, head, rows, d]),
+        write=make_access("output", result, [b, head, rows, d]),
         body="attention",
         flop_per_point=4,  # a multiply-add of each of the two products
         attributes=(
             *sizes.items(),
             ("causal", is_causal),
-            ("window", seen),
+            ("window", visible_keys),
             ("dtype", word),
             ("page_size", page),
         ),
@@ -105,54 +106,54 @@ def attention(
 def strided_attention(
     workload: Workload, strides: Sequence[tuple[int, int, int]], *, counted: str = "", pool: int = 0
 ) -> Workload:
-    """Return an attention whose Q, K and V lie in other orders, or in wider matrices.
+    """Return an attention whose Q, K and V have other strides, or are parts of wider matrices.
 
     Parameters
     ----------
     strides : sequence of three (int, int, int)
-        Of Q, K and V: elements between sequences (of paged K and V: between pages), between heads and between tokens.
-        Of the output, a token's heads lie beside each other: (batch x seq_q, heads x head_dim).
+        Strides of Q, K and V, in elements: between sequences (of paged K and V: between pages), between heads and
+        between tokens. In the output the heads of a token are contiguous: (batch x seq_q, heads x head_dim).
     counted : {"", "held", "lengths"}
-        An operand that says how many keys are there: the first ``held[0] + seq_q``, held (1,) int32, or of each
-        sequence the first ``lengths[b]``, lengths (batch,) int32. The last seq_q are those of the queries' own tokens;
-        queries that see no key give zeros.
+        An operand with the number of keys that exist: with "held", (1,) int32, the first ``held[0] + seq_q`` keys; with
+        "lengths", (batch,) int32, the first ``lengths[b]`` keys of sequence b. The last seq_q of them belong to the
+        queries' own tokens; queries that see no key give zeros.
     pool : int
-        Pages that K and V have in memory, where these are more than the sequences'.
+        Number of pages of K and V in memory, if there are more than the sequences use.
     """
-    own = dict(workload.attributes)
-    heads, groups, dim = (int(str(own[name])) for name in ("heads", "kv_heads", "head_dim"))
-    shared, queries = heads // groups, int(str(own["seq_q"]))
+    attributes = dict(workload.attributes)
+    heads, groups, dim = (int(str(attributes[name])) for name in ("heads", "kv_heads", "head_dim"))
+    shared, queries = heads // groups, int(str(attributes["seq_q"]))
     sizes = {axis.name: axis.extent for axis in workload.axes}
     pages = sizes.get("p", 0)
     pool = max(pool, sizes["b"] * pages)
 
-    def line(access: Access, place: tuple[int, int, int], token: str) -> Access:
-        batch, head, row = place
+    def line(access: Access, tensor_strides: tuple[int, int, int], token: str) -> Access:
+        batch, head, row = tensor_strides
         terms = {"b": batch, "g": head * shared if token == "q" else head, "h": head if token == "q" else 0}
         terms |= {token: row, "d": 1}
-        of_page: list[Dimension] = []
+        page_dimension: list[Dimension] = []
         if token == "s":
-            terms["b"], of_page = 0, [(pool, (Term("b", pages), Term("p")), 0)]
+            terms["b"], page_dimension = 0, [(pool, (Term("b", pages), Term("p")), 0)]
         size = 1 + sum((sizes[axis] - 1) * step for axis, step in terms.items())
         kept = tuple(Term(axis, step) for axis, step in terms.items() if step and sizes[axis] > 1)
-        return access_of(access.tensor, access.dtype, [*of_page, (batch if of_page else size, kept, 0)])
+        return make_access(access.tensor, access.dtype, [*page_dimension, (batch if page_dimension else size, kept, 0)])
 
     token = "s" if pages else "kv"
     reads = [*map(line, workload.reads, strides, ("q", token, token)), *workload.reads[3:]]
-    reads += [access_of(counted, "int32", [(sizes["b"], (Term("b"),), 0)])] if counted == "lengths" else []
-    reads += [access_of(counted, "int32", [(1, (), 0)])] if counted == "held" else []
+    reads += [make_access(counted, "int32", [(sizes["b"], (Term("b"),), 0)])] if counted == "lengths" else []
+    reads += [make_access(counted, "int32", [(1, (), 0)])] if counted == "held" else []
     rows: Dimension = (sizes["b"] * queries, (Term("b", queries), Term("q")), 0)
     columns: Dimension = (heads * dim, (Term("g", shared * dim), Term("h", dim), Term("d")), 0)
     return msgspec.structs.replace(
         workload,
         reads=tuple(reads),
-        write=access_of(workload.write.tensor, workload.write.dtype, [rows, columns]),
+        write=make_access(workload.write.tensor, workload.write.dtype, [rows, columns]),
         attributes=(*workload.attributes, ("strides", tuple(strides)), ("counted", counted), ("pool", pool)),
     )
 
 
 def _check(sizes: dict[str, int], causal: bool, window: int) -> None:
-    """Raise WorkloadError for sizes that do not go together."""
+    """Raise WorkloadError if sizes contradict each other."""
     if sizes["heads"] % sizes["kv_heads"]:
         raise WorkloadError(
             f"attention: {sizes['heads']} heads share {sizes['kv_heads']} heads of keys, expected kv_heads to divide "

@@ -1,4 +1,4 @@
-"""Products of tensors in Einstein's notation."""
+"""The constructor of products of tensors in Einstein notation."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from anatune.arguments import shown
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.number_formats import Formats, accumulated_dtype, format_word
-from anatune.core.workload.operators._arguments import checked_dtype, checked_extent, checked_shape
-from anatune.core.workload.operators._product import access_of, checked_formats
+from anatune.core.workload.operators._arguments import check_dtype, check_extent, check_shape
+from anatune.core.workload.operators._product import check_product_formats, make_access
 from anatune.errors import WorkloadError
 
 __all__ = ["einsum"]
 
 _NAMES = "ABCDEFGHIJKLMNOPQRSUVWXYZ"
-"""T means something else in generated programs."""
+"""Names of the tensors, in order; generated programs use T for something else."""
 
 
-def _split(subscripts: object) -> tuple[tuple[str, ...], str]:
+def _split_subscripts(subscripts: object) -> tuple[tuple[str, ...], str]:
     """Return the letters of each operand and of the result."""
     example = "write for example 'bij,bjk->bik'"
     if not isinstance(subscripts, str):
@@ -58,14 +58,14 @@ def _extents(operands: tuple[str, ...], shapes: object) -> dict[str, int]:
                 f"einsum: extents are given for {', '.join(map(str, shapes))}, "
                 f"expected {', '.join(letters)}; give one extent for each letter"
             )
-        return {letter: checked_extent("einsum", f"extent of {letter}", shapes[letter]) for letter in letters}
+        return {letter: check_extent("einsum", f"extent of {letter}", shapes[letter]) for letter in letters}
     if not isinstance(shapes, (tuple, list)) or len(shapes) != len(operands):
         raise WorkloadError(
             f"einsum: shapes is {shown(shapes)}, expected {len(operands)} shapes; give one shape for each operand"
         )
     extents: dict[str, int] = {}
-    for name, word, given in zip(_NAMES, operands, shapes, strict=False):
-        shape = checked_shape("einsum", f"shape of {name}", given)
+    for name, word, operand_shape in zip(_NAMES, operands, shapes, strict=False):
+        shape = check_shape("einsum", f"shape of {name}", operand_shape)
         if len(shape) != len(word):
             raise WorkloadError(
                 f"einsum: operand {name} ({word}) has shape {shape}, expected {len(word)} dimensions; "
@@ -81,43 +81,43 @@ def _extents(operands: tuple[str, ...], shapes: object) -> dict[str, int]:
 
 
 def einsum(subscripts: str, shapes: Sequence[Sequence[int]] | Mapping[str, int], dtype: str = "float32") -> Workload:
-    """Return a product of tensors, summed over the letters that the result lacks.
+    """Return a product of tensors that is summed over the letters that the result lacks.
 
     Parameters
     ----------
     subscripts : str
-        Letters of each operand and of the result, "bij,bjk->bik". Without "->" the result holds the letters
+        Letters of each operand and of the result, for example "bij,bjk->bik". Without "->" the result has the letters
         that occur once, in alphabetical order, as in NumPy. Diagonals and ellipses are not supported.
     shapes : sequence of shapes, or mapping of letter to extent
-        Sizes in elements, >= 1.
+        One shape for each operand, or the extent of each letter, in elements, >= 1.
     dtype : {"float32", "float16", "bfloat16", "int8"}
-        Dtype of the operands (called A, B, ...); the result (the next letter) has the same, int32 for
-        products or sums of int8. Of two operands that are summed over: all that `matmul` takes.
+        Dtype of the operands, which are called A, B, ...; the result (the next letter) has the same dtype, or int32 for
+        products or sums of int8. For two operands and a sum, all dtypes of `matmul` are allowed.
 
     Returns
     -------
     Workload
-        Its axes are the letters: those of the result, then those that are summed over. n operands cost
-        n operations a point (n - 1 where nothing is summed).
+        Its axes are the letters: those of the result, then those that are summed over. n operands cost n operations for
+        each point (n - 1 if nothing is summed).
 
     Raises
     ------
     WorkloadError
-        If the notation does not parse or the sizes contradict it.
+        The notation cannot be parsed, or the sizes contradict it.
     """
-    operands, result = _split(subscripts)
+    operands, result = _split_subscripts(subscripts)
     extents = _extents(operands, shapes)
     summed = [letter for letter in extents if letter not in result]
-    alone = len(operands) == 1
-    body = ("add" if alone else "multiply_add") if summed else ("copy" if alone else "multiply")
+    is_single = len(operands) == 1
+    body = ("add" if is_single else "multiply_add") if summed else ("copy" if is_single else "multiply")
     if body == "multiply_add" and len(operands) == 2:
-        formats = checked_formats("einsum", dtype, ())
+        formats = check_product_formats("einsum", dtype, ())
     else:
-        element = checked_dtype("einsum", dtype)
+        element = check_dtype("einsum", dtype)
         formats = Formats(element, element, element if body == "copy" else accumulated_dtype(element))
 
     def access(tensor: str, letters: str, element: str) -> Access:
-        return access_of(tensor, element, [(extents[letter], (Term(letter),), 0) for letter in letters])
+        return make_access(tensor, element, [(extents[letter], (Term(letter),), 0) for letter in letters])
 
     elements = (formats.left, *(formats.right for _ in operands[1:]))
     return Workload(

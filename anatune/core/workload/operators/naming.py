@@ -1,4 +1,4 @@
-"""A loop nest that somebody else wrote, under the name people have for it: the constructor of the same workload."""
+"""Recognition of common operators: the constructor's workload for a loop nest of another program."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from anatune.errors import WorkloadError
 
 
 def named_workload(nest: Workload) -> Workload:
-    """Return the matrix product or two-dimensional convolution that a nest is; the nest itself where it is neither.
+    """Return the matrix product or two-dimensional convolution that a nest computes, or else the nest itself.
 
-    Loops of one iteration may be missing from the nest, and its loops may be in another order; its axes have the names
-    that the constructors give them. Padding that no window reaches is not seen: the symmetric one is taken if it fits.
+    The nest may lack loops of one iteration and may have its loops in another order, but its axes must have the names
+    that the constructors use. Padding that no window reaches is unknown; symmetric padding is assumed if it fits.
 
     Examples
     --------
@@ -30,7 +30,7 @@ def named_workload(nest: Workload) -> Workload:
 
 
 def _content(workload: Workload) -> tuple[object, ...]:
-    """Return what is computed: without loops of one iteration, the order of loops, and names other than the axes'."""
+    """Return the computation without loops of one iteration, the order of the loops, and names other than the axes'."""
     loops = {(axis.name, axis.extent, axis.kind) for axis in workload.axes if axis.extent > 1}
     many = {name for name, _, _ in loops}
 
@@ -68,7 +68,7 @@ def _convolutions(nest: Workload) -> Iterator[Workload]:
     data, weight = nest.reads
     outputs = nest.write.shape
     for layout in ("NCHW", "NHWC"):
-        first = 2 if layout == "NCHW" else 1  # the height's place
+        first = 2 if layout == "NCHW" else 1  # number of the height's dimension
         n, c, (h, w) = data.shape[0], data.shape[1 if first == 2 else 3], data.shape[first : first + 2]
         k, inner, r, s = weight.shape if first == 2 else (*reversed(weight.shape[2:]), *weight.shape[:2])
         windows = [
@@ -88,11 +88,11 @@ def _convolutions(nest: Workload) -> Iterator[Workload]:
         yield make(stride=stride, padding=padding, dilation=dilation, layout=layout, dtype=nest.dtype)
 
 
-def _window(data: Access, place: int, axis: str, size: int, kernel: int, output: int) -> tuple[int, int, int, int]:
-    """Return stride, dilation, zeros before and after one dimension of the data."""
-    steps = {term.axis: term.coefficient for term in data.indices[place]}
+def _window(data: Access, dimension: int, axis: str, size: int, kernel: int, output: int) -> tuple[int, int, int, int]:
+    """Return stride, dilation, and zeros before and after a dimension of the data."""
+    steps = {term.axis: term.coefficient for term in data.indices[dimension]}
     stride, dilation = steps.get(axis, 1), steps.get(f"r{axis}", 1)
-    before = -data.offsets[place]
+    before = -data.offsets[dimension]
     reach = (kernel - 1) * dilation + 1
     if (size + 2 * before - reach) // stride + 1 == output:
         return stride, dilation, before, before

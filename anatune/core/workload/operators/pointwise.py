@@ -1,4 +1,4 @@
-"""Reductions over some dimensions of one tensor, and element-wise operators."""
+"""The constructors of reductions over dimensions of one tensor, and of element-wise operators."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from anatune.arguments import shown
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.number_formats import accumulated_dtype
-from anatune.core.workload.operators._arguments import checked_choice, checked_dtype, checked_integer, checked_shape
-from anatune.core.workload.operators._product import access_of
+from anatune.core.workload.operators._arguments import check_choice, check_dtype, check_integer, check_shape
+from anatune.core.workload.operators._product import make_access
 from anatune.errors import WorkloadError
 
 REDUCTION_KINDS: dict[str, str] = {"sum": "add", "max": "max", "mean": "average"}
@@ -21,58 +21,58 @@ ELEMENTWISE_OPERATORS: dict[str, tuple[str, int, int]] = {
     "multiply": ("multiply", 2, 1),
     "maximum": ("max", 2, 1),
 }
-"""Element-wise operator -> body of the nest, operands, operations per element."""
+"""Element-wise operator -> (body of the nest, number of operands, operations per element)."""
 
 
 def _access(tensor: str, dtype: str, shape: tuple[int, ...], dimensions: Sequence[int]) -> Access:
-    """Return the access to the given dimensions of `shape`, with one axis each."""
-    return access_of(tensor, dtype, [(shape[place], (Term(f"d{place}"),), 0) for place in dimensions])
+    """Return the access to some dimensions of `shape`, with one axis for each."""
+    return make_access(tensor, dtype, [(shape[place], (Term(f"d{place}"),), 0) for place in dimensions])
 
 
 def reduction(
     shape: Sequence[int], axes: int | Sequence[int] | None = None, kind: str = "sum", dtype: str = "float32"
 ) -> Workload:
-    """Return the reduction of one tensor over some of its dimensions (dropped from the result).
+    """Return the reduction of a tensor over some of its dimensions, which the result lacks.
 
-    The loops are called d0, d1, ... after the dimensions of the input; the reduced ones come last.
+    The axes are called d0, d1, ... after the dimensions of the input; the reduced ones come last.
 
     Parameters
     ----------
     shape : sequence of int, >= 1
-        Shape of the input, elements.
+        Shape of the input, in elements.
     axes : int, sequence of int or None
-        Dimensions to reduce, negative ones count from the end; all of them (a scalar result) by default.
+        Dimensions to reduce; negative numbers count from the end. By default all (the result is a scalar).
     kind : {"sum", "max", "mean"}
-        What is kept of the reduced elements.
+        Function of the reduced elements.
     dtype : {"float32", "float16", "bfloat16", "int8"}
-        Dtype of the input; the result has the same, int32 for a sum or mean of int8.
+        Dtype of the input; the result has the same dtype, or int32 for a sum or mean of int8.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or a dimension is named twice or does not exist.
+        An argument is out of range, or a dimension is named twice or does not exist.
     """
-    extents = checked_shape("reduction", "shape", shape)
+    extents = check_shape("reduction", "shape", shape)
     rank = len(extents)
-    asked: tuple[object, ...] = tuple(range(rank)) if axes is None else (axes,)
+    dimensions: tuple[object, ...] = tuple(range(rank)) if axes is None else (axes,)
     if isinstance(axes, (tuple, list)):
-        asked = tuple(axes)
-    step = f"give some of 0..{rank - 1}, each once"
-    places = [checked_integer("reduction", "axes", place, -rank, step) for place in asked]
-    reduced = sorted(place % rank for place in places)
-    if not reduced or max(places) >= rank or len(set(reduced)) != len(reduced):
-        raise WorkloadError(f"reduction: axes is {shown(axes)}, expected dimensions of a shape of rank {rank}; {step}")
-    body = REDUCTION_KINDS[checked_choice("reduction", "kind", kind, tuple(REDUCTION_KINDS))]
-    element = checked_dtype("reduction", dtype)
-    kept = [place for place in range(rank) if place not in reduced]
+        dimensions = tuple(axes)
+    hint = f"give some of 0..{rank - 1}, each once"
+    positions = [check_integer("reduction", "axes", place, -rank, hint) for place in dimensions]
+    reduced = sorted(place % rank for place in positions)
+    if not reduced or max(positions) >= rank or len(set(reduced)) != len(reduced):
+        raise WorkloadError(f"reduction: axes is {shown(axes)}, expected dimensions of a shape of rank {rank}; {hint}")
+    body = REDUCTION_KINDS[check_choice("reduction", "kind", kind, tuple(REDUCTION_KINDS))]
+    element = check_dtype("reduction", dtype)
+    kept_dimensions = [place for place in range(rank) if place not in reduced]
     return Workload(
         operator="reduction",
         axes=(
-            *(Axis(f"d{place}", extents[place], "spatial") for place in kept),
+            *(Axis(f"d{place}", extents[place], "spatial") for place in kept_dimensions),
             *(Axis(f"d{place}", extents[place], "reduction") for place in reduced),
         ),
         reads=(_access("data", element, extents, range(rank)),),
-        write=_access("output", element if body == "max" else accumulated_dtype(element), extents, kept),
+        write=_access("output", element if body == "max" else accumulated_dtype(element), extents, kept_dimensions),
         body=body,
         flop_per_point=1,
         attributes=(("shape", extents), ("axes", tuple(reduced)), ("kind", kind), ("dtype", element)),
@@ -80,25 +80,25 @@ def reduction(
 
 
 def elementwise(shape: Sequence[int], op: str = "relu", dtype: str = "float32") -> Workload:
-    """Return an operator that computes every element from the elements at the same place.
+    """Return an element-wise operator: each element depends on the elements with the same indices.
 
     Parameters
     ----------
     shape : sequence of int, >= 1
-        Shape of every operand and of the result, elements; the loops are d0, d1, ...
+        Shape of all operands and of the result, in elements; the axes are d0, d1, ...
     op : {"relu", "copy", "add", "multiply", "maximum"}
-        relu and copy read ``data`` and write ``output``; the others read ``A`` and ``B`` and write ``C``.
+        Operator. relu and copy read ``data`` and write ``output``; the others read ``A`` and ``B`` and write ``C``.
     dtype : {"float32", "float16", "bfloat16", "int8"}
-        Dtype of operands and result.
+        Dtype of the operands and the result.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range.
+        An argument is out of range.
     """
-    extents = checked_shape("elementwise", "shape", shape)
-    body, operands, flop = ELEMENTWISE_OPERATORS[checked_choice("elementwise", "op", op, tuple(ELEMENTWISE_OPERATORS))]
-    element = checked_dtype("elementwise", dtype)
+    extents = check_shape("elementwise", "shape", shape)
+    body, operands, flop = ELEMENTWISE_OPERATORS[check_choice("elementwise", "op", op, tuple(ELEMENTWISE_OPERATORS))]
+    element = check_dtype("elementwise", dtype)
     names = ("data", "output") if operands == 1 else ("A", "B", "C")
     accesses = [_access(name, element, extents, range(len(extents))) for name in names]
     return Workload(

@@ -1,4 +1,4 @@
-"""Pooling (largest or mean value of a window) of one to three dimensions."""
+"""The constructors of pooling (largest or mean value of a window) in one to three dimensions."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from anatune.core.workload.nest import Axis, Term, Workload
 from anatune.core.workload.number_formats import accumulated_dtype
-from anatune.core.workload.operators._arguments import attributes_of, checked_choice, checked_dtype, checked_extent
-from anatune.core.workload.operators._product import Dimension, access_of
-from anatune.core.workload.operators._windows import checked_order, checked_windows, ordered
+from anatune.core.workload.operators._arguments import check_choice, check_dtype, check_extent, collect_attributes
+from anatune.core.workload.operators._product import Dimension, make_access
+from anatune.core.workload.operators._windows import check_order, check_windows, order_dimensions
 from anatune.errors import WorkloadError
 
 Steps = int | Sequence[int]
 Padding = int | Sequence[int] | str
 
 
-def _pooling(operator: str, arguments: Mapping[str, object]) -> Workload:
-    """Return the pooling with the constructor's arguments, still unchecked, by name."""
-    batch, channels = (checked_extent(operator, name, arguments[name]) for name in ("n", "c"))
-    shape = checked_windows(operator, arguments)
+def _make_pooling(operator: str, arguments: Mapping[str, object]) -> Workload:
+    """Return the pooling for the unchecked arguments of its constructor."""
+    batch, channels = (check_extent(operator, name, arguments[name]) for name in ("n", "c"))
+    shape = check_windows(operator, arguments)
     for window in shape.windows:
         if max(window.before, window.after) >= window.span:
             raise WorkloadError(
@@ -32,20 +32,20 @@ def _pooling(operator: str, arguments: Mapping[str, object]) -> Workload:
                 f"{window.size}, expected at most {window.size}: some windows would hold padding only; "
                 f"reduce the dilation"
             )
-    order, word = checked_order(operator, arguments["layout"], len(shape.windows))
-    element = checked_dtype(operator, arguments["dtype"])
+    order, word = check_order(operator, arguments["layout"], len(shape.windows))
+    element = check_dtype(operator, arguments["dtype"])
     largest = operator.startswith("max")
-    first: Dimension = (batch, (Term("n"),), 0)
-    each: list[Dimension] = [(channels, (Term("c"),), 0)]
-    written = element if largest else accumulated_dtype(element)
+    images: Dimension = (batch, (Term("n"),), 0)
+    planes: list[Dimension] = [(channels, (Term("c"),), 0)]
+    result_dtype = element if largest else accumulated_dtype(element)
     return Workload(
         operator=operator,
         axes=(Axis("n", batch, "spatial"), Axis("c", channels, "spatial"), *shape.outer_axes, *shape.kernel_axes),
-        reads=(access_of("data", element, [first, *ordered(order, each, shape.positions)]),),
-        write=access_of("output", written, [first, *ordered(order, each, shape.outputs)]),
+        reads=(make_access("data", element, [images, *order_dimensions(order, planes, shape.positions)]),),
+        write=make_access("output", result_dtype, [images, *order_dimensions(order, planes, shape.outputs)]),
         body="max" if largest else "average",
         flop_per_point=1,
-        attributes=attributes_of(
+        attributes=collect_attributes(
             arguments, {"n": batch, "c": channels, **shape.attributes, "layout": word, "dtype": element}
         ),
     )
@@ -70,27 +70,27 @@ def pool2d(
     Parameters
     ----------
     n, c, h, w : int, >= 1
-        Images, channels, input height and width, elements.
+        Number of images and channels, input height and width.
     r, s : int, >= 1
-        Window height and width, elements.
+        Window height and width, in elements.
     kind : {"max", "average"}
-        Largest value (padding never wins) or mean of the window (padding counts as zeros, the divisor
-        is ``r * s``).
+        "max": the largest value; padding never wins. "average": the mean; padding counts as zeros and the divisor is
+        ``r * s``.
     stride, dilation : int or (y, x), >= 1
-        Steps between windows, and between the elements of one window.
+        Steps between windows, and between the elements of a window, in elements.
     padding : int, (y, x), (top, left, bottom, right), "SAME" or "VALID"
-        Positions around the input; every window must hold at least one element of the input's own.
+        Positions around the input; every window must contain at least one element of the input.
     layout : {"NCHW", "NHWC"}
-        Order of data and output.
+        Order of the dimensions of data and output.
     dtype : {"float32", "float16", "bfloat16", "int8"}
-        Dtype of data; the output has the same, int32 for the average of int8.
+        Dtype of the data; the output has the same dtype, or int32 for the average of int8.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
-    is_largest = checked_choice("pool2d", "kind", kind, ("max", "average")) == "max"
+    is_largest = check_choice("pool2d", "kind", kind, ("max", "average")) == "max"
     constructor = max_pool2d if is_largest else avg_pool2d
     return constructor(n, c, h, w, r, s, stride, padding, dilation, layout, dtype)
 
@@ -113,9 +113,9 @@ def max_pool2d(
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
-    return _pooling("max_pool2d", locals())
+    return _make_pooling("max_pool2d", locals())
 
 
 def avg_pool2d(
@@ -136,9 +136,9 @@ def avg_pool2d(
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
-    return _pooling("avg_pool2d", locals())
+    return _make_pooling("avg_pool2d", locals())
 
 
 def max_pool1d(
@@ -152,14 +152,14 @@ def max_pool1d(
     layout: str = "NCW",
     dtype: str = "float32",
 ) -> Workload:
-    """Return the largest value of each window of a row (axes n, c, x, rx); otherwise as `pool2d`.
+    """Return the largest value of each window in one dimension (axes n, c, x, rx); otherwise as `pool2d`.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
-    return _pooling("max_pool1d", locals())
+    return _make_pooling("max_pool1d", locals())
 
 
 def avg_pool1d(
@@ -173,14 +173,14 @@ def avg_pool1d(
     layout: str = "NCW",
     dtype: str = "float32",
 ) -> Workload:
-    """Return the mean of each window of a row (axes n, c, x, rx); otherwise as `pool2d`.
+    """Return the mean of each window in one dimension (axes n, c, x, rx); otherwise as `pool2d`.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
-    return _pooling("avg_pool1d", locals())
+    return _make_pooling("avg_pool1d", locals())
 
 
 def max_pool3d(
@@ -198,14 +198,14 @@ def max_pool3d(
     layout: str = "NCDHW",
     dtype: str = "float32",
 ) -> Workload:
-    """Return the largest value of each box (axes n, c, z, y, x, rz, ry, rx); otherwise as `pool2d`.
+    """Return the largest value of each window in three dimensions (axes n, c, z, y, x, rz, ry, rx); else as `pool2d`.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
-    return _pooling("max_pool3d", locals())
+    return _make_pooling("max_pool3d", locals())
 
 
 def avg_pool3d(
@@ -223,11 +223,11 @@ def avg_pool3d(
     layout: str = "NCDHW",
     dtype: str = "float32",
 ) -> Workload:
-    """Return the mean of each box (axes n, c, z, y, x, rz, ry, rx); otherwise as `pool2d`.
+    """Return the mean of each window in three dimensions (axes n, c, z, y, x, rz, ry, rx); else as `pool2d`.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range, or the output would be empty.
+        An argument is out of range, or the output would be empty.
     """
-    return _pooling("avg_pool3d", locals())
+    return _make_pooling("avg_pool3d", locals())

@@ -1,4 +1,4 @@
-"""Products whose operands have scales, and products of experts: what language models multiply weights with."""
+"""The constructors of products with scaled operands and of products of experts: the products of language models."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 from anatune.arguments import is_iterable, shown
 from anatune.core.workload.nest import Access, Attribute, Axis, Term, Workload
 from anatune.core.workload.number_formats import FACTOR_STEPS, Formats
-from anatune.core.workload.operators._arguments import checked_choice, checked_extent, checked_flag, checked_integer
-from anatune.core.workload.operators._product import Dimension, access_of, checked_steps, epilogue_reads
+from anatune.core.workload.operators._arguments import check_choice, check_extent, check_flag, check_integer
+from anatune.core.workload.operators._product import Dimension, check_steps, epilogue_reads, make_access
 from anatune.core.workload.scaling import SCALED_FORMATS, SCALES, SIDE, ScaledFormat
 from anatune.errors import WorkloadError
 
@@ -22,68 +22,69 @@ def scaled_matmul(
     m: int, n: int, k: int, dtype: str = "float8_e4m3fn", scales: str = "tensor", group: int = 0,
     zero_points: bool = False, *, epilogue: Sequence[str] = (), rounded: bool = False,
 ) -> Workload:  # fmt: skip
-    """Return ``output[i, j] = sum_k (data[i, k] data_scales) (weight[j, k] weight_scales)``.
+    """Return ``output[i, j] = sum_k (data[i, k] data_scales) (weight[j, k] weight_scales)``, a product with scales.
 
-    Tensors are data (m, k), weight (n, k), both with k contiguous, and output (m, n); scales as `scales`, `group` or
-    the format say. Weights of 4 bits are (n, k / 2) bytes.
+    Tensors are data (m, k), weight (n, k), both with k contiguous, and output (m, n); `scales`, `group` or the format
+    determine the shapes of the scales. Weights of 4 bits are (n, k / 2) bytes.
 
     Parameters
     ----------
     m, n, k : int, >= 1
-        Extents of the axes i, j, k, elements.
+        Extents of the axes i, j and k, in elements.
     dtype : str
-        A word of `core.workload.scaling.SCALED_FORMATS`, behind ":" the result's dtype: an 8-bit float or "int8" (both
-        operands), "bfloat16xint8" or "bfloat16xint4" (weights only; of "float32" for CPUs), "mxfp8", "mxfp4", "nvfp4".
+        A word of `anatune.core.workload.scaling.SCALED_FORMATS`, then ":" and the result's dtype if it is not the
+        default: an 8-bit float or "int8" (both operands); "bfloat16xint8" or "bfloat16xint4" (only weights are small;
+        with "float32" for CPUs); "mxfp8", "mxfp4", "nvfp4".
     scales : {"tensor", "rows", "blocks"}
-        Of two operands of 8 bits: data_scales (1,), (m,) or (m, k / 128), weight_scales (1,), (n,) or (n / 128,
-        k / 128), float32, sizes rounded up. Not said of other formats: weights only have weight_scales (n, k / group)
-        of the data's dtype, mx formats a scale for each 32 elements of both, nvfp4 one for each 16 and a factor (1,),
-        of experts (experts,).
+        For two operands of 8 bits, all scales being float32 and sizes rounded up: data_scales are (1,), (m,) or
+        (m, k / 128), weight_scales (1,), (n,) or (n / 128, k / 128). Other formats have one kind of scales: if only the
+        weights are small, weight_scales (n, k / group) in the data's dtype; mx formats a scale for each 32 elements of
+        both operands; nvfp4 one for each 16 and a factor (1,), or (experts,) for experts.
     group : int
-        Of weights only: elements along k that share a scale, a power of two from 32 (beside float32 data 16) to 256
-        that divides k; 0: all.
+        If only the weights are small: number of elements along k that share a scale. It divides k and is a power of two
+        from 32 (16 with float32 data) to 256; 0: all share one.
     zero_points : bool
-        Of 4-bit weights: whether weight_zeros (n, k / group) uint8 are subtracted, else 8. Of 8-bit weights beside
-        float32 data: whether weight_zeros, int8, are.
+        Whether weights have zero points: weight_zeros (n, k / group) uint8 for 4-bit weights, which otherwise have the
+        zero point 8; int8 for 8-bit weights with float32 data.
     epilogue : sequence of {"bias", "relu", "relu6", "silu", "gelu", "gelu_tanh", "add"}
-        Steps fused behind the product, of float32 data alone; as in `matmul`.
+        Steps that are fused behind the product, as in `matmul`; only with float32 data.
     rounded : bool
-        Whether float32 data may be rounded to 8 bits, 32 neighbours along k (16 where as few share a scale) by the
-        largest of them: ONNX's ``accuracy_level`` 4, and what llama.cpp does.
+        Whether float32 data may be rounded to 8 bits, with a scale for each 32 neighbours along k (16 if the weights
+        share a scale among so few): ONNX's ``accuracy_level`` 4, and the method of llama.cpp.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range.
+        An argument is out of range.
     """
-    sizes = {name: checked_extent("scaled_matmul", name, size) for name, size in (("m", m), ("n", n), ("k", k))}
-    given = _given("scaled_matmul", sizes["k"], dtype, scales, group, zero_points)
-    if not given.format.scale:
+    sizes = {name: check_extent("scaled_matmul", name, size) for name, size in (("m", m), ("n", n), ("k", k))}
+    formats = _check_operand_formats("scaled_matmul", sizes["k"], dtype, scales, group, zero_points)
+    if not formats.format.scale:
         raise WorkloadError(
-            f"scaled_matmul: dtype is {dtype!r}, which has no scales, expected operands of 8 or 4 bits; write matmul"
+            f"scaled_matmul: dtype is {dtype!r}, which has no scales, expected operands of 8 or 4 bits; use matmul"
         )
     rows, columns, depth = (
         (size, (Term(axis),), 0) for size, axis in zip(sizes.values(), ("i", "j", "k"), strict=True)
     )
-    steps, may_round = checked_steps("scaled_matmul", epilogue), checked_flag("scaled_matmul", "rounded", rounded)
-    on_cpu = given.format.data == "float32"
+    steps, may_round = check_steps("scaled_matmul", epilogue), check_flag("scaled_matmul", "rounded", rounded)
+    on_cpu = formats.format.data == "float32"
     if (not on_cpu and (steps or may_round)) or {*steps} & {*FACTOR_STEPS}:
         raise WorkloadError(
-            f"scaled_matmul: epilogue {', '.join(steps) or 'none'}{' and rounded data' * may_round} with {dtype}, "
-            "expected them with float32 data only, and no scales; leave them out"
+            f"scaled_matmul: epilogue {', '.join(steps) or 'none'}, rounded {may_round} with {dtype}; both need "
+            "float32 data, and the steps may not scale; leave them out"
         )
-    write = access_of("output", given.result, [rows, columns])
-    own = (("epilogue", steps),) * bool(steps) + (("rounded", True),) * may_round
+    write = make_access("output", formats.result, [rows, columns])
+    further_attributes = (("epilogue", steps),) * bool(steps) + (("rounded", True),) * may_round
     return Workload(
         operator="scaled_matmul",
         axes=_axes(sizes["m"], sizes["n"], sizes["k"]),
-        reads=_operands(given, rows, [], columns, depth),
+        reads=_operands(formats, rows, [], columns, depth),
         write=write,
         body="scaled_matmul",
         flop_per_point=2,
         epilogue=steps,
         epilogue_reads=epilogue_reads(steps, Formats("float32", "float32", "float32"), write, (1,)),
-        attributes=(*sizes.items(), *given.attributes, *own),
+        attributes=(*sizes.items(), *formats.attributes, *further_attributes),
     )
 
 
@@ -94,33 +95,34 @@ def grouped_matmul(
 ) -> Workload:  # fmt: skip
     """Return the product of each row with the weights of its expert: a mixture of experts in one kernel.
 
-    Every token goes to `top_k` experts; its rows are token x top_k + choice. ``order`` (tokens x top_k) int32 holds all
-    rows, those of the first expert first; ``ends`` (experts,) int32 says where each expert's end in it. Row r of
-    output (tokens x top_k, n) is ``data[r / top_k] weight[expert of r]^T``, or of ``data[r]`` where rows are
-    expanded: the up (and gate) product, and the down product. weight is (experts, n, k), k contiguous.
+    Each token goes to `top_k` experts; row token x top_k + choice belongs to a token and one of its experts. ``order``,
+    (tokens x top_k) int32, lists all rows, those of the first expert first; ``ends``, (experts,) int32, says where each
+    expert's rows end in it. Row r of output (tokens x top_k, n) is ``data[r / top_k] weight[expert of r]^T`` (the up
+    and gate products), or with ``data[r]`` if rows are expanded (the down product). weight is (experts, n, k) with k
+    contiguous.
 
     Parameters
     ----------
     tokens, experts, top_k, n, k : int, >= 1
-        Extents, elements; top_k <= experts.
+        Extents, in elements; top_k <= experts.
     dtype, scales, group, zero_points
-        As `scaled_matmul`, for each expert's weights; "bfloat16" and "float16" besides, without scales.
+        As in `scaled_matmul`, for the weights of each expert; also "bfloat16" and "float16", without scales.
     routing : str or sequence of int
-        How tokens spread over experts: "uniform" (at random), "balanced", "power:1.2" (a power law with that exponent),
-        or the rows of each expert. Code does not depend on it, times do.
+        Spread of the tokens over the experts: "uniform" (at random), "balanced", "power:1.2" (a power law with this
+        exponent), or the number of rows of each expert. The code does not depend on it, but the time does.
     expanded : bool
-        Whether data has a row for each token and choice, (tokens x top_k, k); else one for each token, (tokens, k).
+        Whether data has a row for each token and choice, (tokens x top_k, k), or one for each token, (tokens, k).
     activation : bool
-        Whether weight has 2 n columns, first the gate's, and output is silu(gate) x up.
+        Whether weight has 2 n rows for each expert, the gate's first, and output is silu(gate) x up.
 
     Raises
     ------
     WorkloadError
-        If an argument is outside its range.
+        An argument is out of range.
     """
-    named = {"tokens": tokens, "experts": experts, "top_k": top_k, "n": n, "k": k}
-    sizes = {name: checked_extent("grouped_matmul", name, size) for name, size in named.items()}
-    given = _given("grouped_matmul", sizes["k"], dtype, scales, group, zero_points)
+    extents = {"tokens": tokens, "experts": experts, "top_k": top_k, "n": n, "k": k}
+    sizes = {name: check_extent("grouped_matmul", name, size) for name, size in extents.items()}
+    formats = _check_operand_formats("grouped_matmul", sizes["k"], dtype, scales, group, zero_points)
     if sizes["top_k"] > sizes["experts"]:
         raise WorkloadError(
             f"grouped_matmul: top_k is {top_k} of {experts} experts, expected at most all of them; correct one of them"
@@ -128,69 +130,73 @@ def grouped_matmul(
     total = sizes["tokens"] * sizes["top_k"]
     spread = checked_routing("grouped_matmul", routing, sizes["experts"], total)
     is_expanded, is_activated = (
-        checked_flag("grouped_matmul", *pair) for pair in (("expanded", expanded), ("activation", activation))
+        check_flag("grouped_matmul", *pair) for pair in (("expanded", expanded), ("activation", activation))
     )
     rows: Dimension = (total, (Term("i"),), 0) if is_expanded else (sizes["tokens"], (), 0)
     columns: Dimension = (sizes["n"], (Term("j"),), 0)
-    wide: Dimension = (2 * sizes["n"], (), 0) if is_activated else columns
+    weight_columns: Dimension = (2 * sizes["n"], (), 0) if is_activated else columns
     expert: Dimension = (sizes["experts"], (), 0)
     return Workload(
         operator="grouped_matmul",
         axes=_axes(total, sizes["n"], sizes["k"]),
         reads=(
-            *_operands(given, rows, [expert], wide, (sizes["k"], (Term("k"),), 0)),
-            access_of("order", "int32", [(total, (Term("i"),), 0)]),
-            access_of("ends", "int32", [expert]),
+            *_operands(formats, rows, [expert], weight_columns, (sizes["k"], (Term("k"),), 0)),
+            make_access("order", "int32", [(total, (Term("i"),), 0)]),
+            make_access("ends", "int32", [expert]),
         ),
-        write=access_of("output", given.result, [(total, (Term("i"),), 0), columns]),
+        write=make_access("output", formats.result, [(total, (Term("i"),), 0), columns]),
         body="grouped_matmul",
         flop_per_point=4 if is_activated else 2,
         attributes=(
-            *sizes.items(), *given.attributes,
+            *sizes.items(), *formats.attributes,
             ("routing", spread), ("expanded", is_expanded), ("activation", is_activated),
         ),
     )  # fmt: skip
 
 
-class _Given(NamedTuple):
-    """What the arguments say of operands."""
+class _OperandFormats(NamedTuple):
+    """The operands' formats that the arguments of a constructor describe."""
 
     format: ScaledFormat
     result: str
     scales: str
     run: int
-    """Elements along k that share a scale of the weights; 0: all."""
+    """Number of elements along k that share a scale of the weights; 0: all."""
     zero_points: bool
     attributes: tuple[tuple[str, Attribute], ...]
 
 
-def _given(operator: str, k: int, dtype: object, scales: object, group: object, zero_points: object) -> _Given:
-    """Return what the arguments say of operands; raise WorkloadError where they do not go together."""
+def _check_operand_formats(
+    operator: str, k: int, dtype: object, scales: object, group: object, zero_points: object
+) -> _OperandFormats:
+    """Return the formats of the operands; raise WorkloadError if the arguments contradict each other."""
     name, _, result = str(dtype).partition(":")
-    found = SCALED_FORMATS[checked_choice(operator, "dtype", name, tuple(SCALED_FORMATS))]
-    on_cpu = found.data == "float32"
-    result = checked_choice(
-        operator, "dtype of the result", result or found.result, ("float32",) if on_cpu else _RESULTS
+    scheme = SCALED_FORMATS[check_choice(operator, "dtype", name, tuple(SCALED_FORMATS))]
+    on_cpu = scheme.data == "float32"
+    result = check_choice(
+        operator, "dtype of the result", result or scheme.result, ("float32",) if on_cpu else _RESULTS
     )
-    where = checked_choice(operator, "scales", scales, SCALES)
-    shared = checked_integer(operator, "group", group, 0, "leave it out where a column has one scale")
-    zeros = checked_flag(operator, "zero_points", zero_points)
-    if where != "tensor" and (found.converts or found.scale != "float32"):
-        raise WorkloadError(f"{operator}: scales is {where!r} with {name}, expected 8-bit operands; leave it out")
-    groups = (16, *_GROUPS) if on_cpu else _GROUPS
-    if shared and (not found.converts or shared not in groups or k % shared):
+    scale_kind = check_choice(operator, "scales", scales, SCALES)
+    size = check_integer(operator, "group", group, 0, "leave it out where a column has one scale")
+    has_zeros = check_flag(operator, "zero_points", zero_points)
+    if scale_kind != "tensor" and (scheme.converts or scheme.scale != "float32"):
         raise WorkloadError(
-            f"{operator}: group is {shared} with {name} and k = {k}, expected {', '.join(map(str, groups[:-1]))} or "
-            "256, which divides k, and weights of fewer bits than the data; correct it or leave it out"
+            f"{operator}: scales is {scale_kind!r} with {name}, expected two operands of 8 bits; leave it out"
         )
-    if zeros and not on_cpu and (found.weight != "uint8" or not found.converts):
+    groups = (16, *_GROUPS) if on_cpu else _GROUPS
+    if size and (not scheme.converts or size not in groups or k % size):
+        raise WorkloadError(
+            f"{operator}: group is {size} with {name} and k = {k}, expected {', '.join(map(str, groups[:-1]))} "
+            "or 256, a divisor of k, and weights of fewer bits than the data; correct it or leave it out"
+        )
+    if has_zeros and not on_cpu and (scheme.weight != "uint8" or not scheme.converts):
         raise WorkloadError(f"{operator}: zero_points with {name}, expected 4-bit weights only; leave them out")
-    divisor = max(found.run, 2 if found.weight == "uint8" else 1)
+    divisor = max(scheme.run, 2 if scheme.weight == "uint8" else 1)
     if k % divisor:
         raise WorkloadError(f"{operator}: k is {k}, expected a multiple of {divisor} for {name}; pad it")
-    word = name if result == found.result else f"{name}:{result}"
-    attributes = (("dtype", word), ("scales", where), ("group", shared), ("zero_points", zeros))
-    return _Given(found, result, where, found.run or shared, zeros, attributes)
+    word = name if result == scheme.result else f"{name}:{result}"
+    attributes = (("dtype", word), ("scales", scale_kind), ("group", size), ("zero_points", has_zeros))
+    return _OperandFormats(scheme, result, scale_kind, scheme.run or size, has_zeros, attributes)
 
 
 def _axes(rows: int, columns: int, depth: int) -> tuple[Axis, ...]:
@@ -198,51 +204,53 @@ def _axes(rows: int, columns: int, depth: int) -> tuple[Axis, ...]:
 
 
 def _operands(
-    given: _Given, rows: Dimension, experts: list[Dimension], columns: Dimension, depth: Dimension
+    formats: _OperandFormats, rows: Dimension, experts: list[Dimension], columns: Dimension, depth: Dimension
 ) -> tuple[Access, ...]:
-    """Return data, weight and what scales them; dimensions of several elements an entry have no index."""
-    found, k = given.format, depth[0]
+    """Return the accesses to data, weight and their scales; dimensions with several elements an entry have no index."""
+    scheme, k = formats.format, depth[0]
 
-    def sized(size: int, whole: Dimension) -> Dimension:
+    def sized_dimension(size: int, whole: Dimension) -> Dimension:
         return whole if size == whole[0] else (size, (), 0)
 
-    packed = {8: depth, 16: depth, 32: depth, 4: sized(k // 2, depth)}
-    data = access_of("data", found.data, [rows, packed[found.data_bits]])
-    weight = access_of("weight", found.weight, [*experts, columns, packed[found.weight_bits]])
-    if not found.scale:
+    packed = {8: depth, 16: depth, 32: depth, 4: sized_dimension(k // 2, depth)}
+    data = make_access("data", scheme.data, [rows, packed[scheme.data_bits]])
+    weight = make_access("weight", scheme.weight, [*experts, columns, packed[scheme.weight_bits]])
+    if not scheme.scale:
         return data, weight
-    runs = sized(-(-k // (SIDE if given.scales == "blocks" else given.run or k)), depth)
-    of_data: dict[str, list[Dimension]] = {"tensor": [(1, (), 0)], "rows": [rows], "blocks": [rows, runs]}
-    of_weight: dict[str, list[Dimension]] = {
+    runs = sized_dimension(-(-k // (SIDE if formats.scales == "blocks" else formats.run or k)), depth)
+    data_scales: dict[str, list[Dimension]] = {"tensor": [(1, (), 0)], "rows": [rows], "blocks": [rows, runs]}
+    weight_scales_by_kind: dict[str, list[Dimension]] = {
         "tensor": [*experts] or [(1, (), 0)],
         "rows": [*experts, columns],
-        "blocks": [*experts, sized(-(-columns[0] // SIDE), columns), runs],
+        "blocks": [*experts, sized_dimension(-(-columns[0] // SIDE), columns), runs],
     }
-    if found.run:
-        more = [access_of("data_scales", found.scale, [rows, runs])]
-        more += [access_of("factor", "float32", [*experts] or [(1, (), 0)])] if found.run == 16 else []
-    elif found.converts:
-        more = [access_of("weight_zeros", found.weight, [*experts, columns, runs])] if given.zero_points else []
+    if scheme.run:
+        scales = [make_access("data_scales", scheme.scale, [rows, runs])]
+        scales += [make_access("factor", "float32", [*experts] or [(1, (), 0)])] if scheme.run == 16 else []
+    elif scheme.converts:
+        scales = [make_access("weight_zeros", scheme.weight, [*experts, columns, runs])] if formats.zero_points else []
     else:
-        more = [access_of("data_scales", found.scale, of_data[given.scales])]
-    mine = [*experts, columns, runs] if found.run or found.converts else of_weight[given.scales]
-    return data, weight, access_of("weight_scales", found.scale, mine), *more
+        scales = [make_access("data_scales", scheme.scale, data_scales[formats.scales])]
+    weight_scales = (
+        [*experts, columns, runs] if scheme.run or scheme.converts else weight_scales_by_kind[formats.scales]
+    )
+    return data, weight, make_access("weight_scales", scheme.scale, weight_scales), *scales
 
 
 def checked_routing(operator: str, value: object, experts: int, rows: int) -> str | tuple[int, ...]:
-    """Return how tokens spread over experts as a workload says it: a word, or the rows of each expert.
+    """Return the spread of tokens over experts as a workload stores it: a word, or the number of rows of each expert.
 
     Parameters
     ----------
     value : str or sequence of int
-        "uniform" (at random), "balanced" (as equal as can be), "power:1.2" (a power law with that exponent), or counts.
+        "uniform" (at random), "balanced" (as equal as possible), "power:1.2" (power law with this exponent), or counts.
 
     Raises
     ------
     WorkloadError
-        It is none of these, or counts are not those of `experts` experts with `rows` rows together.
+        The value is none of these, or the counts do not belong to `experts` experts with `rows` rows in all.
     """
-    wanted = f"uniform, balanced, power:EXPONENT, or {experts} counts with the sum {rows}"
+    expected = f"uniform, balanced, power:EXPONENT, or {experts} counts with the sum {rows}"
     if isinstance(value, str):
         if value in ("uniform", "balanced") or re.fullmatch(r"power:\d{1,3}(\.\d{1,9})?", value):
             return value
@@ -251,4 +259,4 @@ def checked_routing(operator: str, value: object, experts: int, rows: int) -> st
         numbers = all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts)
         if numbers and len(counts) == experts and sum(counts) == rows:
             return counts
-    raise WorkloadError(f"{operator}: routing is {shown(value)}, expected {wanted}; correct it")
+    raise WorkloadError(f"{operator}: routing is {shown(value)}, expected {expected}; correct it")

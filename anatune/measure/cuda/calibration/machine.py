@@ -146,7 +146,7 @@ class GpuMachine:
             device.arch, self.num_sms, ask["MAX_THREADS_PER_MULTIPROCESSOR"], ask.get("L2_CACHE_SIZE", 0) or 1 << 22
         )
         self._spins = [self._waiting(us) for us in (_HIDING_US, _LAUNCH_HIDING_US)]
-        self._empty = self._load(gpu_probes.empty(device.arch, 256, self.num_sms))
+        self._empty = self._load(gpu_probes.make_empty(device.arch, 256, self.num_sms))
         self._loaded: dict[str, _Loaded] = {}
         self._cold: set[str] = set()
         self.refused: dict[str, str] = {}

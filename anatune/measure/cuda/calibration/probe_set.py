@@ -71,19 +71,19 @@ def probe_set(arch: str, num_sms: int, threads_per_sm: int, l2_bytes: int) -> di
     capability = int(arch[3:])
     blocks = num_sms * max(1, threads_per_sm // _THREADS)
     found = {
-        sweep_name(c, w): Planned(gpu_probes.multiply_add(arch, "float32", c, w, num_sms))
+        sweep_name(c, w): Planned(gpu_probes.make_multiply_add(arch, "float32", c, w, num_sms))
         for c in CHAINS
         for w in WARPS
     }
-    found["fma_latency"] = Planned(gpu_probes.multiply_add(arch, "float32", 1, 1, 1))
+    found["fma_latency"] = Planned(gpu_probes.make_multiply_add(arch, "float32", 1, 1, 1))
     for dtype, arithmetic in gpu_probes.ARITHMETIC.items():
         if dtype != "float32" and capability >= arithmetic.least_capability:
-            found[f"fma_{dtype}"] = Planned(gpu_probes.multiply_add(arch, dtype, 8, 32, num_sms))
+            found[f"fma_{dtype}"] = Planned(gpu_probes.make_multiply_add(arch, dtype, 8, 32, num_sms))
     if capability >= gpu_probes.MATRIX_CAPABILITY:
         for dtype in gpu_probes.MATRIX:
             for c, w in _MATRIX_SWEEP:
-                found[matrix_name(dtype, c, w)] = Planned(gpu_probes.matrix_unit(arch, dtype, c, w, num_sms))
-        found["mma_latency"] = Planned(gpu_probes.matrix_unit(arch, "bfloat16", 1, 1, 1))
+                found[matrix_name(dtype, c, w)] = Planned(gpu_probes.make_matrix_unit(arch, dtype, c, w, num_sms))
+        found["mma_latency"] = Planned(gpu_probes.make_matrix_unit(arch, "bfloat16", 1, 1, 1))
     for width, warps in ((4, 32), (8, 32), (16, 16)):
         found[f"shared_{width}"] = Planned(gpu_memory_probes.read_shared(arch, width, warps, num_sms))
     fitting = 1 << ((l2_bytes // 2).bit_length() - 1)

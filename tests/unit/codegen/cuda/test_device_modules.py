@@ -91,4 +91,4 @@ def test_a_kernel_is_the_same_under_another_name(schedule):
 
 def test_cuda_c_that_nvrtc_refuses_is_one_line():
     with refuses(BuildError):
-        Cubins("sm_86")._compiled('extern "C" __global__ void broken_kernel(float* x) { x[0] = nothing; }')
+        Cubins("sm_86")._compile_text('extern "C" __global__ void broken_kernel(float* x) { x[0] = nothing; }')

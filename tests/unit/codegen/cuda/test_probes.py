@@ -17,8 +17,8 @@ ROUNDS = 3
 def small_probes():
     """Every kind that runs on a CPU, on two blocks."""
     return [
-        gpu_probes.multiply_add(ARCH, "float32", 1, 1, 1),
-        gpu_probes.multiply_add(ARCH, "float32", 4, 2, 2),
+        gpu_probes.make_multiply_add(ARCH, "float32", 1, 1, 1),
+        gpu_probes.make_multiply_add(ARCH, "float32", 4, 2, 2),
         *(gpu_memory_probes.read_shared(ARCH, width, warps, 2) for width, warps in ((4, 32), (8, 4), (16, 16))),
         gpu_memory_probes.read_global(ARCH, 64, 2, 1 << 15),
         gpu_memory_probes.copy(ARCH, 64, 2, 1 << 15),
@@ -81,17 +81,17 @@ def test_a_chain_visits_every_line_once(lines, visited):
 
 def test_timed_operands_change_bits_and_stay_finite():
     rng = np.random.default_rng(4)
-    probe = gpu_probes.multiply_add(ARCH, "float32", 2, 1, 1)
+    probe = gpu_probes.make_multiply_add(ARCH, "float32", 2, 1, 1)
     values = probe_input(probe, rng, checked=False)
     assert values[0] == -1.0
     assert np.all((values[2:] >= 0.25) & (values[2:] < 1.0))
-    halves = probe_input(gpu_probes.multiply_add(ARCH, "float16", 2, 1, 1), rng, checked=False).view(np.float16)
+    halves = probe_input(gpu_probes.make_multiply_add(ARCH, "float16", 2, 1, 1), rng, checked=False).view(np.float16)
     assert np.all(halves[:2] == -1.0)
     for dtype, kind in (("float16", np.float16), ("tfloat32", np.float32)):
-        operands = probe_input(gpu_probes.matrix_unit("sm_80", dtype, 2, 2, 1), rng, checked=False).view(kind)
+        operands = probe_input(gpu_probes.make_matrix_unit("sm_80", dtype, 2, 2, 1), rng, checked=False).view(kind)
         assert np.all(np.isfinite(operands))
         assert np.unique(operands).size > operands.size // 2
-    wide = probe_input(gpu_probes.matrix_unit("sm_80", "bfloat16", 2, 2, 1), rng, checked=False) << 16
+    wide = probe_input(gpu_probes.make_matrix_unit("sm_80", "bfloat16", 2, 2, 1), rng, checked=False) << 16
     assert np.all(np.isfinite(wide.view(np.float32)))
 
 
@@ -139,5 +139,5 @@ def test_probes_compile_without_spills_and_keep_their_work(arch):
         assert facts.code_bytes >= 16 * body.get(probe.kind, 4)
         done.add(probe.kind)
     assert ("matrix_unit" in done) == (arch != "sm_70")
-    for probe in (gpu_probes.spin(arch), gpu_probes.empty(arch, 256, 4), gpu_memory_probes.link(arch, 64)):
+    for probe in (gpu_probes.spin(arch), gpu_probes.make_empty(arch, 256, 4), gpu_memory_probes.link(arch, 64)):
         compiled(probe, arch)

@@ -88,8 +88,8 @@ def test_a_kernel_for_a_range_takes_the_extent_behind_its_tensors(device, option
         written.append(built.asm.get("ptx", ""))
         return compiled_image(built, *more)
 
-    compiled_image = compiler._image
-    with mock.patch.object(compiler, "_image", image):
+    compiled_image = compiler._make_image
+    with mock.patch.object(compiler, "_make_image", image):
         images = [compile_kernel(program, kernel, hardware, NOTHING) for kernel in program.kernels]
     if hardware.vendor == "nvidia":  # the extent, then the two pointers that Triton appends
         taken = re.findall(r"\.param \.(\w+) .*product_param_\d", written[0].split("\n)")[0])

@@ -1,6 +1,6 @@
 """What is read from the texts of Triton's compilers."""
 
-from anatune.codegen.triton.facts import amd_facts, matrix_instructions, nvidia_facts
+from anatune.codegen.triton.facts import count_matrix_instructions, read_amd_facts, read_nvidia_facts
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError
 from tests.wording import refuses
@@ -32,26 +32,26 @@ ptxas info    : Used 168 registers, used 1 barriers, 16 bytes cumulative stack s
 
 
 def test_matrix_instructions_are_counted_by_name():
-    assert matrix_instructions(PTX) == {
+    assert count_matrix_instructions(PTX) == {
         "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes": 1,
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": 2,
         "tcgen05.mma.cta_group::1.kind::f16": 1,
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16": 1,
     }
-    assert matrix_instructions("fma.rn.f32 %r1, %r2, %r3, %r4;") == {}
+    assert count_matrix_instructions("fma.rn.f32 %r1, %r2, %r3, %r4;") == {}
 
 
 def test_the_facts_of_both_makers():
     counted = {"mma.sync.aligned": 1}
-    assert nvidia_facts(LOG, "mma.sync.aligned", b"", "matmul") == CompilerFacts(
+    assert read_nvidia_facts(LOG, "mma.sync.aligned", b"", "matmul") == CompilerFacts(
         168, spill_bytes=12, spill_load_bytes=8, local_bytes=16, instructions=counted
     )
-    assert amd_facts(AMD) == CompilerFacts(
+    assert read_amd_facts(AMD) == CompilerFacts(
         132, spill_bytes=20, spill_load_bytes=20, local_bytes=24, code_bytes=2928,
         instructions={"v_mfma_f32_32x32x8_f16": 2},
     )  # fmt: skip
-    assert amd_facts(AMD).numbers()["v_mfma_f32_32x32x8_f16"] == 2
+    assert read_amd_facts(AMD).numbers()["v_mfma_f32_32x32x8_f16"] == 2
     with refuses(BuildError):
-        amd_facts("s_endpgm")
+        read_amd_facts("s_endpgm")
     with refuses(BuildError):
-        nvidia_facts(LOG, "", b"", "other")
+        read_nvidia_facts(LOG, "", b"", "other")

@@ -16,7 +16,7 @@ from anatune.core.hardware.files import (
     spec_to_toml,
     user_spec_folder,
 )
-from anatune.core.hardware.gpu_groups import Launch
+from anatune.core.hardware.gpu_groups import GpuLaunch
 from anatune.core.hardware.groups import Group, value_problem
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import SpecError, UnknownNameError
@@ -516,7 +516,7 @@ def test_an_alias_that_a_shipped_spec_has_too_is_no_answer(tmp_path):
         hardware("3090", user_folder=tmp_path)
     assert [hardware(name, user_folder=tmp_path).name for name in ("mygpu", "rtx3090")] == ["mygpu", "rtx3090"]
     (warning,) = (finding for finding in check_spec_file(path) if finding.key == "aliases")
-    assert "3090, geforce_rtx_3090 is also what the shipped rtx3090 is called" in warning.text
+    assert "3090, geforce_rtx_3090 is also a name of the shipped spec rtx3090" in warning.text
     path.write_text(text.replace('aliases = ["3090", "geforce_rtx_3090"]', "aliases = []"))
     assert hardware("3090", user_folder=tmp_path).name == "rtx3090"
     assert not [finding for finding in check_spec_file(path) if finding.key == "aliases"]
@@ -585,9 +585,9 @@ def test_every_number_of_the_schema_has_a_plausible_range():
 
 def test_construction_checks_too():
     with refuses(SpecError):
-        Launch(source="test", overhead_s=3e6)
+        GpuLaunch(source="test", overhead_s=3e6)
     with refuses(SpecError):
-        Launch(source="test", overhead_s=3e-6, unverified=("clock_hz",))
+        GpuLaunch(source="test", overhead_s=3e-6, unverified=("clock_hz",))
 
 
 def test_specs_are_hashable_and_frozen():

@@ -9,9 +9,9 @@ from anatune.core.workload.number_formats import (
     FACTOR_STEPS,
     OPERAND_PAIRS,
     format_word,
-    formats_of,
+    parse_formats,
     result_dtypes,
-    stage_dtypes,
+    step_dtypes,
 )
 from anatune.core.workload.text import parse_workload, workload_to_text
 from anatune.errors import SpaceError, WorkloadError
@@ -85,21 +85,21 @@ def test_the_shortest_word_means_the_same() -> None:
     assert len(words) == len(set(words)) == 5 + 8 + 10
     for word in (*words, "float16:float32", "bfloat16:float32"):
         for steps in ((), ("bias",), ("scale",), ("bias", "requantize"), ("scale", "gelu")):
-            found = formats_of(word, steps)
+            found = parse_formats(word, steps)
             if isinstance(found, str):
                 assert "8" not in word or ":" in word or "requantize" in steps or "gelu" in steps
                 continue
             for result in result_dtypes(found[:2], steps):
                 again = format_word(found[:2], result, steps)
-                assert formats_of(again, steps) == (found.left, found.right, result)
+                assert parse_formats(again, steps) == (found.left, found.right, result)
     assert format_word(("int8", "int8"), "int32", ()) == "int8"
 
 
 def test_stages() -> None:
-    assert stage_dtypes(("int8", "int8"), "uint8", ("bias", "relu", "scale", "bias", "requantize")) == (
+    assert step_dtypes(("int8", "int8"), "uint8", ("bias", "relu", "scale", "bias", "requantize")) == (
         "int32", "", "float32", "float32", "float32", "float32",
     )  # fmt: skip
-    assert stage_dtypes(("bfloat16", "bfloat16"), "bfloat16", ("bias", "relu")) == ("bfloat16", "", "bfloat16")
+    assert step_dtypes(("bfloat16", "bfloat16"), "bfloat16", ("bias", "relu")) == ("bfloat16", "", "bfloat16")
     assert set(FACTOR_STEPS) == {"scale", "requantize"}
 
 
@@ -124,8 +124,8 @@ def test_what_was_there_keeps_its_key_and_its_json() -> None:
         ("matmul 8x8x8 --dtype int8xuint8", "expected one of float32"),
         ("matmul 8x8x8 --dtype int8:float32", "a result of int32"),
         ("matmul 8x8x8 --dtype float32:bfloat16", "a result of float32"),
-        ("matmul 8x8x8 --dtype bfloat16 --epilogue scale", "an operand of 8 bits"),
-        ("matmul 8x8x8 --dtype float8_e4m3fn --epilogue scale,requantize", "an operand of 8 bits"),
+        ("matmul 8x8x8 --dtype bfloat16 --epilogue scale", "8-bit operands"),
+        ("matmul 8x8x8 --dtype float8_e4m3fn --epilogue scale,requantize", "8-bit operands"),
         ("matmul 8x8x8 --dtype float8_e4m3fn:int8", "a result of bfloat16 or float16 or float32"),
         ("matmul 8x8x8 --dtype float8_e4m3fnxfloat8_e5m2fnuz", "expected one of float32"),
         ("matmul 8x8x8 --dtype int8xbfloat16", "expected one of float32"),

@@ -160,7 +160,7 @@ def test_a_correction_that_is_trained_again_is_the_one_that_counts(tmp_path, res
 
 def test_without_lightgbm_there_is_none_unless_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
-    corrections._loaded_once.cache_clear()
+    corrections._load_version.cache_clear()
     assert find_correction(anatune.hardware("k80"), "cuda", user_folder=folder.parent) is None
     with refuses(MissingDependencyError):
         find_correction(anatune.hardware("k80"), "cuda", folder)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from anatune.model.pruning.diversity import ERROR_LENGTH, choose, common_error, first_of
+from anatune.model.pruning.diversity import ERROR_LENGTH, choose, common_error, leading_count
 
 
 def test_a_copy_comes_after_something_else():
@@ -31,8 +31,8 @@ def test_how_many_are_chosen():
 def test_the_beginning_is_among_them_also_where_it_is_all_copies():
     time_s = np.linspace(1.0, 1.001, 100)
     quantities = np.repeat([[0.0], [50.0]], [90, 10], axis=0)
-    assert set(range(first_of(49))) <= set(choose(time_s, quantities, 49).tolist())
-    assert [first_of(count) for count in (0, 1, 9, 16, 180, 256)] == [0, 1, 1, 1, 75, 128]
+    assert set(range(leading_count(49))) <= set(choose(time_s, quantities, 49).tolist())
+    assert [leading_count(count) for count in (0, 1, 9, 16, 180, 256)] == [0, 1, 1, 1, 75, 128]
 
 
 def test_the_expected_minimum_is_lower_than_that_of_the_first_ones():

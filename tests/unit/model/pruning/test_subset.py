@@ -75,7 +75,7 @@ def test_huge_spaces_are_read_from_the_beginning(large, planned, rtx3090):
     assert len(set(kept)) == 3000
     assert kept[:100] == planned
     assert subset.keeps(kept[-1])
-    assert "from a sample" in str(subset.explain(anatune.space(large, rtx3090).sample(1, 0)[0]))
+    assert "(estimated)" in str(subset.explain(anatune.space(large, rtx3090).sample(1, 0)[0]))
 
 
 @pytest.mark.parametrize("device", ["a100", "intel_xeon_gold_6130"])
@@ -119,7 +119,7 @@ def test_candidates_of_several_templates(rtx3090):
     assert [subset.keeps(schedule) for schedule in given] == [schedule in kept for schedule in given]
     assert subset.to_dict()["candidates"]["rejected"]
     stranger = anatune.space(workload, rtx3090).sample(1, seed=9)[0]
-    assert "none of the candidates" in str(subset.explain(stranger))
+    assert "not among the candidates" in str(subset.explain(stranger))
 
 
 @pytest.mark.parametrize("device", ["epyc_7763", "rtx3090"])
@@ -197,7 +197,7 @@ def test_few_are_kept_for_what_they_differ_in(large, planned, rtx3090):
     twin = next(schedule for schedule in first if schedule not in kept)
     verdict = subset.explain(twin)
     assert not verdict.kept
-    assert "kept, is nearly the same and predicted as fast" in verdict.text
+    assert "is nearly the same and is predicted as fast" in verdict.text
 
 
 def test_a_small_space_whose_schedules_are_alike_is_kept_whole(rtx3090):
@@ -230,7 +230,7 @@ def test_diverse_candidates(rtx3090):
     assert common(workload, rtx3090, kept) < common(workload, rtx3090, list(first))
     assert [subset.keeps(schedule) for schedule in given] == [schedule in kept for schedule in given]
     left = next(schedule for schedule in first if schedule not in kept)
-    assert "kept, is nearly the same" in subset.explain(left).text
+    assert "is nearly the same" in subset.explain(left).text
     slow = anatune.predict(workload, rtx3090, given).assign(schedule=given)
     slowest = slow[slow.legal].sort_values("time_s").schedule.iloc[-1]
     assert "times the last one kept" in subset.explain(slowest).text

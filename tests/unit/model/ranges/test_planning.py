@@ -6,7 +6,7 @@ import pytest
 import anatune
 from anatune.errors import SpaceError
 from anatune.model.ranges.plan import RangePlan
-from anatune.model.ranges.planning import Goal, checked_goal, plan_families
+from anatune.model.ranges.planning import Goal, check_goal, plan_families
 from anatune.templates.base.watch import Watch
 from tests.unit.model.ranges.making import TableFamily, times
 from tests.wording import refuses
@@ -130,7 +130,7 @@ def test_what_cannot_be_asked_for_is_refused(given, message):
 
 def test_weights_may_be_of_some_extents_only():
     workload = anatune.core.workload.ranges.parse_ranged(WORDS.split())
-    np.testing.assert_allclose(checked_goal(workload, 2, None, {8: 3, 1: 1}).weights, [0.25, *[0] * 6, 0.75])
+    np.testing.assert_allclose(check_goal(workload, 2, None, {8: 3, 1: 1}).weights, [0.25, *[0] * 6, 0.75])
 
 
 @pytest.mark.parametrize(

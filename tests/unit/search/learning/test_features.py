@@ -6,8 +6,8 @@ import numpy as np
 
 import anatune
 from anatune.api import model
-from anatune.search.learning.features import Similarity, features_of
-from anatune.search.learning.kriging import row_of
+from anatune.search.learning.features import Similarity, compute_features
+from anatune.search.learning.kriging import take_row
 
 CPU = anatune.hardware("xeon_gold_6230r")
 MODEL = model(anatune.matmul(96, 128, 64), CPU)
@@ -15,7 +15,7 @@ SPACE = MODEL.space
 
 
 def features(tiles, **options):
-    return features_of(MODEL, SPACE.point_of(SPACE.schedule(tiles, **options))[None, :])
+    return compute_features(MODEL, SPACE.point_of(SPACE.schedule(tiles, **options))[None, :])
 
 
 BASE = {"i": (1, 1, 2, 8, 6), "j": (1, 1, 1, 2, 64), "k": (1, 1, 32, 2)}
@@ -49,14 +49,14 @@ def test_covariance():
 
 def test_covariance_is_positive_definite():
     similarity = Similarity()
-    _, many = features_of(MODEL, SPACE.sample_points(60, 5))
-    matrix = np.array([similarity.covariance(row_of(many, at), many) for at in range(60)])
+    _, many = compute_features(MODEL, SPACE.sample_points(60, 5))
+    matrix = np.array([similarity.covariance(take_row(many, at), many) for at in range(60)])
     assert np.allclose(matrix, matrix.T)
     assert np.linalg.eigvalsh(matrix).min() > -1e-9
 
 
 def test_axes_of_one_iteration():
     tiny = model(anatune.matmul(1, 1, 1), CPU)
-    times, found = features_of(tiny, tiny.space.sample_points(3, 0))
+    times, found = compute_features(tiny, tiny.space.sample_points(3, 0))
     assert np.isfinite(times).all()
     assert np.isfinite(found.tiles).all()

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from anatune.search.learning.process import Process, fit_process
+from anatune.search.learning.process import GaussianProcess, fit_process
 
 
 def matern(some, others, length):
@@ -36,7 +36,7 @@ def world():
 @pytest.mark.parametrize("first", [1, 5, 12])
 def test_one_at_a_time_is_all_at_once(world, first):
     places, values, pool = world
-    process = Process(places[:first], values[:first], pool, 0.3, 12)
+    process = GaussianProcess(places[:first], values[:first], pool, 0.3, 12)
     for place, value in zip(places[first:], values[first:].tolist(), strict=True):
         process.tell(place, value)
     mean, std, likelihood = plain(places, values, pool, 0.3)
@@ -48,7 +48,7 @@ def test_one_at_a_time_is_all_at_once(world, first):
 
 def test_a_candidate_that_was_observed_is_certain(world):
     places, values, pool = world
-    process = Process(places, values, np.concatenate([places[:1], pool]), 0.3, 12)
+    process = GaussianProcess(places, values, np.concatenate([places[:1], pool]), 0.3, 12)
     mean, std = process.posterior()
     assert mean[0] == pytest.approx(values[0], abs=1e-3)
     assert std[0] < 0.01 < std[1:].min()
@@ -64,6 +64,6 @@ def test_the_likeliest_length_is_taken(world):
 
 def test_equal_values(world):
     places, values, pool = world
-    mean, std = Process(places, np.full_like(values, 0.25), pool, 0.3, 12).posterior()
+    mean, std = GaussianProcess(places, np.full_like(values, 0.25), pool, 0.3, 12).posterior()
     assert mean == pytest.approx(np.full(len(pool), 0.25))
     assert all(math.isfinite(one) for one in std)

@@ -8,14 +8,14 @@ import pytest
 from anatune.errors import MissingDependencyError
 from anatune.search.knobs import knobs_of
 from anatune.search.learning.surrogate import Surrogate
-from anatune.search.stepwise import Answer
+from anatune.search.stepwise import TrialAnswer
 from anatune.templates.gpu.model import FEATURES
 from tests.unit.search.worlds import GPU, seconds
 from tests.wording import refuses
 
 KNOBS = knobs_of(GPU)
 POINTS = KNOBS.draw(400, (0,))
-ANSWERS = [Answer(seconds(point)) for point in POINTS]
+ANSWERS = [TrialAnswer(seconds(point)) for point in POINTS]
 LATER = KNOBS.draw(200, (1,))
 
 
@@ -40,7 +40,7 @@ def test_before_trials_the_model_speaks():
 def test_failures_are_no_times():
     one, other = (Surrogate(KNOBS, "all", on_model=True) for _ in range(2))
     one.add(POINTS[:60], ANSWERS[:60])
-    other.add(POINTS[:80], [*ANSWERS[:60], *(Answer(None) for _ in range(20))])
+    other.add(POINTS[:80], [*ANSWERS[:60], *(TrialAnswer(None) for _ in range(20))])
     assert np.array_equal(one.predict(LATER), other.predict(LATER))
 
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from anatune.search.base import make_strategy
-from anatune.search.strategies.bayes import BayesStrategy, Bounds
+from anatune.search.strategies.bayes import BayesStrategy, GeneBounds
 from tests.unit.search.worlds import GPU, RANKED, search, varied
 
 SMALL = {"num_random": 16, "round_trials": 8, "suggestions": 5}
@@ -137,7 +137,7 @@ def test_four_fifths_of_the_inputs_are_the_best_measured_ones_as_published():
 
 
 def test_ranges_shrink_around_the_best():
-    bounds = Bounds(2)
+    bounds = GeneBounds(2)
     for _ in range(10):
         bounds.shrink(np.array([0.9, 0.2]))
     width = bounds.high - bounds.low

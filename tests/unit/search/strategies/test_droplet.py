@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from anatune.search.knobs import knobs_of
-from anatune.search.stepwise import Answer
+from anatune.search.stepwise import TrialAnswer
 from anatune.search.strategies.droplet import DropletStrategy, is_faster
 from tests.unit.search.worlds import GPU, RANKED, search, varied
 
@@ -19,7 +19,7 @@ def distance(point):
 
 
 def answer(*samples):
-    return Answer(float(np.median(samples)), samples)
+    return TrialAnswer(float(np.median(samples)), samples)
 
 
 def test_starts_at_the_origin_as_published():
@@ -87,8 +87,8 @@ def test_without_samples_the_mean_decides():
     assert is_faster(answer(1.0), answer(2.0), 0.05)
     assert is_faster(answer(1.0, 1.0), answer(2.0, 2.0), 0.05)
     assert not is_faster(answer(1.0), answer(1.0), 0.05)
-    assert is_faster(answer(1.0), Answer(None), 0.05)
-    assert not is_faster(Answer(None), answer(1.0), 0.05)
+    assert is_faster(answer(1.0), TrialAnswer(None), 0.05)
+    assert not is_faster(TrialAnswer(None), answer(1.0), 0.05)
 
 
 def test_noise_does_not_move_it():

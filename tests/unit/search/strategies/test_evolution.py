@@ -5,8 +5,8 @@ import pytest
 
 from anatune.search.base import make_strategy
 from anatune.search.knobs import mutate, roulette, single_point_crossover
-from anatune.search.points import distinct
-from anatune.search.strategies.evolution import EvolutionStrategy, weighted_neighbours
+from anatune.search.points import drop_repeats
+from anatune.search.strategies.evolution import EvolutionStrategy, average_neighbours
 from tests.unit.search.worlds import GPU, RANKED, search, varied
 
 
@@ -24,9 +24,9 @@ def test_weighted_neighbours():
     rng = np.random.default_rng(0)
     known, values = rng.integers(0, 9, (40, 6)).astype(float), rng.random(40)
     points = np.concatenate([rng.integers(0, 9, (12, 6)).astype(float), known[:1]])
-    found = weighted_neighbours(points, known, values, 9)
+    found = average_neighbours(points, known, values, 9)
     assert found == pytest.approx([naive(point, known, values, 9) for point in points], rel=1e-6)
-    assert weighted_neighbours(points, known[:2], values[:2], 9).shape == (13,)
+    assert average_neighbours(points, known[:2], values[:2], 9).shape == (13,)
 
 
 def test_generations():
@@ -64,4 +64,4 @@ def test_heredity():
     assert 0.3 < (drawn[:, 1] > 0).mean() < 0.45  # half of them redrawn, a quarter of those to what they were
     assert set(roulette(np.array([0.0, 2.0, 0.0]), 20, rng).tolist()) == {1}
     assert set(roulette(np.zeros(3), 60, rng).tolist()) == {0, 1, 2}
-    assert distinct(np.array([[2], [1], [2]])).tolist() == [[2], [1]]
+    assert drop_repeats(np.array([[2], [1], [2]])).tolist() == [[2], [1]]

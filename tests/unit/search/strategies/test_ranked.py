@@ -10,7 +10,7 @@ import anatune
 from anatune.api import model
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search.base import make_strategy
-from anatune.search.learning.features import features_of
+from anatune.search.learning.features import compute_features
 from anatune.search.neighbours import Moves
 from anatune.search.strategies.ranked import ModelStrategy
 from tests.unit.search.worlds import varied
@@ -27,7 +27,7 @@ def kernels(schedules):
 
 def world(schedule):
     """A machine on which wide microkernels and unpacked operands are slower than the model thinks."""
-    times, found = features_of(MODEL, MODEL.space.point_of(schedule)[None, :])
+    times, found = compute_features(MODEL, MODEL.space.point_of(schedule)[None, :])
     rows, vectors = 2.0 ** found.kernel[0, 0], 2.0 ** found.kernel[0, 2]
     wrong = 0.5 * abs(math.log2(vectors)) + 0.1 * abs(math.log2(rows / 6)) + 0.15 * (found.packs == 0).sum()
     return float(times[0]) * math.exp(wrong)
