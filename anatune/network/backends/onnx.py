@@ -21,7 +21,7 @@ from anatune.errors import RunError, WorkloadError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.named import import_optional
 from anatune.network.compiling.compiled import CompiledModel
-from anatune.network.compiling.divided import NothingCompiledError, run_whole
+from anatune.network.compiling.divided import NothingCompiledError, make_whole_runner
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.graph.nodes import Array, is_unknown
 from anatune.network.graph.onnx.call import UnknownValueError
@@ -140,7 +140,7 @@ class InferenceSession:
                 made = compiled(*given)
                 found = made if compiled.summary.is_tuple else (made,)
         except NothingCompiledError:
-            self._whole = run_whole(self._model, wanted, self._threads)
+            self._whole = make_whole_runner(self._model, wanted, self._threads)
         if self._whole is not None:
             found = self._whole(*arrays.values())
         outputs = dict(zip(names, found, strict=True))

@@ -19,8 +19,8 @@ from anatune.errors import BuildError, WorkloadError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.named import import_optional
 from anatune.network.compiling.memory import views
-from anatune.network.compiling.request import Request
-from anatune.network.compiling.targets.cpu import CpuTarget, cpu_named
+from anatune.network.compiling.request import CompileRequest
+from anatune.network.compiling.targets.cpu import CpuTarget, require_cpu
 from anatune.network.compiling.weights import pack_weights
 from anatune.network.relax.building import lowered, split_module
 from anatune.network.relax.reading import graph_of
@@ -32,7 +32,7 @@ __all__ = ["pipeline", "target"]
 
 def target(hw: HardwareLike = "host", threads: int | None = None) -> tvm.target.Target:
     """Return the target to build for; parameters and errors as `pipeline`."""
-    return CpuTarget(cpu_named(hw), Request(threads=threads)).target
+    return CpuTarget(require_cpu(hw), CompileRequest(threads=threads)).target
 
 
 def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: str = STANDARD) -> tvm.transform.Pass:
@@ -50,7 +50,7 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
     """
     tvm = import_optional("tvm", "tvm", "the pipeline anatune.adapters.relax")
     accuracy = checked_accuracy("pipeline: accuracy", accuracy)
-    device, request = cpu_named(hw), Request(threads=threads, accuracy=accuracy)
+    device, request = require_cpu(hw), CompileRequest(threads=threads, accuracy=accuracy)
     CpuTarget(device, request)  # refuses what is wrong at once
 
     def transform(module: ir.IRModule, _context: ir.transform.PassContext) -> ir.IRModule:
@@ -68,7 +68,7 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
         if others:
             raise WorkloadError(f"pipeline: the module has the function {others[0]}, expected main alone")
         cpu = CpuTarget(device, request)  # each module has a planner of its own
-        planned = cpu.planned(graph_of(module))
+        planned = cpu.plan(graph_of(module))
 
         def known(weights: Sequence[Weight]) -> list[object]:
             memory, places = pack_weights(weights, cpu.target)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from anatune.core.hardware.spec import HardwareSpec
     from anatune.files import Output
     from anatune.network.compiling.compiled import CompiledModel
-    from anatune.network.compiling.request import Listeners, Request
+    from anatune.network.compiling.request import CompileRequest, Listeners
     from anatune.tuning.cost import ModelEstimate
 
 __all__ = ["compile_model"]
@@ -159,16 +159,16 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     measure: Annotated[bool, typer.Option("--measure", help="Run it here and say each kernel's time.")] = False
 
-    def request(self, elsewhere: Elsewhere, records: Path | None, listeners: Listeners) -> Request:
+    def request(self, elsewhere: Elsewhere, records: Path | None, listeners: Listeners) -> CompileRequest:
         """Return what the library is asked for, which refuses what contradicts itself."""
-        from anatune.network.compiling.request import MeasuringOptions, Quantising, Request
+        from anatune.network.compiling.request import CompileRequest, MeasuringOptions, QuantisingOptions
 
         measuring = MeasuringOptions(
             trials=self.trials, time_limit_s=self.time_limit_s, records=records, resume=self.resume,
             reuse=not elsewhere.no_reuse, stop_at=self.stop_at, patience=self.patience, **elsewhere.keywords(),
         )  # fmt: skip
-        quantising = Quantising(self.calibrate, self.percentile)
-        return Request(
+        quantising = QuantisingOptions(self.calibrate, self.percentile)
+        return CompileRequest(
             threads=self.threads, accuracy=self.accuracy or "standard", precision=self.precision, check=self.check,
             fallback=self.fallback, measuring=measuring, quantising=quantising, listeners=listeners,
         )  # fmt: skip

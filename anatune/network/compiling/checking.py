@@ -24,9 +24,9 @@ from anatune.files import scratch_folder
 from anatune.measure.cpu.blocks import tensor_of
 from anatune.measure.run.reference import reference
 from anatune.network.compiling.compiled import CompiledModel, draw_state
-from anatune.network.compiling.memory import give_back, views
+from anatune.network.compiling.memory import release_freed_memory, views
 from anatune.network.compiling.planning import PlannedKernel
-from anatune.network.compiling.sizes.called import fitting
+from anatune.network.compiling.sizes.called import fit_state_sizes
 from anatune.network.compiling.weights import pack_weights
 from anatune.network.graph.folding import value_of
 from anatune.network.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, values_in
@@ -40,14 +40,14 @@ from anatune.network.relax.machine import Machine
 from anatune.network.relax.writing import written
 from anatune.untyped import tvm
 
-__all__ = ["TOLERANCE", "Suspects", "checked", "compared", "error_of", "tolerance_of"]
+__all__ = ["TOLERANCE", "FaultSearch", "check_outputs", "compare_outputs", "error_of", "tolerance_of"]
 
 _log = logging.getLogger(__name__)
 Arrays = Sequence[Array]
 Blame = Callable[[Arrays, Arrays], str]
 """Inputs and the original's outputs -> what is wrong with the compiled model, in words."""
 
-_LARGER = 3
+_LARGER_FACTOR = 3
 """Times the planned size at which a size that varies is tried, too."""
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2, "float64": 1e-10}
 """Largest error of a result, over its largest magnitude; integers and truth values have to be equal."""
@@ -58,15 +58,15 @@ def tolerance_of(array: Array) -> float:
     return TOLERANCE.get(array.dtype.name, 0.0)
 
 
-def error_of(own: Array, other: Array) -> float:
+def error_of(result: Array, other: Array) -> float:
     """Return the largest difference over the largest magnitude; equal infinities and NaNs do not differ."""
-    if own.shape != other.shape:
+    if result.shape != other.shape:
         return float("inf")
-    if not own.size:
+    if not result.size:
         return 0.0
-    if own.dtype.name not in TOLERANCE:
-        return 0.0 if np.array_equal(own, other) else float("inf")
-    first, second = own.astype(np.float64), other.astype(np.float64)
+    if result.dtype.name not in TOLERANCE:
+        return 0.0 if np.array_equal(result, other) else float("inf")
+    first, second = result.astype(np.float64), other.astype(np.float64)
     same = (first == second) | (np.isnan(first) & np.isnan(second))
     scale = _largest(second)
     with np.errstate(invalid="ignore"):
@@ -75,14 +75,14 @@ def error_of(own: Array, other: Array) -> float:
     return worst / scale if scale else worst
 
 
-_ROUNDED, _UNITS, _MOST_ROUNDED = 3, 4, 0.25
+_ROUNDED_FACTOR, _ROUNDED_UNITS, _MOST_ROUNDED = 3, 4, 0.25
 """Times the error of the original in float32, and units of a result of 8 bits, that a model may be off which rounds on
 its way: what lies between two integers as nearly as float32 tells becomes the one or the other, and what follows
 differs. Which ones do is chance, in the original as in kernels (quantised, over the largest magnitude, compiled and
 onnxruntime's: ResNet-18 0.007 and 0.014, MobileNet-V2 0.008 and 0.023, BERT 0.063 and 0.079). And the most of it."""
 
 
-def checked(
+def check_outputs(
     compiled: CompiledModel, source: Imported, blame: Blame, *, allowed: float = 0.0, rounds: bool = False
 ) -> Check:
     """Return how far a model's outputs are from the original's on random inputs.
@@ -90,36 +90,39 @@ def checked(
     `allowed` is what the arithmetic of its kernels explains, where that is more than `TOLERANCE`.
 
     Integer inputs are the caller's where there are some: ids have to name something. Where sizes vary, at some of
-    them, `_tried`; the largest difference is returned. Models of one size that are quick see `_EDGES`, too.
+    them, `_sizes_to_try`; the largest difference is returned. Models of one size that are quick see `_EDGE_INPUTS`, too.
 
     Parameters
     ----------
     rounds : bool
-        Whether numbers become integers on the way, `_ROUNDED`.
+        Whether numbers become integers on the way, `_ROUNDED_FACTOR`.
 
     Raises
     ------
     RunError
-        As `compared`.
+        As `compare_outputs`.
     """
-    give_back()  # what compilers have freed
-    found = [_checked(compiled, source, blame, sizes, allowed, rounds=rounds) for sizes in _tried(compiled.summary)]
-    return max(found, key=lambda one: one.error)
+    release_freed_memory()  # what compilers have freed
+    checks = [
+        _check_at_sizes(compiled, source, blame, sizes, allowed, rounds=rounds)
+        for sizes in _sizes_to_try(compiled.summary)
+    ]
+    return max(checks, key=lambda one: one.error)
 
 
-def _tried(summary: ModelSummary) -> list[dict[str, int]]:
+def _sizes_to_try(summary: ModelSummary) -> list[dict[str, int]]:
     """Return the sizes that a model is tried at: what it was planned for, the least, and for each a larger one."""
     ranges = summary.ranges
     planned, least = ({name: getattr(one, word) for name, one in ranges.items()} for word in ("usual", "least"))
-    others = [{**least, name: min(one.most, _LARGER * one.usual)} for name, one in ranges.items()]
-    tried = [fitting(summary, sizes) for sizes in (planned, least, *others)]
+    others = [{**least, name: min(one.most, _LARGER_FACTOR * one.usual)} for name, one in ranges.items()]
+    tried = [fit_state_sizes(summary, sizes) for sizes in (planned, least, *others)]
     return list({tuple(sizes.items()): sizes for sizes in tried}.values())
 
 
-def _checked(
+def _check_at_sizes(
     compiled: CompiledModel, source: Imported, blame: Blame, sizes: Mapping[str, int], allowed: float, *, rounds: bool
 ) -> Check:
-    """Return how far a model's outputs are from the original's at some sizes; errors as `compared`."""
+    """Return how far a model's outputs are from the original's at some sizes; errors as `compare_outputs`."""
     assert source.reference is not None
     held = draw_state(compiled.summary, sizes)
     if held:
@@ -134,42 +137,47 @@ def _checked(
     try:
         got = compiled(*inputs)
     except DivisionError:  # by numbers that were drawn
-        inputs = [np.where(one == 0, 1, one).astype(one.dtype) if one.dtype.kind in "iu" else one for one in inputs]
+        inputs = [
+            np.where(output_result == 0, 1, output_result).astype(output_result.dtype)
+            if output_result.dtype.kind in "iu"
+            else output_result
+            for output_result in inputs
+        ]
         began = time.perf_counter()
         got = compiled(*inputs)
     listed = [*(got if compiled.summary.is_tuple else [got]), *compiled.state.values()]
     compiled.reset()
     given = [*inputs, *held.values()]
     want, library = source.reference([array.copy() for array in given])
-    is_quick = time.perf_counter() - began < _QUICK_S
+    is_quick = time.perf_counter() - began < _MOST_EDGE_CHECK_S
 
     @functools.cache
-    def rounded() -> float:
+    def estimate_rounding() -> float:
         assert source.reference is not None
         narrow, _ = source.reference([array.copy() for array in given], is_narrow=True)
         errors = [
-            error_of(one.astype(np.float64), other.astype(np.float64))
-            for one, other in zip(narrow, want, strict=True)
-            if one.dtype.kind == "f" or one.dtype.name in BYTE_DTYPES
+            error_of(output_result.astype(np.float64), output_want.astype(np.float64))
+            for output_result, output_want in zip(narrow, want, strict=True)
+            if output_result.dtype.kind == "f" or output_result.dtype.name in BYTE_DTYPES
         ]
-        return min(_MOST_ROUNDED, max(_UNITS / 256, _ROUNDED * max(errors, default=0.0)))
+        return min(_MOST_ROUNDED, max(_ROUNDED_UNITS / 256, _ROUNDED_FACTOR * max(errors, default=0.0)))
 
-    names = [one.name for one in (*compiled.summary.outputs, *compiled.summary.state)]
-    known = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    check = compared(
-        listed, want, names, library, lambda: f"with {known or 'a state'}" if sizes or held else blame(inputs, want),
+    names = [output_result.name for output_result in (*compiled.summary.outputs, *compiled.summary.state)]
+    size_text = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    check = compare_outputs(
+        listed, want, names, library, lambda: f"with {size_text or 'a state'}" if sizes or held else blame(inputs, want),
         allowed,
-        rounded if rounds else None,
+        estimate_rounding if rounds else None,
     )  # fmt: skip
     if is_quick and check.tolerance is not None and not (sizes or held or rounds):
-        for edges in _EDGES:
+        for edges in _EDGE_INPUTS:
             _check_edges(compiled, source, [_fill(array, edges) for array in inputs], edges, check.tolerance, want)
     return check
 
 
-_QUICK_S = 0.5
+_MOST_EDGE_CHECK_S = 0.5
 """Of a model and its original in float64: those that take longer are not run with other inputs, too."""
-_EDGES: tuple[tuple[float, ...], ...] = ((0.0,), (0.0, 1e-6, -1e-6, 30.0, -0.0, 1e-40, -30.0, -1e-40, 1.0))
+_EDGE_INPUTS: tuple[tuple[float, ...], ...] = ((0.0,), (0.0, 1e-6, -1e-6, 30.0, -0.0, 1e-40, -30.0, -1e-40, 1.0))
 """What inputs are filled with besides: numbers again and again."""
 _NUDGE = 2.0**-24
 """What is added to inputs to see whether a result depends on how float32 rounds."""
@@ -206,7 +214,7 @@ def _check_edges(
     narrow, near = (source.reference([*map(np.copy, arrays)], is_narrow=True)[0] for arrays in (inputs, nudged))
     every = zip(compiled.summary.outputs, listed, want, narrow, near, usual, strict=True)
     for output, result, exact, single, moved, random in every:
-        is_lost = np.isfinite(_wide(exact)) & np.isfinite(_wide(single)) & ~np.isfinite(_wide(result))
+        is_lost = np.isfinite(_to_float64(exact)) & np.isfinite(_to_float64(single)) & ~np.isfinite(_to_float64(result))
         is_usual = _is_near(single, exact, limit) & _is_near(moved, exact, limit)
         is_wrong = is_lost | (is_usual & ~_is_near(result, exact, limit, _largest(random)))  # zeros may be rounded
         if is_wrong.any():
@@ -218,13 +226,13 @@ def _check_edges(
             )
 
 
-def _wide(array: Array) -> Array:
+def _to_float64(array: Array) -> Array:
     return array.astype(np.float64)
 
 
 def _largest(array: Array) -> float:
     """Return the largest finite magnitude of an array."""
-    return float(np.abs(_wide(array[np.isfinite(_wide(array))])).max(initial=0.0))
+    return float(np.abs(_to_float64(array[np.isfinite(_to_float64(array))])).max(initial=0.0))
 
 
 def _is_near(result: Array, want: Array, limit: float, usual: float = 0.0) -> Array:
@@ -234,20 +242,20 @@ def _is_near(result: Array, want: Array, limit: float, usual: float = 0.0) -> Ar
     """
     if result.dtype.name not in TOLERANCE:
         return np.ones(result.shape, np.bool_)
-    first, second = _wide(result), _wide(want)
+    first, second = _to_float64(result), _to_float64(want)
     with np.errstate(invalid="ignore"):
         is_near = np.abs(first - second) <= limit * (_largest(want) or usual)
     return np.asarray(is_near | (first == second) | (np.isnan(first) & np.isnan(second)))
 
 
-def compared(
+def compare_outputs(
     got: Sequence[Array],
     want: Sequence[Array],
     names: Sequence[str],
     reference: str,
     blame: Callable[[], str] | None = None,
     allowed: float = 0.0,
-    rounded: Callable[[], float] | None = None,
+    estimate_rounding: Callable[[], float] | None = None,
 ) -> Check:
     """Return how far outputs are from the original's.
 
@@ -268,14 +276,14 @@ def compared(
     if len(got) != len(want):
         raise RunError(f"check: the compiled model has {len(got)} outputs, {reference} {len(want)}")
     worst, limit = 0.0, max(allowed, *map(tolerance_of, got))
-    for name, own, other in zip(names, got, want, strict=True):
-        if own.shape != other.shape:
-            raise RunError(f"check: output {name} has shape {own.shape}, {reference} says {other.shape}")
-        error, tolerance = error_of(own, other), tolerance_of(own)
+    for name, result, other in zip(names, got, want, strict=True):
+        if result.shape != other.shape:
+            raise RunError(f"check: output {name} has shape {result.shape}, {reference} says {other.shape}")
+        error, tolerance = error_of(result, other), tolerance_of(result)
         tolerance = max(tolerance, allowed) if tolerance else 0.0
-        if not error <= tolerance and rounded is not None and own.dtype.name in (*TOLERANCE, *BYTE_DTYPES):
-            tolerance = limit = max(limit, rounded())
-            error = error_of(own.astype(np.float64), other.astype(np.float64))
+        if not error <= tolerance and estimate_rounding is not None and result.dtype.name in (*TOLERANCE, *BYTE_DTYPES):
+            tolerance = limit = max(limit, estimate_rounding())
+            error = error_of(result.astype(np.float64), other.astype(np.float64))
         if not error <= tolerance:
             raise RunError(
                 f"check: output {name} is wrong by {error:.3g} of its largest magnitude beside {reference}, "
@@ -287,7 +295,7 @@ def compared(
 
 
 @dataclass(frozen=True)
-class Suspects:
+class FaultSearch:
     """A compiled model whose outputs are wrong.
 
     Attributes
@@ -313,7 +321,7 @@ class Suspects:
     original: Callable[[], Graph]
     prepare: Callable[[Graph], Graph]
 
-    def named(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
+    def find_fault(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
         """Return what is wrong: the first operator that differs, with its workload and schedule; else what it is not.
 
         Parameters
@@ -324,39 +332,39 @@ class Suspects:
         nodes = [node for node in self.graph.nodes() if isinstance(node.type, TensorType)]
         whole = Graph(self.graph.inputs, (*nodes, *self.graph.outputs), is_tuple=True)
         try:
-            _remember(self.graph, self.prepare(self.original()))
-            found = self._results(whole, self.kernels, inputs)
+            _restore_constants(self.graph, self.prepare(self.original()))
+            results = self._run_graph(whole, self.kernels, inputs)
         except AnatuneError as error:
             return f"which operator differs is not known ({error})"
-        known = dict[Value, Array](zip((*self.graph.inputs, *nodes), (*inputs, *found), strict=False))
+        values = dict[Value, Array](zip((*self.graph.inputs, *nodes), (*inputs, *results), strict=False))
         unknown: dict[str, int] = {}
         for number, node in enumerate(nodes, 1):
-            want = _expected(node, known)
+            want = _expected_result(node, values)
             if want is None:
                 unknown[node.op] = unknown.get(node.op, 0) + 1
-            elif _differs(known[node], want):
-                far, where = error_of(known[node], want), f"operator {number} of {len(nodes)}"
-                return f"the first operator that differs is {self._words(node)} ({where}), by {far:.3g} from float64"
+            elif _is_wrong(values[node], want):
+                deviation, position = error_of(values[node], want), f"operator {number} of {len(nodes)}"
+                return f"the first operator that differs is {self._describe_node(node)} ({position}), by {deviation:.3g} from float64"
         names = ", ".join(f"{name} ({count})" for name, count in unknown.items())
-        right = f"each operator alone is right on its operands (not judged: {names or 'none'})"
+        correct_part = f"each operator alone is right on its operands (not judged: {names or 'none'})"
         if all(
-            error_of(own, want) <= tolerance_of(own) for own, want in zip(found[len(nodes) :], wanted, strict=False)
+            error_of(own, want) <= tolerance_of(own) for own, want in zip(results[len(nodes) :], wanted, strict=False)
         ):
-            return f"{right}, and so is the model if all of them return their results: what TVM fuses is wrong"
-        return f"{right}: {self._origin(inputs, wanted)}"
+            return f"{correct_part}, and so is the model if all of them return their results: what TVM fuses is wrong"
+        return f"{correct_part}: {self._find_origin(inputs, wanted)}"
 
-    def _origin(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
+    def _find_origin(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
         """Return whose mistake it is where no operator is wrong: of the passes, or of the reader."""
         try:
-            plain = self._results(self.original(), {}, inputs)
+            results = self._run_graph(self.original(), {}, inputs)
         except AnatuneError as error:
             return f"a pass over the graph, or the reader of the model ({error})"
-        worst = max(error_of(own, want) for own, want in zip(plain, wanted, strict=True))
-        if not any(map(_differs, plain, wanted)):
+        worst = max(error_of(own, want) for own, want in zip(results, wanted, strict=True))
+        if not any(map(_is_wrong, results, wanted)):
             return "a pass of anatune's over the graph changes what it computes"
         return f"without passes and planned kernels it differs as well, by {worst:.3g}: reader or TVM's code is wrong"
 
-    def _results(self, graph: Graph, kernels: Mapping[Node, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
+    def _run_graph(self, graph: Graph, kernels: Mapping[Node, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
         """Return the outputs of a graph, built and run; errors as `compiling.session.compile`."""
         model = written(graph, kernels)
         library = built(model, self.target, self.threads)
@@ -371,17 +379,19 @@ class Suspects:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _words(self, node: Node) -> str:
+    def _describe_node(self, node: Node) -> str:
         """Return an operator in words: of a product its kernel, workload and schedule."""
-        for one in self.planned:
-            if any(node is other for other in one.nodes):
-                return f"{one.name}, {workload_to_text(one.workload)}, by the schedule {one.schedule.describe()}"
+        for kernel in self.planned:
+            if any(node is other for other in kernel.nodes):
+                return (
+                    f"{kernel.name}, {workload_to_text(kernel.workload)}, by the schedule {kernel.schedule.describe()}"
+                )
         if node in self.kernels:
             return f"{self.kernels[node].name}, {node.op} of {node.type}"
         return f"{node.op} of {node.type}, TVM's own"
 
 
-def _remember(graph: Graph, again: Graph) -> None:
+def _restore_constants(graph: Graph, same_graph: Graph) -> None:
     """Give the constants of a graph their values again, from an equal graph.
 
     Raises
@@ -389,30 +399,30 @@ def _remember(graph: Graph, again: Graph) -> None:
     WorkloadError
         It is not equal.
     """
-    own, other = graph.constants(), again.constants()
-    if [one.type for one in own] != [one.type for one in other]:
+    constants, same_constants = graph.constants(), same_graph.constants()
+    if [one.type for one in constants] != [one.type for one in same_constants]:
         raise WorkloadError("the model cannot be prepared a second time")
-    for one, same in zip(own, other, strict=True):
-        one.array = same.array
+    for constant, same in zip(constants, same_constants, strict=True):
+        constant.array = same.array
 
 
-def _differs(own: Array, want: Array) -> bool:
+def _is_wrong(result: Array, want: Array) -> bool:
     """Whether an operator is wrong; what is rounded to 8 bits may be so to either side."""
-    if own.dtype.name in BYTE_DTYPES and own.shape == want.shape:
-        return bool((np.abs(own.astype(np.int32) - want.astype(np.int32)) > 1).any())
-    return not error_of(own, want) <= tolerance_of(own)
+    if result.dtype.name in BYTE_DTYPES and result.shape == want.shape:
+        return bool((np.abs(result.astype(np.int32) - want.astype(np.int32)) > 1).any())
+    return not error_of(result, want) <= tolerance_of(result)
 
 
-def _expected(node: Node, known: Mapping[Value, Array]) -> Array | None:
+def _expected_result(node: Node, values: Mapping[Value, Array]) -> Array | None:
     """Return what a node makes of its operands; None: that is not known here."""
 
     def array_for(value: Value) -> Array:
-        return value.array if isinstance(value, Constant) else known[value]
+        return value.array if isinstance(value, Constant) else values[value]
 
-    if any(not isinstance(one, Constant) and one not in known for one in values_in(node.arguments)):
+    if any(not isinstance(one, Constant) and one not in values for one in values_in(node.arguments)):
         return None
     if node.op not in PRODUCTS:
-        return value_of(node, known)
+        return value_of(node, values)
     workload = workload_of(node)
     tensors = [access.tensor for access in workload.operands]
     return reference(workload, {t: array_for(one) for t, one in zip(tensors, node.arguments, strict=True)})

@@ -24,8 +24,8 @@ from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.cpu.features import allow_tiles
 from anatune.measure.run.correctness import array_dtype
 from anatune.network.compiling import folder
-from anatune.network.compiling.memory import Memory, mapped_file, new_memory, views
-from anatune.network.compiling.sizes.called import State, check_size, shape_at, sizes_of
+from anatune.network.compiling.memory import Memory, map_file, new_memory, views
+from anatune.network.compiling.sizes.called import ModelState, check_size, shape_at, sizes_of
 from anatune.network.graph.nodes import Array, is_unknown
 from anatune.network.graph.summary import ModelSummary, TensorSummary
 from anatune.network.graph.torch.arrays import array_of_torch
@@ -38,8 +38,8 @@ __all__ = ["CompiledModel", "draw_inputs", "draw_state"]
 
 _WIDTH = 120
 _Tensors: TypeAlias = "list[tvm.runtime.Tensor]"
-_COPIED = ("float32", "float64", "int32", "int64")
-_COPIED_ELEMENTS = 1 << 14
+_COPIED_DTYPES = ("float32", "float64", "int32", "int64")
+_MOST_COPIED_ELEMENTS = 1 << 14
 """Inputs that a call copies: checking and wrapping one takes as long as copying some ten thousand elements."""
 
 
@@ -70,7 +70,7 @@ class CompiledModel:
         The weights, as `ModelSummary.weights` says.
     scratch : Path, optional
         A folder that is removed with the model.
-    is_kept : bool
+    is_cached : bool
         Whether an earlier call compiled it: it is loaded when it first runs, and `memory`, a file's, read for that.
 
     Attributes
@@ -88,7 +88,7 @@ class CompiledModel:
         TVM is not installed.
     """
 
-    _changing: tuple[str, ...] = ("_state",)
+    _unshared: tuple[str, ...] = ("_state",)
     """Attributes that copies do not share."""
 
     def __init__(
@@ -98,22 +98,22 @@ class CompiledModel:
         memory: Memory,
         scratch: Path | None = None,
         *,
-        is_kept: bool = False,
+        is_cached: bool = False,
     ) -> None:
         self.summary, self._lock = summary, new_lock()
-        self.memory, self._library, self._is_kept = memory, library, is_kept
+        self.memory, self._library, self._is_cached = memory, library, is_cached
         try:
-            self.code = mapped_file(library)  # to be saved also when its file is gone
+            self.code = map_file(library)  # to be saved also when its file is gone
         except OSError as error:
             raise RunError(f"{library} cannot be read: {reason(error)}; compile the model again") from None
         if scratch is not None:
             remove_with(self, scratch)
-        if summary.device == "cpu" and not is_kept:
+        if summary.device == "cpu" and not is_cached:
             _ = self._machine  # a GPU's model need not run here
 
     @LockedProperty
     def _machine(self) -> Machine:
-        if self._is_kept:
+        if self._is_cached:
             mapped, self.memory = self.memory, new_memory(self.memory.size)
             self.memory[:] = mapped
         if tiles := [name for name in self.summary.features if name.startswith("amx-")]:
@@ -126,16 +126,16 @@ class CompiledModel:
         return Machine(self._library, weights, threads, most, self.summary.arch if is_on_gpu else None)
 
     @LockedProperty
-    def _weights_at(self) -> range:
+    def _weight_addresses(self) -> range:
         """Return the addresses of the weights."""
         return range(self.memory.ctypes.data, self.memory.ctypes.data + self.memory.size)
 
     @LockedProperty
-    def _state(self) -> State:
-        return State(self.summary, views(self.memory, self.summary.weights) if self.summary.state else [])
+    def _state(self) -> ModelState:
+        return ModelState(self.summary, views(self.memory, self.summary.weights) if self.summary.state else [])
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{one.name}: {_words(one)}" for one in self.summary.inputs)
+        parts = ", ".join(f"{one.name}: {_describe_input(one)}" for one in self.summary.inputs)
         threads = f", {self.summary.threads} threads" if self.summary.device == "cpu" else ""
         return printable(f"CompiledModel({parts}; {self.summary.hardware}{threads})")
 
@@ -155,34 +155,34 @@ class CompiledModel:
     def _call(self, inputs: Sequence[object]) -> object:
         frame = self._machine.take()
         try:
-            tensors = given = self._copied(inputs, frame)
+            tensors = arguments = self._copy_inputs(inputs, frame)
             if not tensors:
-                tensors, given, known = self._given(inputs, self._state)
-            result = self._machine.run_on(frame, given)
-            outputs, held = [result] if hasattr(result, "copyto") else list(result), []
+                tensors, arguments, call_sizes = self._call_arguments(inputs, self._state)
+            result = self._machine.run_on(frame, arguments)
+            outputs, new_state = [result] if hasattr(result, "copyto") else list(result), []
             if self.summary.state:
-                outputs, held = outputs[: -len(self.summary.state)], outputs[-len(self.summary.state) :]
-                self._state.take(held, self._state.after(known))
-            taken = {tensor.data_ptr() for tensor in (*tensors, *held)}
-            for place, tensor in enumerate(outputs):  # models return views of inputs, weights, state or each other
+                outputs, new_state = outputs[: -len(self.summary.state)], outputs[-len(self.summary.state) :]
+                self._state.keep_results(new_state, self._state.sizes_after(call_sizes))
+            addresses = {tensor.data_ptr() for tensor in (*tensors, *new_state)}
+            for index, tensor in enumerate(outputs):  # models return views of inputs, weights, state or each other
                 address = tensor.data_ptr()
-                if address in taken or address in self._weights_at:
-                    outputs[place] = tensor.copyto(tensor.device)
-                taken.add(address)
+                if address in addresses or address in self._weight_addresses:
+                    outputs[index] = tensor.copyto(tensor.device)
+                addresses.add(address)
         finally:
             self._machine.give(frame)
-        return self._returned(outputs, array_of, inputs)
+        return self._convert_outputs(outputs, array_of, inputs)
 
-    def _returned(
+    def _convert_outputs(
         self, outputs: Sequence[object], array_for: Callable[[tvm.runtime.Tensor], Array], inputs: Sequence[object]
     ) -> object:
         """Return outputs as a call does: tensors of PyTorch's where the first input is one."""
         torch = sys.modules.get("torch")
         if torch is not None and inputs and isinstance(inputs[0], torch.Tensor):
-            found = tuple(torch.from_dlpack(one) if hasattr(one, "__dlpack__") else one for one in outputs)
+            results = tuple(torch.from_dlpack(one) if hasattr(one, "__dlpack__") else one for one in outputs)
         else:
-            found = tuple(map(array_for, outputs))
-        return found if self.summary.is_tuple else found[0]
+            results = tuple(map(array_for, outputs))
+        return results if self.summary.is_tuple else results[0]
 
     @in_turn
     def reset(self) -> None:
@@ -201,7 +201,7 @@ class CompiledModel:
     @state.setter
     @in_turn
     def state(self, arrays: Mapping[str, Array]) -> None:
-        self._state.put(arrays)
+        self._state.set_arrays(arrays)
 
     def takes(self, inputs: Sequence[object]) -> bool:
         """Whether the sizes of arrays are among those that it was compiled for."""
@@ -209,14 +209,14 @@ class CompiledModel:
         if len(shapes) != len(self.summary.inputs):
             return False
         try:
-            known = sizes_of(self.summary, shapes)
+            sizes = sizes_of(self.summary, shapes)
         except RunError:
             return False
-        return shapes == [shape_at(one, known) for one in self.summary.inputs]
+        return shapes == [shape_at(one, sizes) for one in self.summary.inputs]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
         """Return a call without arguments on `inputs`, for timing; the state stays as it is. Errors as a call."""
-        return functools.partial(self._machine.run, *self._on_copy(inputs))
+        return functools.partial(self._machine.run, *self._arguments_on_copy(inputs))
 
     def random_inputs(self, seed: int = 0, sizes: Mapping[str, int] | None = None) -> list[Array]:
         """Return inputs to try it with: normal numbers; of integers zeros and ones, which name something anywhere.
@@ -231,10 +231,12 @@ class CompiledModel:
         RunError
             There is no such size, it is out of its range, or the state has another one.
         """
-        known = {name: one.usual for name, one in self.summary.ranges.items()} | self._state.known(sizes or {})
-        for name, value in known.items():
+        all_sizes = {name: one.usual for name, one in self.summary.ranges.items()} | self._state.add_held_sizes(
+            sizes or {}
+        )
+        for name, value in all_sizes.items():
             check_size(self.summary, name, value)
-        return draw_inputs(self.summary.inputs, seed, known)
+        return draw_inputs(self.summary.inputs, seed, all_sizes)
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
         """Return the time of each of the library's functions in one run: the least of several, all its calls, s.
@@ -247,7 +249,7 @@ class CompiledModel:
             Runs, >= 1.
         """
         repeats = checked_integer("profile: repeats", repeats, 1, 10_000)
-        return self._machine.times(self._on_copy(inputs or self.random_inputs()), repeats)
+        return self._machine.times(self._arguments_on_copy(inputs or self.random_inputs()), repeats)
 
     def benchmark(self, *inputs: object, runs: int = 30) -> dict[str, float]:
         """Return the times of some runs on `inputs`, or random ones, after one that is not timed: seconds.
@@ -290,73 +292,73 @@ class CompiledModel:
         RecordError
             The folder cannot be written, or holds something else.
         """
-        folder.write(checked_path("save: path", path, RecordError), [self.saved()])
+        folder.write(checked_path("save: path", path, RecordError), [self.to_saved_model()])
 
-    def saved(self) -> folder.Saved:
+    def to_saved_model(self) -> folder.SavedModel:
         """Return what a folder holds of it."""
-        return folder.Saved(self.summary, self._library, self.code, self.memory)
+        return folder.SavedModel(self.summary, self._library, self.code, self.memory)
 
-    def _places(self) -> list[tuple[Array, tvm.runtime.Tensor]]:
+    def _allocate_inputs(self) -> list[tuple[Array, tvm.runtime.Tensor]]:
         """Return memory for the inputs, and TVM's tensors of it; []: some are large, or have not one size."""
-        own = self.summary
-        if own.ranges or own.state or any(one.dtype not in _COPIED for one in own.inputs):
+        summary = self.summary
+        if summary.ranges or summary.state or any(one.dtype not in _COPIED_DTYPES for one in summary.inputs):
             return []
-        kinds = [(one.dtype, shape_at(one, {})) for one in own.inputs]
-        if not all(0 < math.prod(shape) <= _COPIED_ELEMENTS for _, shape in kinds):
+        types = [(one.dtype, shape_at(one, {})) for one in summary.inputs]
+        if not all(0 < math.prod(shape) <= _MOST_COPIED_ELEMENTS for _, shape in types):
             return []
-        return [(block.array, block.tensor) for block in itertools.starmap(Block, kinds)]
+        return [(block.array, block.tensor) for block in itertools.starmap(Block, types)]
 
-    def _copied(self, inputs: Sequence[object], frame: Frame) -> _Tensors:
+    def _copy_inputs(self, inputs: Sequence[object], frame: Frame) -> _Tensors:
         """Return small inputs as tensors of the frame's own; []: they have to be looked at closely."""
-        if (places := frame.inputs) is None:
-            places = frame.inputs = self._places()
-        if len(inputs) != len(places):
+        if (buffers := frame.inputs) is None:
+            buffers = frame.inputs = self._allocate_inputs()
+        if len(inputs) != len(buffers):
             return []
-        for array, (own, _) in zip(map(_array, inputs, self.summary.inputs), places, strict=True):
-            if array.shape != own.shape or array.dtype != own.dtype:
+        for array, (buffer, _) in zip(map(_to_array, inputs, self.summary.inputs), buffers, strict=True):
+            if array.shape != buffer.shape or array.dtype != buffer.dtype:
                 return []
-            own[...] = array
-        return [tensor for _, tensor in places]
+            buffer[...] = array
+        return [tensor for _, tensor in buffers]
 
-    def _arrays(self, inputs: Sequence[object]) -> tuple[list[Array], dict[str, int]]:
+    def _input_arrays(self, inputs: Sequence[object]) -> tuple[list[Array], dict[str, int]]:
         """Return the inputs of a call as arrays, and the sizes that vary."""
-        wanted = self.summary.inputs
-        if len(inputs) != len(wanted):
-            names = ", ".join(f"{one.name} ({_words(one)})" for one in wanted)
-            raise RunError(f"the model takes {len(wanted)} inputs: {names}; got {len(inputs)}")
-        arrays = [_array(given, one) for given, one in zip(inputs, wanted, strict=True)]
-        known = self._state.known(sizes_of(self.summary, [array.shape for array in arrays]))
-        for array, one in zip(arrays, wanted, strict=True):
-            _check(array, one, known)
-        return arrays, known
+        summaries = self.summary.inputs
+        if len(inputs) != len(summaries):
+            names = ", ".join(f"{one.name} ({_describe_input(one)})" for one in summaries)
+            raise RunError(f"the model takes {len(summaries)} inputs: {names}; got {len(inputs)}")
+        arrays = [_to_array(value, one) for value, one in zip(inputs, summaries, strict=True)]
+        sizes = self._state.add_held_sizes(sizes_of(self.summary, [array.shape for array in arrays]))
+        for array, summary in zip(arrays, summaries, strict=True):
+            _check_input(array, summary, sizes)
+        return arrays, sizes
 
-    def _given(self, inputs: Sequence[object], state: State) -> tuple[_Tensors, _Tensors, dict[str, int]]:
+    def _call_arguments(self, inputs: Sequence[object], state: ModelState) -> tuple[_Tensors, _Tensors, dict[str, int]]:
         """Return the inputs of a call as tensors, all that the library takes in it, and the sizes that vary."""
-        arrays, known = self._arrays(inputs)
+        arrays, sizes = self._input_arrays(inputs)
         tensors = list(map(tensor_of, arrays))
-        state.after(known)
-        before, behind = state.arguments(known)
-        return tensors, [*before, *tensors, *behind], known
+        state.sizes_after(sizes)
+        before, behind = state.arguments(sizes)
+        return tensors, [*before, *tensors, *behind], sizes
 
     @in_turn
-    def _on_copy(self, inputs: Sequence[object]) -> _Tensors:
+    def _arguments_on_copy(self, inputs: Sequence[object]) -> _Tensors:
         """Return all that the library takes in a call that leaves the state as it is."""
-        return self._given(inputs, self._state.copy())[1]
+        return self._call_arguments(inputs, self._state.copy())[1]
 
-    def _held(self) -> dict[str, object]:
+    def _changed_attributes(self) -> dict[str, object]:
         """Return what calls have changed, by the names of attributes."""
         return {"state": self.state} if self.summary.state and self._state.tensors else {}
 
-    def __setstate__(self, held: Mapping[str, object]) -> None:
-        for name, value in held.items():
+    def __setstate__(self, attributes: Mapping[str, object]) -> None:
+        for name, value in attributes.items():
             setattr(self, name, value)
 
     @in_turn
     def __deepcopy__(self, memo: object) -> CompiledModel:
         other = object.__new__(type(self))
-        other.__dict__ |= {name: value for name, value in vars(self).items() if name not in self._changing}
+        other.__dict__ |= {name: value for name, value in vars(self).items() if name not in self._unshared}
         other.__dict__ |= {"_lock": new_lock(), "_source": self}  # whose files stay as long
-        other.__setstate__(self._held())
+        other.__setstate__(self._changed_attributes())
         return other
 
     def __copy__(self) -> CompiledModel:
@@ -364,7 +366,11 @@ class CompiledModel:
 
     @in_turn
     def __reduce__(self) -> tuple[object, ...]:
-        return _unpickled, (type(self), self.summary, self.code.tobytes(), np.asarray(self.memory)), self._held()
+        return (
+            _unpickled,
+            (type(self), self.summary, self.code.tobytes(), np.asarray(self.memory)),
+            self._changed_attributes(),
+        )
 
 
 def _unpickled(kind: type[CompiledModel], summary: ModelSummary, code: bytes, memory: Memory) -> CompiledModel:
@@ -381,23 +387,23 @@ def _unpickled(kind: type[CompiledModel], summary: ModelSummary, code: bytes, me
         (scratch / "model.so").write_bytes(code)
     except OSError as error:
         raise RunError(f"{scratch} cannot be written: {reason(error)}") from None
-    own = new_memory(memory.size)
-    own[:] = memory
-    return kind(summary, scratch / "model.so", own, scratch)
+    aligned_memory = new_memory(memory.size)
+    aligned_memory[:] = memory
+    return kind(summary, scratch / "model.so", aligned_memory, scratch)
 
 
 def draw_inputs(inputs: Sequence[TensorSummary], seed: int, sizes: Mapping[str, int] | None = None) -> list[Array]:
     """Return random arrays for inputs; see `CompiledModel.random_inputs`."""
     random = np.random.default_rng(seed)
-    found = []
-    for one in inputs:
-        shape = shape_at(one, sizes or {})
-        if one.dtype == "object":
-            found.append(np.full(shape, "", object))
+    arrays = []
+    for summary in inputs:
+        shape = shape_at(summary, sizes or {})
+        if summary.dtype == "object":
+            arrays.append(np.full(shape, "", object))
             continue
-        drawn = random.standard_normal(shape) if "float" in one.dtype else random.integers(0, 2, shape)
-        found.append(np.asarray(drawn).astype(array_dtype(one.dtype)))
-    return found
+        drawn = random.standard_normal(shape) if "float" in summary.dtype else random.integers(0, 2, shape)
+        arrays.append(np.asarray(drawn).astype(array_dtype(summary.dtype)))
+    return arrays
 
 
 def draw_state(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, Array]:
@@ -405,34 +411,38 @@ def draw_state(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, Arr
 
     Of sizes that are not given it has those that it was planned for, and nothing along what grows.
     """
-    known = {name: one.usual for name, one in summary.ranges.items()}
-    known |= {one.grows: 0 for one in summary.state if one.grows} | dict(sizes)
-    for name, value in known.items():
+    all_sizes = {name: one.usual for name, one in summary.ranges.items()}
+    all_sizes |= {one.grows: 0 for one in summary.state if one.grows} | dict(sizes)
+    for name, value in all_sizes.items():
         check_size(summary, name, value)
-    wanted = [TensorSummary(one.name, one.dtype, one.held) for one in summary.state]
-    return {one.name: array for one, array in zip(wanted, draw_inputs(wanted, 1, known), strict=True)}
+    tensors = [TensorSummary(one.name, one.dtype, one.held) for one in summary.state]
+    return {one.name: array for one, array in zip(tensors, draw_inputs(tensors, 1, all_sizes), strict=True)}
 
 
-def _words(one: TensorSummary) -> str:
-    return f"{'x'.join(map(str, one.shape)) or 'scalar'} {one.dtype}"
+def _describe_input(tensor: TensorSummary) -> str:
+    return f"{'x'.join(map(str, tensor.shape)) or 'scalar'} {tensor.dtype}"
 
 
-def _array(given: object, one: TensorSummary) -> Array:
-    """Return an input as an array; errors as `_check`."""
+def _to_array(value: object, summary: TensorSummary) -> Array:
+    """Return an input as an array; errors as `_check_input`."""
     torch = sys.modules.get("torch")
-    array = given
-    if torch is not None and isinstance(given, torch.Tensor):
-        array = array_of_torch(given, f"input {one.name}", RunError)
+    array = value
+    if torch is not None and isinstance(value, torch.Tensor):
+        array = array_of_torch(value, f"input {summary.name}", RunError)
     if not isinstance(array, np.ndarray):
-        raise RunError(f"input {one.name} is {shown(given)}, expected a NumPy or torch array of {_words(one)}")
+        raise RunError(
+            f"input {summary.name} is {shown(value)}, expected a NumPy or torch array of {_describe_input(summary)}"
+        )
     if is_unknown(array):
-        raise RunError(f"input {one.name} is on the meta device, which holds no elements; give a tensor that has some")
+        raise RunError(
+            f"input {summary.name} is on the meta device, which holds no elements; give a tensor that has some"
+        )
     if type(array) is not np.ndarray or not array.dtype.isnative:
-        array = plain_array(f"input {one.name}", array, RunError)
+        array = plain_array(f"input {summary.name}", array, RunError)
     return array.astype(object) if array.dtype.kind in "US" else array  # text
 
 
-def _check(array: Array, one: TensorSummary, sizes: Mapping[str, int]) -> None:
+def _check_input(array: Array, summary: TensorSummary, sizes: Mapping[str, int]) -> None:
     """Raise RunError unless an array is of an input's shape and dtype; `sizes`: those that vary, as inputs have them.
 
     Raises
@@ -440,11 +450,11 @@ def _check(array: Array, one: TensorSummary, sizes: Mapping[str, int]) -> None:
     RunError
         It is no array of the shape and dtype.
     """
-    shape = shape_at(one, sizes) if array.ndim == len(one.shape) else one.shape
-    if array.shape != shape or (array.dtype != array_dtype(one.dtype) and array.dtype.name != one.dtype):
+    shape = shape_at(summary, sizes) if array.ndim == len(summary.shape) else summary.shape
+    if array.shape != shape or (array.dtype != array_dtype(summary.dtype) and array.dtype.name != summary.dtype):
         got = f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype.name}"
-        there = "" if shape == one.shape else f" (here {'x'.join(map(str, shape))})"
+        shape_note = "" if shape == summary.shape else f" (here {'x'.join(map(str, shape))})"
         raise RunError(
-            f"input {one.name} is {got}, expected {_words(one)}{there}: the model was compiled for that; convert the "
+            f"input {summary.name} is {got}, expected {_describe_input(summary)}{shape_note}: the model was compiled for that; convert the "
             "array, or compile with example inputs of this kind"
         )

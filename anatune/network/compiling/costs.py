@@ -14,7 +14,7 @@ import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.measure.run.cores import physical_cores, plan_cores
-from anatune.network.compiling.request import PART, Request
+from anatune.network.compiling.request import TRIALS_PER_TURN, CompileRequest
 from anatune.network.graph.nodes import Graph
 from anatune.network.graph.operators import PRODUCTS, operator_of
 from anatune.numerics._jit import first_compilation_s
@@ -36,11 +36,11 @@ STAGES = {
 _FILE = "model_costs"
 _FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S = 0.093, 0.163, 0.007
 """Of a product, where nothing is known of a machine. Source: ResNet-18 on one core of an Emerald Rapids, 2026-11: 21
-products in 2.5, 4.4 and 0.2 s (bench/README.md, estimates), of 21 + `_ALWAYS`."""
-_ALWAYS = 6
+products in 2.5, 4.4 and 0.2 s (bench/README.md, estimates), of 21 + `_FIXED_PRODUCTS`."""
+_FIXED_PRODUCTS = 6
 """Products whose time goes by with any model: searches and TVM start, the rest is built. Source: chains of 1, 4 and 21
 convolutions, Granite Rapids, 2026-11: 2.1, 4.1 and 9.3 s."""
-_FIRST_JUDGED_S = 5.0
+_FIRST_COMPARISON_S = 5.0
 """Running two builds of a model in turn. Source: `compiling.tuning`."""
 
 
@@ -76,7 +76,7 @@ def estimate_model(
     products: int,
     hardware: CpuSpec | GpuSpec,
     threads: int,
-    request: Request,
+    request: CompileRequest,
     *,
     is_checked: bool,
     earlier: Sequence[ModelCost] = (),
@@ -100,8 +100,8 @@ def estimate_model(
     calibrates : bool
         Whether the model is planned and built twice more, with what is measured of its activations as outputs.
     """
-    each = [_each(one) for one in earlier] or [(_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S)]
-    size = products + _ALWAYS
+    each = [_costs_per_product(one) for one in earlier] or [(_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S)]
+    size = products + _FIXED_PRODUCTS
     plan_s, build_s, check_s = (size * statistics.median(values) for values in zip(*each, strict=True))
     measuring = request.measuring
     tune_s, trials, limit_s = 0.0, measuring.trials, measuring.time_limit_s
@@ -110,15 +110,15 @@ def estimate_model(
         trial_s = (
             statistics.median(measured)
             if measured
-            else first_trial_seconds(hardware, plan_cores(threads, physical_cores()), PART)
+            else first_trial_seconds(hardware, plan_cores(threads, physical_cores()), TRIALS_PER_TURN)
         )
-        tune_s = min(trials * trial_s, math.inf if limit_s is None else limit_s) + _FIRST_JUDGED_S
+        tune_s = min(trials * trial_s, math.inf if limit_s is None else limit_s) + _FIRST_COMPARISON_S
     calibrate_s = 2 * (plan_s + build_s) if calibrates else 0.0
     if trials:
         build_s *= 2  # with the plan's kernels and with the measured ones
     total_s = compile_s + calibrate_s + plan_s + build_s + tune_s + (check_s if is_checked else 0.0)
     factor = error_factor([(one.total_s, one.estimated_s) for one in earlier])
-    is_known = not measuring.is_elsewhere or not trials
+    is_predictable = not measuring.is_remote or not trials
     return ModelEstimate(
         products,
         trials,
@@ -126,19 +126,19 @@ def estimate_model(
         build_s,
         check_s if is_checked else 0.0,
         tune_s,
-        total_s if is_known else None,
-        total_s / factor if is_known else None,
-        total_s * factor if is_known else None,
-        ("machine" if earlier else "first") if is_known else "elsewhere",
+        total_s if is_predictable else None,
+        total_s / factor if is_predictable else None,
+        total_s * factor if is_predictable else None,
+        ("machine" if earlier else "first") if is_predictable else "elsewhere",
         bool(trials) and measuring.may_end_early,
         compile_s,
         calibrate_s,
     )
 
 
-def _each(cost: ModelCost) -> tuple[float, float, float]:
+def _costs_per_product(cost: ModelCost) -> tuple[float, float, float]:
     """Return plan, one build and check of a product."""
-    products = cost.products + _ALWAYS
+    products = cost.products + _FIXED_PRODUCTS
     return cost.plan_s / products, cost.build_s / products / max(1, cost.builds), cost.check_s / products
 
 
@@ -163,7 +163,7 @@ class ModelCosts:
         self,
         hardware: CpuSpec | GpuSpec,
         threads: int,
-        request: Request,
+        request: CompileRequest,
         *,
         is_checked: bool,
         folder: Path | None = None,
@@ -177,15 +177,15 @@ class ModelCosts:
         self._key = machine_key(hardware, f"{threads} threads")
         self._spent: defaultdict[str, float] = defaultdict(float)
         self._times: defaultdict[str, int] = defaultdict(int)
-        self._told: ModelEstimate | None = None
+        self._estimate: ModelEstimate | None = None
 
-    def tell(self, graph: Graph, *, calibrates: bool = False) -> ModelEstimate:
+    def announce(self, graph: Graph, *, calibrates: bool = False) -> ModelEstimate:
         """Return the estimate for a model as it was imported, and tell whoever wants to hear.
 
         `calibrates`: see `estimate_model`.
         """
-        tell = self._request.listeners.on_estimate
-        self._told = told = estimate_model(
+        listener = self._request.listeners.on_estimate
+        self._estimate = estimate = estimate_model(
             sum(operator_of(node).own in PRODUCTS for node in graph.nodes()),
             self._hardware,
             self._threads,
@@ -195,12 +195,12 @@ class ModelCosts:
             compile_s=sum(first_compilation_s(code) for code in {template.folder for template in self._templates}),
             calibrates=calibrates,
         )
-        if tell is not None:
-            tell(told)
-        return told
+        if listener is not None:
+            listener(estimate)
+        return estimate
 
     @contextmanager
-    def part(self, name: str) -> Iterator[None]:
+    def time_stage(self, name: str) -> Iterator[None]:
         """Time a part of `STAGES`, and tell whoever wants to hear that it begins."""
         if self._request.listeners.on_stage is not None:
             self._request.listeners.on_stage(STAGES[name])
@@ -209,16 +209,22 @@ class ModelCosts:
         self._spent[name] += self._clock() - began
         self._times[name] += 1
 
-    def keep(self, trials: int) -> None:
+    def store(self, trials: int) -> None:
         """Keep what the model took, of which `trials` were measured now."""
-        told, spent = self._told, self._spent
+        estimate, spent = self._estimate, self._spent
         total_s = sum(spent.values())
-        if not told or not told.seconds or not told.products or trials != told.trials or not 0.0 < total_s < math.inf:
+        if (
+            not estimate
+            or not estimate.seconds
+            or not estimate.products
+            or trials != estimate.trials
+            or not 0.0 < total_s < math.inf
+        ):
             return  # what was told was about more, or less; a model without products says nothing of others
-        if told.compile_s:
+        if estimate.compile_s:
             return  # later ones find the code
         cost = ModelCost(
-            told.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
-            self._times["build"], total_s, told.seconds,
+            estimate.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
+            self._times["build"], total_s, estimate.seconds,
         )  # fmt: skip
         self._history.add(self._key, cost)

@@ -21,7 +21,7 @@ from anatune.measure.run.memory import check_fits
 from anatune.network.graph.nodes import Graph, TensorType, tensor_type
 from anatune.network.graph.summary import WeightPlace
 
-__all__ = ["Memory", "check_model", "give_back", "mapped_file", "new_memory", "views"]
+__all__ = ["Memory", "check_model_memory", "map_file", "new_memory", "release_freed_memory", "views"]
 
 Memory = NDArray[np.uint8]
 """(num_bytes,) uint8, aligned for vectors."""
@@ -34,7 +34,7 @@ def new_memory(num_bytes: int) -> Memory:
     return raw[start : start + num_bytes]
 
 
-def mapped_file(path: Path) -> Memory:
+def map_file(path: Path) -> Memory:
     """Return what is in a file, mapped: pages are read when they are used, and changes stay in this process.
 
     What was mapped stays what it is where another file takes the place of this one, or it is removed.
@@ -50,15 +50,15 @@ def mapped_file(path: Path) -> Memory:
 
 def views(memory: Memory, places: Iterable[WeightPlace]) -> list[NDArray[np.generic]]:
     """Return the weights that lie in `memory`, without copying."""
-    found = []
-    for place in places:
-        kind = array_dtype(place.dtype)
-        size = math.prod(place.shape) * kind.itemsize
-        found.append(memory[place.offset : place.offset + size].view(kind).reshape(place.shape))
-    return found
+    arrays = []
+    for weight_place in places:
+        dtype = array_dtype(weight_place.dtype)
+        size = math.prod(weight_place.shape) * dtype.itemsize
+        arrays.append(memory[weight_place.offset : weight_place.offset + size].view(dtype).reshape(weight_place.shape))
+    return arrays
 
 
-def check_model(graph: Graph, name: str, *, checked: bool) -> None:
+def check_model_memory(graph: Graph, name: str, *, checked: bool) -> None:
     """Raise RunError where inputs and results, and float64 values of the largest with a check, exceed free memory."""
     nodes = [one.type for one in graph.nodes() if isinstance(one.type, TensorType) and one.op != "broadcast_to"]
     kinds = [tensor_type(one) for one in (*graph.inputs, *graph.outputs)]
@@ -68,7 +68,7 @@ def check_model(graph: Graph, name: str, *, checked: bool) -> None:
     check_fits(f"{name}: its inputs and results", ends, ends + largest, advice)
 
 
-def give_back() -> None:
+def release_freed_memory() -> None:
     """Give memory that was freed back to the system: glibc keeps what lies below something that is still used."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

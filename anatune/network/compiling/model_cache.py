@@ -27,8 +27,8 @@ from anatune.files import open_file, scratch_folder
 from anatune.measure.cpu.features import lacking_features, processor_flags
 from anatune.model.learned.corrections import digest_of_cards
 from anatune.network.compiling.compiled import CompiledModel
-from anatune.network.compiling.request import Request
-from anatune.network.compiling.targets import model_of
+from anatune.network.compiling.request import CompileRequest
+from anatune.network.compiling.targets import make_compiled_model
 from anatune.network.graph.summary import ModelSummary
 from anatune.network.graph.torch.arrays import array_of_torch
 from anatune.resources import user_cache_folder
@@ -67,7 +67,7 @@ class ModelCache:
         model: object,
         example_inputs: object,
         hardware: HardwareSpec,
-        request: Request,
+        request: CompileRequest,
         others: Sequence[object] = (),
         folder: Path | None = None,
     ) -> None:
@@ -96,7 +96,7 @@ class ModelCache:
         try:
             path = folder / "model.so"
             path.write_bytes(content[weights : weights + library])
-            return model_of(summary, path, memory, folder, is_kept=True)
+            return make_compiled_model(summary, path, memory, folder, is_cached=True)
         except (OSError, AnatuneError):
             shutil.rmtree(folder, ignore_errors=True)
             return None
@@ -111,20 +111,20 @@ class ModelCache:
 
 
 def _key(
-    path: Path, example_inputs: object, hardware: HardwareSpec, request: Request, others: Sequence[object]
+    path: Path, example_inputs: object, hardware: HardwareSpec, request: CompileRequest, others: Sequence[object]
 ) -> str | None:
     """Return a digest of all that a model depends on; None for what is refused: whoever compiles it says why."""
     listed = [dict(other) if isinstance(other, Mapping) else other for other in others]
     try:
         digest = hashlib.sha256(_settings(hardware, request) + repr(listed).encode())
-        for part in (*_inputs(example_inputs), *_file(path)):
+        for part in (*_inputs(example_inputs), *_file_pieces(path)):
             digest.update(hashlib.sha256(part).digest())
     except (OSError, TypeError, ValueError, AnatuneError):
         return None
     return digest.hexdigest()
 
 
-def _settings(hardware: HardwareSpec, request: Request) -> bytes:
+def _settings(hardware: HardwareSpec, request: CompileRequest) -> bytes:
     """Return all that a model depends on beside itself.
 
     Raises
@@ -132,9 +132,9 @@ def _settings(hardware: HardwareSpec, request: Request) -> bytes:
     SpaceError
         There are not as many threads.
     """
-    asked = [choose_threads(hardware, request.threads), request.accuracy, request.check, request.precision]
+    request_fields = [choose_threads(hardware, request.threads), request.accuracy, request.check, request.precision]
     machine = [platform.machine(), sys.version, processor_flags()]
-    parts = [hardware, asked, machine, sources_of(), digest_of_cards(), versions_of(*_COMPILERS)]
+    parts = [hardware, request_fields, machine, sources_of(), digest_of_cards(), versions_of(*_COMPILERS)]
     return msgspec.json.encode(parts, order="sorted")
 
 
@@ -155,7 +155,7 @@ def _inputs(example_inputs: object) -> Iterator[bytes]:
         yield b"" if array.dtype.kind in "fcV" else array.tobytes()
 
 
-def _file(path: Path) -> Iterator[bytes]:
+def _file_pieces(path: Path) -> Iterator[bytes]:
     """Yield what is in a model's file, and in those with its weights.
 
     Raises

@@ -43,17 +43,17 @@ class PlanCache:
         self._device = msgspec.json.encode([sources_of(), digest_of_cards(), accuracy, hardware], order="sorted")
 
     def schedules(
-        self, workload: Workload, known: Sequence[str], template: str, search: Callable[[], list[Schedule]]
+        self, workload: Workload, constants: Sequence[str], template: str, search: Callable[[], list[Schedule]]
     ) -> list[Schedule]:
         """Return what a search finds, or found before, in a template for a product whose operands `known` are known."""
-        wanted = msgspec.json.encode([workload, sorted(known), template], order="sorted")
-        key = hashlib.sha256(self._device + wanted).hexdigest()
-        kept = self._disk.read(key)
-        if kept is not None:
+        question = msgspec.json.encode([workload, sorted(constants), template], order="sorted")
+        key = hashlib.sha256(self._device + question).hexdigest()
+        cached = self._disk.read(key)
+        if cached is not None:
             try:
-                return [Schedule.from_json(text) for text in from_json(kept, list[str])]
+                return [Schedule.from_json(text) for text in from_json(cached, list[str])]
             except (msgspec.DecodeError, AnatuneError):
                 pass
-        found = search()
-        self._disk.write(key, msgspec.json.encode([schedule.to_json() for schedule in found]))
-        return found
+        schedules = search()
+        self._disk.write(key, msgspec.json.encode([schedule.to_json() for schedule in schedules]))
+        return schedules

@@ -28,11 +28,19 @@ if TYPE_CHECKING:
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
 
-__all__ = ["PART", "PRECISIONS", "Listeners", "MeasuringOptions", "ModelSource", "Quantising", "Request"]
+__all__ = [
+    "PRECISIONS",
+    "TRIALS_PER_TURN",
+    "CompileRequest",
+    "Listeners",
+    "MeasuringOptions",
+    "ModelSource",
+    "QuantisingOptions",
+]
 
 PRECISIONS = (WIDE, *HALVES, "int8", FP8)
 """Dtypes that products may be brought to."""
-PART = 12
+TRIALS_PER_TURN = 12
 """Most trials of one kernel before the next choice: a session costs planning and its processes each time."""
 
 
@@ -65,50 +73,52 @@ class MeasuringOptions(msgspec.Struct, frozen=True, kw_only=True):
     patience: int | None = None
 
     @property
-    def elsewhere(self) -> dict[str, Any]:
+    def place_options(self) -> dict[str, Any]:
         """Who measures, by the names of `anatune.tune`'s keywords."""
         return {"cluster": self.cluster, "tls": self.tls, "tracker": self.tracker, "key": self.key}
 
     @property
-    def rules(self) -> dict[str, Any]:
+    def stopping_options(self) -> dict[str, Any]:
         """What ends a kernel's sessions early, by the names of `anatune.tune`'s keywords."""
         return {"stop_at": self.stop_at, "patience": self.patience}
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether another machine measures."""
-        return any(value is not None for value in self.elsewhere.values())
+        return any(value is not None for value in self.place_options.values())
 
     @property
     def may_end_early(self) -> bool:
         """Whether measuring may end before all trials are made."""
-        return any(value is not None for value in (self.time_limit_s, *self.rules.values()))
+        return any(value is not None for value in (self.time_limit_s, *self.stopping_options.values()))
 
     def __post_init__(self) -> None:
         checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
         checked_seconds("compile: time_limit_s", self.time_limit_s)
         checked_flag("compile: resume", self.resume)
-        if not self.trials and self.is_elsewhere:
+        if not self.trials and self.is_remote:
             raise SpaceError("compile: a cluster or a tracker is named, but trials is 0; say how many (--trials)")
         has_rules = (self.stop_at, self.patience) != (None, None)
-        if self.reuse is not True or self.is_elsewhere or has_rules:
+        if self.reuse is not True or self.is_remote or has_rules:
             from anatune.tuning.settings import TuningSettings
 
-            TuningSettings(**self.elsewhere, **self.rules, reuse=self.reuse)  # refuses what contradicts itself
+            TuningSettings(
+                **self.place_options, **self.stopping_options, reuse=self.reuse
+            )  # refuses what contradicts itself
         if not self.trials and has_rules:
             raise SpaceError("compile: stop_at and patience end measuring, but trials is 0; say how many (--trials)")
         if self.records is not None:
-            place = record_place(self.records)
-            if self.resume and isinstance(place, Path) and not place.exists():
+            records_place = record_place(self.records)
+            if self.resume and isinstance(records_place, Path) and not records_place.exists():
                 raise RecordError(
-                    f"{place} does not exist, and resume goes on with it; name the file of the first call"
+                    f"{records_place} does not exist, and resume goes on with it; name the file of the first call"
                 )
-            msgspec.structs.force_setattr(self, "records", place)  # nobody has seen the object yet
+            msgspec.structs.force_setattr(self, "records", records_place)  # nobody has seen the object yet
         elif self.resume:
             raise SpaceError("compile: resume is True, but records is None; name the record file to go on with")
 
 
-class Quantising(msgspec.Struct, frozen=True):
+class QuantisingOptions(msgspec.Struct, frozen=True):
     """How a float32 model becomes one of 8-bit integers: `calibrate` and `percentile` of `anatune.compile`. Immutable.
 
     Raises
@@ -146,7 +156,7 @@ class Listeners(msgspec.Struct, frozen=True):
             checked_function(f"compile: {name}", getattr(self, name))
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a model, checked as far as it does not depend on the device. Immutable.
 
     Attributes
@@ -169,7 +179,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     check: bool | None = None
     fallback: str | None = None
     measuring: MeasuringOptions = MeasuringOptions()
-    quantising: Quantising = Quantising()
+    quantising: QuantisingOptions = QuantisingOptions()
     listeners: Listeners = Listeners()
 
     @property

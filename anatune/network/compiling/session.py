@@ -16,10 +16,16 @@ from anatune.core.show import duration
 from anatune.errors import BuildError, SpaceError, WorkloadError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.network.compiling.compiled import CompiledModel, draw_inputs
-from anatune.network.compiling.memory import check_model
+from anatune.network.compiling.memory import check_model_memory
 from anatune.network.compiling.model_cache import ModelCache
-from anatune.network.compiling.request import Listeners, MeasuringOptions, ModelSource, Quantising, Request
-from anatune.network.compiling.targets import is_all_triton, target_of
+from anatune.network.compiling.request import (
+    CompileRequest,
+    Listeners,
+    MeasuringOptions,
+    ModelSource,
+    QuantisingOptions,
+)
+from anatune.network.compiling.targets import needs_only_triton, target_of
 from anatune.network.graph.nodes import Array
 from anatune.network.graph.summary import Check, TensorSummary, TuningSummary
 from anatune.report import units
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
 
-__all__ = ["Decisions", "build", "compile", "compile_imported", "compile_source", "example_arrays", "plan", "tune"]
+__all__ = ["ModelPlan", "build", "compile", "compile_imported", "compile_source", "example_arrays", "plan", "tune"]
 
 
 def compile(
@@ -167,39 +173,39 @@ def compile(
         trials=trials, time_limit_s=time_limit_s, records=records, resume=resume, cluster=cluster, tls=tls,
         tracker=tracker, key=key, reuse=reuse, stop_at=stop_at, patience=patience,
     )  # fmt: skip
-    request = Request(
+    request = CompileRequest(
         threads=threads, accuracy=accuracy, precision=precision, check=check, fallback=fallback, measuring=measuring,
-        quantising=Quantising(calibrate, percentile),
+        quantising=QuantisingOptions(calibrate, percentile),
         listeners=Listeners(progress, tuning_progress, on_estimate, on_stage),
     )  # fmt: skip
     return compile_source(ModelSource(model, example_inputs, sizes, dynamic_shapes, state), hardware(hw), request)
 
 
 @one_by_one
-def compile_source(given: ModelSource, device: HardwareSpec, request: Request) -> CompiledModel:
+def compile_source(model_source: ModelSource, device: HardwareSpec, request: CompileRequest) -> CompiledModel:
     """Return a model compiled for a device, or as an equal call compiled it before; errors as `compile`."""
     if request.precision == "int8":
-        return _quantised(given.read(), device, request)
+        return _compile_quantised(model_source.read(), device, request)
     if request.fallback is not None:
-        from anatune.network.compiling.targets.cpu import cpu_named
+        from anatune.network.compiling.targets.cpu import require_cpu
 
-        device = cpu_named(device)
-    others = [given.sizes, given.state, given.dynamic_shapes]
-    cache = ModelCache(given.model, given.example_inputs, device, request, others)
+        device = require_cpu(device)
+    other_inputs = [model_source.sizes, model_source.state, model_source.dynamic_shapes]
+    cache = ModelCache(model_source.model, model_source.example_inputs, device, request, other_inputs)
     compiled = cache.read()
     if compiled is None:
         from anatune.network.compiling.targets.planned import check_sizes
 
-        _check_packages(given.model, device, request)
+        _check_packages(model_source.model, device, request)
         target = target_of(device, request)
-        source = given.read()
+        source = model_source.read()
         if source.is_described:
             raise WorkloadError(
                 f"compile: weights of {source.name} are on the meta device, which keeps shapes alone; load them, or "
                 "predict what it would be by anatune.compare"
             )
         check_sizes(source, target)
-        divided = _divided(source, device, target) if request.fallback is not None else None
+        divided = _compile_divided(source, device, target) if request.fallback is not None else None
         compiled = compile_imported(source, target) if divided is None else divided
         cache.write(compiled)
     return compiled
@@ -208,33 +214,33 @@ def compile_source(given: ModelSource, device: HardwareSpec, request: Request) -
 def compile_imported(source: Imported, target: ModelTarget) -> CompiledModel:
     """Return an imported model compiled by a target, or by the one that takes what it has no code for."""
     try:
-        return _compile_by(source, target)
+        return _compile_for_target(source, target)
     except (BuildError, SpaceError) as error:
-        if (other := target.otherwise(error)) is None:
+        if (other := target.choose_fallback(error)) is None:
             raise
-    return _compile_by(source, other)
+    return _compile_for_target(source, other)
 
 
-def _compile_by(source: Imported, target: ModelTarget) -> CompiledModel:
+def _compile_for_target(source: Imported, target: ModelTarget) -> CompiledModel:
     """Return an imported model compiled by a target, stage by stage; errors as `compile`."""
     from anatune.network.compiling.costs import ModelCosts
 
-    if target.widens:
+    if target.reads_float32:
         source = source.widened()
     is_checked = target.is_checked(source)
     costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)
     decisions = tune(plan(source, target, costs), target, costs)
     model = build(decisions, target, costs)
     if is_checked:
-        with costs.part("check"):
+        with costs.time_stage("check"):
             checked = target.check(model, source)
         model.compiled.summary = msgspec.structs.replace(model.compiled.summary, **checked._asdict())
-    costs.keep(0 if decisions.tuning is None else decisions.tuning.new_trials)
+    costs.store(0 if decisions.tuning is None else decisions.tuning.new_trials)
     return model.compiled
 
 
 @dataclass(frozen=True, repr=False)
-class Decisions:
+class ModelPlan:
     """All that is decided of a model before it is built. Immutable; prints its kernels.
 
     Attributes
@@ -271,59 +277,62 @@ class Decisions:
         return "\n".join([f"{self.name}: products predicted to take {duration(best.time_s)} a run", *lines])
 
 
-def plan(source: Imported, target: ModelTarget, costs: ModelCosts) -> Decisions:
+def plan(source: Imported, target: ModelTarget, costs: ModelCosts) -> ModelPlan:
     """Read a model's graph and plan it: passes, layouts and first choices of kernels; errors as `compile`."""
     from anatune.network.compiling.sizes.varying import environments
-    from anatune.network.compiling.targets.planned import planned_model
+    from anatune.network.compiling.targets.planned import plan_model
 
     graph = source.graph(environments(source.ranges, source.state)[0])
     if target.hardware.kind == "cpu":
-        check_model(graph, source.name, checked=target.is_checked(source))
-    costs.tell(graph)
-    with costs.part("plan"):
-        return Decisions(source.name, planned_model(target, graph, source))
+        check_model_memory(graph, source.name, checked=target.is_checked(source))
+    costs.announce(graph)
+    with costs.time_stage("plan"):
+        return ModelPlan(source.name, plan_model(target, graph, source))
 
 
-def tune(decisions: Decisions, target: ModelTarget, costs: ModelCosts) -> Decisions:
+def tune(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> ModelPlan:
     """Return decisions with the best measured kernels, the same where none are measured; errors as `compile`."""
     if not target.measures:
         return decisions
-    with costs.part("tune"):
-        kernels, tuning = target.tuned(decisions.planned)
+    with costs.time_stage("tune"):
+        kernels, tuning = target.tune(decisions.planned)
     return replace(decisions, measured=decisions.planned._replace(kernels=kernels), tuning=tuning)
 
 
-def build(decisions: Decisions, target: ModelTarget, costs: ModelCosts) -> ModelBuild:
+def build(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> ModelBuild:
     """Return a model as machine code; of planned and measured kernels those that run faster. Errors as `compile`."""
-    changed, judged = decisions.changed, None
-    with costs.part("build"):
-        built = target.build(decisions.planned, forget=changed is None)
+    retuned, latency_summary = decisions.changed, None
+    with costs.time_stage("build"):
+        built = target.build(decisions.planned, forget=retuned is None)
     if target.measures:
-        from anatune.network.compiling.tuning import faster, latency  # late, as all that only tuning needs
+        from anatune.network.compiling.tuning import (
+            choose_faster,
+            measure_latency,
+        )  # late, as all that only tuning needs
 
-        if changed is None:
-            judged = latency(built.compiled)
+        if retuned is None:
+            latency_summary = measure_latency(built.compiled)
         else:
-            with costs.part("build"):
-                other = target.build(changed, forget=True)
-            with costs.part("tune"):
-                judged = faster(other.compiled, built.compiled)
-            built = other if judged.is_tuned else built
+            with costs.time_stage("build"):
+                other = target.build(retuned, forget=True)
+            with costs.time_stage("tune"):
+                latency_summary = choose_faster(other.compiled, built.compiled)
+            built = other if latency_summary.is_tuned else built
     compiled = built.compiled
-    compiled.summary = msgspec.structs.replace(compiled.summary, latency=judged, tuning=decisions.tuning)
+    compiled.summary = msgspec.structs.replace(compiled.summary, latency=latency_summary, tuning=decisions.tuning)
     return built
 
 
-def _quantised(source: Imported, device: HardwareSpec, request: Request) -> CompiledModel:
+def _compile_quantised(source: Imported, device: HardwareSpec, request: CompileRequest) -> CompiledModel:
     """Return a float32 model as one of 8-bit integers; errors as `compile`."""
     from anatune.network.compiling.costs import ModelCosts
-    from anatune.network.compiling.precision.quantising import output_error, quantised
-    from anatune.network.compiling.sizes.varying import environments, varying
-    from anatune.network.compiling.targets.cpu import cpu_named
+    from anatune.network.compiling.precision.quantising import output_error, quantise_model
+    from anatune.network.compiling.sizes.varying import environments, varying_ranges
+    from anatune.network.compiling.targets.cpu import require_cpu
     from anatune.network.relax.ranges import name_of
 
-    device = cpu_named(device)
-    sizes = ", ".join(map(name_of, varying(source.ranges)))
+    device = require_cpu(device)
+    sizes = ", ".join(map(name_of, varying_ranges(source.ranges)))
     state = ", ".join(pair.name for pair in source.state)
     for refused, advice in (
         (f"sizes of {source.name} vary ({sizes})" if sizes else "", "give example inputs (--input-shape)"),
@@ -336,36 +345,36 @@ def _quantised(source: Imported, device: HardwareSpec, request: Request) -> Comp
             )
     target = target_of(device, request)
     costs = ModelCosts(device, target.threads, request, is_checked=False)
-    costs.tell(source.graph(environments(source.ranges, source.state)[0]), calibrates=True)
+    costs.announce(source.graph(environments(source.ranges, source.state)[0]), calibrates=True)
     listeners = msgspec.structs.replace(request.listeners, progress=None)
-    plain = msgspec.structs.replace(request, measuring=MeasuringOptions(), listeners=listeners)
+    plain_request = msgspec.structs.replace(request, measuring=MeasuringOptions(), listeners=listeners)
     data, percentile = request.quantising.calibrate, request.quantising.percentile
-    with costs.part("calibrate"):
-        made = quantised(source.widened(), lambda: target_of(device, plain), data, percentile)
+    with costs.time_stage("calibrate"):
+        quantised_model = quantise_model(source.widened(), lambda: target_of(device, plain_request), data, percentile)
     listeners = msgspec.structs.replace(request.listeners, on_estimate=None)
-    unchecked = msgspec.structs.replace(request, listeners=listeners, check=None)
-    compiled = compile_imported(made.source, target_of(device, unchecked))
+    build_request = msgspec.structs.replace(request, listeners=listeners, check=None)
+    compiled = compile_imported(quantised_model.source, target_of(device, build_request))
     check = None
     if request.check is not False:
-        with costs.part("check"):
-            error = output_error(compiled, made.calls)
-        calls = units.many(len(made.calls), "call")
+        with costs.time_stage("check"):
+            error = output_error(compiled, quantised_model.calls)
+        calls = units.many(len(quantised_model.calls), "call")
         check = None if error is None else Check(error, None, f"the float32 model in {calls} of the calibration data")
-    compiled.summary = msgspec.structs.replace(compiled.summary, losses=made.losses, check=check)
+    compiled.summary = msgspec.structs.replace(compiled.summary, losses=quantised_model.losses, check=check)
     return compiled
 
 
-def _divided(source: Imported, device: HardwareSpec, target: ModelTarget) -> CompiledModel | None:
+def _compile_divided(source: Imported, device: HardwareSpec, target: ModelTarget) -> CompiledModel | None:
     """Return a model of which another engine runs what cannot be read; None: all can be read. Errors as `compile`."""
-    from anatune.network.compiling.divided import divided_model
+    from anatune.network.compiling.divided import compile_parts
 
-    def compile_part(part: Imported, asked: Request) -> CompiledModel:
-        return compile_imported(part, target_of(device, asked))
+    def compile_part(part: Imported, part_request: CompileRequest) -> CompiledModel:
+        return compile_imported(part, target_of(device, part_request))
 
-    return divided_model(source, target.request, target.threads, compile_part)
+    return compile_parts(source, target.request, target.threads, compile_part)
 
 
-def _check_packages(model: object, device: HardwareSpec, request: Request) -> None:
+def _check_packages(model: object, device: HardwareSpec, request: CompileRequest) -> None:
     """Raise MissingDependencyError for all that is missing of what reads the model and compiles for the device."""
     from anatune.codegen.compat import import_tvm
     from anatune.named import check_all, import_optional
@@ -376,7 +385,7 @@ def _check_packages(model: object, device: HardwareSpec, request: Request) -> No
     if device.kind == "gpu":
         from anatune.codegen.toolchains import toolchain_of
 
-        template = "triton" if is_all_triton(device, request) else "cuda"
+        template = "triton" if needs_only_triton(device, request) else "cuda"
         checks.append(partial(toolchain_of(template).check_target, device))
     check_all(*checks)
 

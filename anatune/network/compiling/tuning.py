@@ -30,8 +30,8 @@ from anatune.measure.cpu.cold import level_of
 from anatune.measure.place import WorkerState, added_up
 from anatune.model.bound import TimeBound, time_bound
 from anatune.network.compiling.compiled import CompiledModel
-from anatune.network.compiling.planning import PlannedKernel, predicted, weight_bytes, without_steps
-from anatune.network.compiling.request import PART, Request
+from anatune.network.compiling.planning import PlannedKernel, predict_product, strip_epilogue, weight_bytes
+from anatune.network.compiling.request import TRIALS_PER_TURN, CompileRequest
 from anatune.network.graph.products import known_operands
 from anatune.network.graph.summary import KernelTuning, Latency, TuningSummary
 from anatune.records.place import ServerAddress, is_missing
@@ -47,19 +47,19 @@ from anatune.tuning.reuse import recorded_leaders, same_device
 from anatune.tuning.session import StandIns, TuningSession
 from anatune.tuning.settings import TuningSettings
 
-__all__ = ["Tuned", "faster", "latency", "tuned"]
+__all__ = ["TuningOutcome", "choose_faster", "measure_latency", "tune_kernels"]
 
 Clock = Callable[[], float]
 
-_LEAST_PART = 4
-_SPENT_S = 2.0
+_LEAST_TRIALS_PER_TURN = 4
+_RUN_TIME_S = 2.0
 """Time to spend on runs of one build of a model, s."""
-_FEWEST, _MOST = 5, 200
+_FEWEST_RUNS, _MOST_RUNS = 5, 200
 """Runs of each build."""
 
 
 @dataclass
-class _Task:
+class _TunedWorkload:
     """A sum that kernels of the model share.
 
     Attributes
@@ -90,7 +90,7 @@ class _Task:
     def time_s(self) -> float:
         return self.predicted_s if self.measured_s is None else self.measured_s
 
-    def worth_s(self, scale: float) -> float:
+    def gain_s(self, scale: float) -> float:
         """Return what a trial may win in one run of the model: the gap to the bound, shared by the trials there were.
 
         Parameters
@@ -102,20 +102,20 @@ class _Task:
         return self.calls * max(time_s - self.bound.time_s, 0.0) / (1 + self.num_trials)
 
 
-class Tuned(NamedTuple):
+class TuningOutcome(NamedTuple):
     """Planned kernels with the best measured schedules, and what measuring them came to."""
 
     kernels: list[PlannedKernel]
     summary: TuningSummary
 
 
-def tuned(
+def tune_kernels(
     planned: Sequence[PlannedKernel],
     hardware: CpuSpec,
     threads: int,
-    request: Request,
+    request: CompileRequest,
     stand_ins: StandIns | None = None,
-) -> Tuned:
+) -> TuningOutcome:
     """Return planned kernels with the best measured schedules.
 
     Kernels whose second operand is computed by the model (attention) keep their plan: sessions measure with constants
@@ -143,24 +143,24 @@ def tuned(
     try:
         records = request.records if scratch is None else scratch / "tuning.sqlite"
         host = None if stand_ins is None else stand_ins.host
-        with contextlib.closing(place_of(TuningSettings(**request.measuring.elsewhere), host)) as place:
-            tuning = _Tuning(planned, hardware, threads, request, stand_ins, records, place)
+        with contextlib.closing(place_of(TuningSettings(**request.measuring.place_options), host)) as place:
+            tuning = _ModelTuning(planned, hardware, threads, request, stand_ins, records, place)
             ended = tuning.run()
-            return Tuned(tuning.chosen(), tuning.summary(ended))
+            return TuningOutcome(tuning.choose_kernels(), tuning.summary(ended))
     finally:
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-class _Tuning:
-    """One call of `tuned`."""
+class _ModelTuning:
+    """One call of `tune_kernels`."""
 
     def __init__(
         self,
         planned: Sequence[PlannedKernel],
         hardware: CpuSpec,
         threads: int,
-        request: Request,
+        request: CompileRequest,
         stand_ins: StandIns | None,
         records: str | Path | ServerAddress | None,
         place: Place,
@@ -172,41 +172,45 @@ class _Tuning:
         self._weights = weight_bytes(node for one in planned for node in one.nodes)
         # Boards run one kernel over and over, with its weights where the run before left them.
         self._cold = level_of(self._weights, hardware) if request.measuring.tracker is None else None
-        self._tasks = _tasks_of(planned, hardware.with_threads(threads), request.accuracy, self._cold)
+        self._workloads = _collect_workloads(planned, hardware.with_threads(threads), request.accuracy, self._cold)
         others = [one for one in planned if not _is_tunable(one)]
-        self._others_s = sum(len(other.nodes) * other.prediction.time_s for other in others)
+        self._untuned_s = sum(len(other.nodes) * other.prediction.time_s for other in others)
         self._clock = time.monotonic if stand_ins is None else stand_ins.clock
-        self._began = self._clock()
-        self._known = 0
+        self._start_s = self._clock()
+        self._trials_before = 0
         self._workers: tuple[WorkerState, ...] = ()
 
     def run(self) -> str:
         """Measure until the budget is spent; return why it ended, as `TuningSummary` has it."""
-        for task in self._tasks.values():
-            trials = self._session(task, 1, None).recorded()
-            self._take(task, trials)
-            ending = Ending(task.bound.time_s, self._measuring.stop_at, self._measuring.patience)
+        for tuned_workload in self._workloads.values():
+            trials = self._session(tuned_workload, 1, None).recorded()
+            self._update(tuned_workload, trials)
+            ending = Ending(tuned_workload.bound.time_s, self._measuring.stop_at, self._measuring.patience)
             for number, trial in enumerate(trials, start=1):
                 ending.add(trial.measurement, number)
-            task.ended = ending.reason or ""
-        self._known = self._done()
-        part = max(_LEAST_PART, min(PART, self._measuring.trials // max(1, len(self._tasks))))
-        while (left := self._measuring.trials - self._done()) > 0:
-            if self._left_s() <= 0:
+            tuned_workload.ended = ending.reason or ""
+        self._trials_before = self._count_trials()
+        trials_per_turn = max(
+            _LEAST_TRIALS_PER_TURN, min(TRIALS_PER_TURN, self._measuring.trials // max(1, len(self._workloads)))
+        )
+        while (trials_left := self._measuring.trials - self._count_trials()) > 0:
+            if self._remaining_s() <= 0:
                 return "time_limit"
-            open_tasks = [task for task in self._tasks.values() if not task.ended]
-            if not open_tasks:
+            open_workloads = [tuned_workload for tuned_workload in self._workloads.values() if not tuned_workload.ended]
+            if not open_workloads:
                 return "kernels"
-            scale = self._scale()
-            task = max(open_tasks, key=lambda one: one.worth_s(scale))
-            before = task.num_trials
-            result = self._session(task, before + min(part, left), self._left_s()).run()
+            scale = self._median_ratio()
+            tuned_workload = max(open_workloads, key=lambda one: one.gain_s(scale))
+            before = tuned_workload.num_trials
+            result = self._session(
+                tuned_workload, before + min(trials_per_turn, trials_left), self._remaining_s()
+            ).run()
             self._workers = added_up(self._workers, result.workers)
-            self._take(task, result.trials)
+            self._update(tuned_workload, result.trials)
             if result.ended in ("stop_at", "patience"):
-                task.ended = result.ended
-            elif task.num_trials == before:
-                task.ended = "space"
+                tuned_workload.ended = result.ended
+            elif tuned_workload.num_trials == before:
+                tuned_workload.ended = "space"
         return "trials"
 
     def summary(self, ended: str) -> TuningSummary:
@@ -216,68 +220,77 @@ class _Tuning:
                 workload_to_text(one.workload), one.calls, one.num_trials, one.bound.time_s, one.predicted_s,
                 one.measured_s, one.ended,
             )
-            for one in self._tasks.values()
+            for one in self._workloads.values()
         )  # fmt: skip
-        done = self._done()
-        return TuningSummary(ended, done, done - self._known, self._clock() - self._began, kernels)
+        done = self._count_trials()
+        return TuningSummary(ended, done, done - self._trials_before, self._clock() - self._start_s, kernels)
 
-    def chosen(self) -> list[PlannedKernel]:
+    def choose_kernels(self) -> list[PlannedKernel]:
         """Return the kernels with the best schedules of the record file, the plan's where nothing ran."""
-        best: dict[Workload, Schedule] = {}
-        if self._records is not None and (self._done() or (self._measuring.reuse and not is_missing(self._records))):
+        best_schedules: dict[Workload, Schedule] = {}
+        if self._records is not None and (
+            self._count_trials() or (self._measuring.reuse and not is_missing(self._records))
+        ):
             with RecordStore(self._records) as store:
-                for workload in self._tasks:
-                    found = self._best(store, workload)
-                    if found is not None:
-                        best[workload] = found.trial.schedule
+                for workload in self._workloads:
+                    best_record = self._find_best_record(store, workload)
+                    if best_record is not None:
+                        best_schedules[workload] = best_record.trial.schedule
         return [
-            self._replaced(one, best[without_steps(one.workload)])
-            if _is_tunable(one) and without_steps(one.workload) in best
+            self._apply_schedule(one, best_schedules[strip_epilogue(one.workload)])
+            if _is_tunable(one) and strip_epilogue(one.workload) in best_schedules
             else one
             for one in self._planned
         ]
 
-    def _best(self, store: RecordStore, workload: Workload) -> Record | None:
+    def _find_best_record(self, store: RecordStore, workload: Workload) -> Record | None:
         """Return the best trial of those whose weights came from where the model's do; of all if there are none.
 
         Of this very kind of device only; what other sessions measured counts with `reuse` alone.
         """
-        asked = (workload, self._hardware.name, self._threads)
-        alike = [
+        key = (workload, self._hardware.name, self._threads)
+        sessions = [
             session
-            for session in store.sessions(*asked)
+            for session in store.sessions(*key)
             if session.settings.get("cold") == self._cold and same_device(session.hardware, self._hardware)
         ]
-        found = [store.best(*asked, one, accuracy=self._request.accuracy) for one in alike]
-        ran = [one for one in found if one is not None and one.trial.measurement.time_s is not None]
-        if ran:
-            return min(ran, key=lambda one: one.trial.measurement.time_s or 0.0)
+        best_records = [store.best(*key, one, accuracy=self._request.accuracy) for one in sessions]
+        timed = [one for one in best_records if one is not None and one.trial.measurement.time_s is not None]
+        if timed:
+            return min(timed, key=lambda one: one.trial.measurement.time_s or 0.0)
         if not self._measuring.reuse:
             return None
         leaders = recorded_leaders(store, workload, self._hardware, self._threads, 1, accuracy=self._request.accuracy)
         return leaders[0] if leaders else None
 
-    def _replaced(self, kernel: PlannedKernel, measured: Schedule) -> PlannedKernel:
+    def _apply_schedule(self, kernel: PlannedKernel, measured: Schedule) -> PlannedKernel:
         """Return a kernel with the measured schedule of its sum, what is fused into its stores left as it is."""
         hardware = self._hardware.with_threads(self._threads)
         schedule = msgspec.structs.replace(measured, workload=kernel.workload, hardware=hardware)
-        prediction = predicted(schedule, known_operands(kernel.nodes[0]), hardware, self._weights)
+        prediction = predict_product(schedule, known_operands(kernel.nodes[0]), hardware, self._weights)
         return kernel._replace(schedule=schedule, prediction=prediction, is_tuned=schedule != kernel.schedule)
 
-    def _session(self, task: _Task, trials: int, limit_s: float | None) -> TuningSession:
+    def _session(self, tuned_workload: _TunedWorkload, trials: int, limit_s: float | None) -> TuningSession:
         settings = TuningSettings(
             trials=trials, records=self._records, resume=True, threads=self._threads, accuracy=self._request.accuracy,
-            cold=self._cold, reuse=self._measuring.reuse, **self._measuring.elsewhere, **self._measuring.rules,
+            cold=self._cold, reuse=self._measuring.reuse, **self._measuring.place_options, **self._measuring.stopping_options,
             time_limit_s=None if limit_s is None or limit_s == float("inf") else limit_s,
         )  # fmt: skip
-        return TuningSession(task.workload, self._hardware, settings, self._teller(task), self._stand_ins, self._place)
+        return TuningSession(
+            tuned_workload.workload,
+            self._hardware,
+            settings,
+            self._make_progress_callback(tuned_workload),
+            self._stand_ins,
+            self._place,
+        )
 
-    def _take(self, task: _Task, trials: Sequence[Trial]) -> None:
-        task.num_trials = len(trials)
+    def _update(self, tuned_workload: _TunedWorkload, trials: Sequence[Trial]) -> None:
+        tuned_workload.num_trials = len(trials)
         best = next(iter(rank_trials(equalise_speed(trials))), None)
-        task.measured_s = None if best is None else best.measurement.time_s
+        tuned_workload.measured_s = None if best is None else best.measurement.time_s
 
-    def _teller(self, task: _Task) -> Callable[[TuningProgress], None] | None:
+    def _make_progress_callback(self, tuned_workload: _TunedWorkload) -> Callable[[TuningProgress], None] | None:
         """Return what tells the model's progress when a session tells its own."""
         if self._request.listeners.tuning_progress is None:
             return None
@@ -287,48 +300,48 @@ class _Tuning:
             if progress.stage == "start":  # of one part of one kernel
                 return
             if progress.stage == "measure":
-                task.num_trials = progress.done
+                tuned_workload.num_trials = progress.done
                 if progress.best is not None:
-                    task.measured_s = progress.best_s
-            done, elapsed_s = self._done(), self._clock() - self._began
-            measured, total = done - self._known, max(self._measuring.trials, done)
+                    tuned_workload.measured_s = progress.best_s
+            done, elapsed_s = self._count_trials(), self._clock() - self._start_s
+            measured, total = done - self._trials_before, max(self._measuring.trials, done)
             left_s = elapsed_s / measured * (total - done) if measured else None
             if left_s is not None and self._measuring.time_limit_s is not None:
-                left_s = min(left_s, max(self._left_s(), 0.0))
-            tasks = self._tasks.values()
-            predicted_s = self._others_s + sum(one.calls * one.predicted_s for one in tasks)
-            measured_s = self._others_s + sum(one.calls * one.time_s for one in tasks)
-            words = workload_to_text(task.workload)
+                left_s = min(left_s, max(self._remaining_s(), 0.0))
+            tuned_workloads = self._workloads.values()
+            predicted_s = self._untuned_s + sum(one.calls * one.predicted_s for one in tuned_workloads)
+            measured_s = self._untuned_s + sum(one.calls * one.time_s for one in tuned_workloads)
+            workload_text = workload_to_text(tuned_workload.workload)
             report(
                 ModelProgress(
-                    words, done, total, predicted_s, measured_s, elapsed_s, left_s,
+                    workload_text, done, total, predicted_s, measured_s, elapsed_s, left_s,
                     added_up(self._workers, progress.workers),
                     measured / elapsed_s if measured and elapsed_s > 0 else None,
-                    self._bound(),
+                    self._time_bound(),
                 )
             )  # fmt: skip
 
         return tell
 
-    def _bound(self) -> TimeBound:
+    def _time_bound(self) -> TimeBound:
         """Return what no schedules undercut in one run of the model; kernels that are not tuned as predicted."""
-        tasks = self._tasks.values()
-        worst = max(tasks, key=lambda one: one.calls * one.bound.time_s)
-        unverified = dict.fromkeys(name for one in tasks for name in one.bound.unverified)
-        seconds = self._others_s + sum(one.calls * one.bound.time_s for one in tasks)
+        tuned_workloads = self._workloads.values()
+        worst = max(tuned_workloads, key=lambda one: one.calls * one.bound.time_s)
+        unverified = dict.fromkeys(name for one in tuned_workloads for name in one.bound.unverified)
+        seconds = self._untuned_s + sum(one.calls * one.bound.time_s for one in tuned_workloads)
         return TimeBound(seconds, worst.bound.bound_by, tuple(unverified))
 
-    def _scale(self) -> float:
+    def _median_ratio(self) -> float:
         """Return the median of measured over predicted times; 1 if nothing has been measured."""
-        known = [one.measured_s / one.predicted_s for one in self._tasks.values() if one.measured_s is not None]
-        return statistics.median(known) if known else 1.0
+        ratios = [one.measured_s / one.predicted_s for one in self._workloads.values() if one.measured_s is not None]
+        return statistics.median(ratios) if ratios else 1.0
 
-    def _done(self) -> int:
-        return sum(task.num_trials for task in self._tasks.values())
+    def _count_trials(self) -> int:
+        return sum(tuned_workload.num_trials for tuned_workload in self._workloads.values())
 
-    def _left_s(self) -> float:
+    def _remaining_s(self) -> float:
         limit_s = self._measuring.time_limit_s
-        return float("inf") if limit_s is None else limit_s - (self._clock() - self._began)
+        return float("inf") if limit_s is None else limit_s - (self._clock() - self._start_s)
 
 
 def _is_tunable(kernel: PlannedKernel) -> bool:
@@ -336,21 +349,21 @@ def _is_tunable(kernel: PlannedKernel) -> bool:
     return set(constant_tensors(kernel.workload)) <= set(known_operands(kernel.nodes[0]))
 
 
-def _tasks_of(
+def _collect_workloads(
     planned: Sequence[PlannedKernel], hardware: CpuSpec, accuracy: str, cold: str | None
-) -> dict[Workload, _Task]:
+) -> dict[Workload, _TunedWorkload]:
     """Return the sums that can be tuned, each once, in order."""
-    tasks: dict[Workload, _Task] = {}
-    for one in planned:
-        if not _is_tunable(one):
+    tuned_workloads: dict[Workload, _TunedWorkload] = {}
+    for kernel in planned:
+        if not _is_tunable(kernel):
             continue
-        workload, calls = without_steps(one.workload), len(one.nodes)
-        if workload in tasks:
-            tasks[workload].calls += calls
+        workload, calls = strip_epilogue(kernel.workload), len(kernel.nodes)
+        if workload in tuned_workloads:
+            tuned_workloads[workload].calls += calls
         else:
             bound = _bound_of(workload, hardware, accuracy, cold)
-            tasks[workload] = _Task(workload, calls, one.prediction.time_s, bound)
-    return tasks
+            tuned_workloads[workload] = _TunedWorkload(workload, calls, kernel.prediction.time_s, bound)
+    return tuned_workloads
 
 
 def _bound_of(workload: Workload, hardware: CpuSpec, accuracy: str, cold: str | None) -> TimeBound:
@@ -360,36 +373,36 @@ def _bound_of(workload: Workload, hardware: CpuSpec, accuracy: str, cold: str | 
     return time_bound(workload, hardware, fewest, cold=cold, constants=constant_tensors(workload))
 
 
-def latency(model: CompiledModel, clock: Clock = time.perf_counter) -> Latency:
+def measure_latency(model: CompiledModel, clock: Clock = time.perf_counter) -> Latency:
     """Return a model's median time on random inputs."""
     call = model.prepared(*model.random_inputs())
-    (times,) = _in_turn([call], clock)
+    (times,) = _time_in_turn([call], clock)
     return Latency(statistics.median(times))
 
 
-def faster(tuned: CompiledModel, plan: CompiledModel, clock: Clock = time.perf_counter) -> Latency:
+def choose_faster(tuned: CompiledModel, plan: CompiledModel, clock: Clock = time.perf_counter) -> Latency:
     """Return what was measured of two builds of a model, and which is kept: the tuned one, unless it is slower.
 
     Both run in turn on the same random inputs; the median of the ratios within a round decides, so that a machine that
     slows down judges neither.
     """
     inputs = tuned.random_inputs()
-    ours, others = _in_turn([tuned.prepared(*inputs), plan.prepared(*inputs)], clock)
+    ours, others = _time_in_turn([tuned.prepared(*inputs), plan.prepared(*inputs)], clock)
     ratio = statistics.median(tuned_s / plan_s for tuned_s, plan_s in zip(ours, others, strict=True))
     tuned_s, plan_s = statistics.median(ours), statistics.median(others)
     return Latency(tuned_s, plan_s, True) if ratio <= 1.0 else Latency(plan_s, tuned_s, False)
 
 
-def _in_turn(calls: list[Callable[[], object]], clock: Clock) -> list[list[float]]:
+def _time_in_turn(calls: list[Callable[[], object]], clock: Clock) -> list[list[float]]:
     """Return times of calls that take turns, each time beginning with another one, s."""
     for call in calls:
         call()
     times: list[list[float]] = [[] for _ in calls]
     began = clock()
-    while len(times[0]) < _FEWEST or (len(times[0]) < _MOST and clock() - began < _SPENT_S * len(calls)):
+    while len(times[0]) < _FEWEST_RUNS or (len(times[0]) < _MOST_RUNS and clock() - began < _RUN_TIME_S * len(calls)):
         order = list(range(len(calls)))
-        for place in order if len(times[0]) % 2 == 0 else order[::-1]:
+        for index in order if len(times[0]) % 2 == 0 else order[::-1]:
             start = clock()
-            calls[place]()
-            times[place].append(clock() - start)
+            calls[index]()
+            times[index].append(clock() - start)
     return times

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, tensor_of
-from anatune.network.compiling.memory import Memory, give_back, new_memory, views
+from anatune.network.compiling.memory import Memory, new_memory, release_freed_memory, views
 from anatune.network.graph.summary import WeightPlace
 from anatune.network.relax.objects import objects_of
 from anatune.network.relax.packing import packed_by
@@ -57,8 +57,8 @@ def pack_weights(
             weight.constant.forget()
         if freed >= _TRIM_BYTES:
             freed = 0
-            give_back()
+            release_freed_memory()
     if forget:
         del library
-        give_back()
+        release_freed_memory()
     return memory, tuple(places)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anatune.core.schedule import Schedule
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import AnatuneError
-from anatune.network.compiling.planning import without_steps
+from anatune.network.compiling.planning import strip_epilogue
 from anatune.network.graph.summary import KernelSummary, KernelTuning, ModelSummary, OperatorSummary
 from anatune.network.pages.plots import plot_model, plot_model_parts
 from anatune.network.report import (
@@ -191,7 +191,7 @@ def _tuning_row(one: KernelTuning) -> Sequence[Cell]:
 def _sum_of(kernel: KernelSummary) -> str:
     """Return a kernel's product in words with nothing fused into its stores, as tuning has it."""
     try:
-        return workload_to_text(without_steps(Schedule.from_json(kernel.schedule).workload))
+        return workload_to_text(strip_epilogue(Schedule.from_json(kernel.schedule).workload))
     except AnatuneError:  # an attention has no schedule; a schedule may be of another version
         return kernel.workload
 

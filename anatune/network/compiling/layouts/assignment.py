@@ -16,17 +16,17 @@ from anatune.core.workload.orders import Order
 from anatune.errors import BuildError
 from anatune.network.graph.nodes import Value
 
-__all__ = ["Assignment", "Option", "Problem"]
+__all__ = ["Assignment", "LayoutOption", "LayoutProblem"]
 
 _SCALE = 1e6
 """Costs are in microseconds for the solver, whose tolerances are absolute."""
 _TIME_LIMIT_S = 10.0
 
-Turning = Callable[[Value, Order, Order], float]
+TransposeTime = Callable[[Value, Order, Order], float]
 """(value, order it is written in, another order) -> seconds."""
 
 
-class Option(NamedTuple):
+class LayoutOption(NamedTuple):
     """One way to compute a node.
 
     Attributes
@@ -59,7 +59,7 @@ class Assignment(NamedTuple):
     bound_s: float
 
 
-class Problem(NamedTuple):
+class LayoutProblem(NamedTuple):
     """What is chosen, and what it costs.
 
     Attributes
@@ -68,26 +68,26 @@ class Problem(NamedTuple):
         By node, which is the value that it computes.
     needed : collection of (Value, Order)
         What has to be there in the end.
-    turning_s : callable
+    transpose_s : callable
     default : Order
         Order of values that no node computes.
     """
 
-    options: Mapping[Value, Sequence[Option]]
+    options: Mapping[Value, Sequence[LayoutOption]]
     needed: Collection[tuple[Value, Order]]
-    turning_s: Turning
+    transpose_s: TransposeTime
     default: Order
 
     def cost_of(self, picked: Mapping[Value, int]) -> tuple[float, list[tuple[Value, Order, Order]]]:
         """Return what taken options cost with all that has to be turned, and what that is: (value, from, to)."""
-        taken = {node: self.options[node][place] for node, place in picked.items()}
-        reads = dict.fromkeys([*(read for option in taken.values() for read in option.reads), *self.needed])
-        written = {value: taken[value].written if value in taken else self.default for value, _ in reads}
+        chosen = {node: self.options[node][place] for node, place in picked.items()}
+        reads = dict.fromkeys([*(read for option in chosen.values() for read in option.reads), *self.needed])
+        written = {value: chosen[value].written if value in chosen else self.default for value, _ in reads}
         turned = [(value, written[value], order) for value, order in reads if written[value] != order]
-        costs_s = sum(option.cost_s for option in taken.values())
-        return costs_s + sum(self.turning_s(*one) for one in turned), turned
+        costs_s = sum(option.cost_s for option in chosen.values())
+        return costs_s + sum(self.transpose_s(*one) for one in turned), turned
 
-    def assigned(self) -> Assignment:
+    def solve(self) -> Assignment:
         """Return the cheapest assignment.
 
         Raises
@@ -95,10 +95,10 @@ class Problem(NamedTuple):
         BuildError
             The solver failed.
         """
-        program = _Program(self)
+        program = _LayoutProgram(self)
         if not program.costs:
             return Assignment({}, 0.0, 0.0)
-        shares, bound = program.solved()
+        shares, bound = program.solve()
         picked = {
             node: max(range(len(own)), key=lambda place: shares[program.takes[node, place]])
             for node, own in self.options.items()
@@ -107,7 +107,7 @@ class Problem(NamedTuple):
         return Assignment(picked, cost_s, min(cost_s, bound))
 
 
-class _Program:
+class _LayoutProgram:
     """The 0/1 program of a problem.
 
     Attributes
@@ -120,38 +120,38 @@ class _Program:
         Terms of a sum by variable, and the least and the most that it may be.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: LayoutProblem) -> None:
         self._problem = problem
         self.costs: list[float] = []
         self.takes: dict[tuple[Value, int], int] = {}
         self.rows: list[tuple[dict[int, float], float, float]] = []
         self._writes: dict[tuple[Value, Order], list[int]] = defaultdict(list)
-        self._turns: dict[tuple[Value, Order], list[int]] = defaultdict(list)
-        readers = self._take()
-        self._turn((*readers, *problem.needed))
-        for node, own in problem.options.items():
-            self.rows.append(({self.takes[node, place]: 1.0 for place in range(len(own))}, 1.0, 1.0))
+        self._transposes: dict[tuple[Value, Order], list[int]] = defaultdict(list)
+        readers = self._add_options()
+        self._add_transposes((*readers, *problem.needed))
+        for node, options in problem.options.items():
+            self.rows.append(({self.takes[node, place]: 1.0 for place in range(len(options))}, 1.0, 1.0))
         for read, by_node in readers.items():
-            brought, known = self._there(*read)
+            brought, available = self._availability(*read)
             for asking in by_node.values():
-                self.rows.append(({**brought, **dict.fromkeys(asking, 1.0)}, -np.inf, known))
+                self.rows.append(({**brought, **dict.fromkeys(asking, 1.0)}, -np.inf, available))
         for read in problem.needed:
-            brought, known = self._there(*read)
-            self.rows.append((brought, -np.inf, known - 1.0))
+            brought, available = self._availability(*read)
+            self.rows.append((brought, -np.inf, available - 1.0))
 
-    def _take(self) -> Mapping[tuple[Value, Order], Mapping[Value, list[int]]]:
+    def _add_options(self) -> Mapping[tuple[Value, Order], Mapping[Value, list[int]]]:
         """Make a variable of each option; return which of them read a value in an order, by their nodes."""
         readers: dict[tuple[Value, Order], dict[Value, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for node, own in self._problem.options.items():
-            for place, option in enumerate(own):
-                self.takes[node, place] = len(self.costs)
+        for node, options in self._problem.options.items():
+            for number, option in enumerate(options):
+                self.takes[node, number] = len(self.costs)
                 self._writes[node, option.written].append(len(self.costs))
                 for read in dict.fromkeys(option.reads):
                     readers[read][node].append(len(self.costs))
                 self.costs.append(option.cost_s)
         return readers
 
-    def _turn(self, reads: Iterable[tuple[Value, Order]]) -> None:
+    def _add_transposes(self, reads: Iterable[tuple[Value, Order]]) -> None:
         """Make a variable of each way to turn a value that is read in an order."""
         origins: dict[Value, list[Order]] = defaultdict(list)
         for value, order in self._writes:
@@ -160,19 +160,21 @@ class _Program:
             for origin in origins.get(value, [self._problem.default]):
                 if origin == order:
                     continue
-                self._turns[value, order].append(len(self.costs))
+                self._transposes[value, order].append(len(self.costs))
                 if value in self._problem.options:  # it can be turned from where it is written only
                     written = dict.fromkeys(self._writes[value, origin], -1.0)
                     self.rows.append(({len(self.costs): 1.0, **written}, -np.inf, 0.0))
-                self.costs.append(self._problem.turning_s(value, origin, order))
+                self.costs.append(self._problem.transpose_s(value, origin, order))
 
-    def _there(self, value: Value, order: Order) -> tuple[dict[int, float], float]:
+    def _availability(self, value: Value, order: Order) -> tuple[dict[int, float], float]:
         """Return the variables that bring a value in an order, and what is there without them."""
-        brought = dict.fromkeys((*self._writes.get((value, order), ()), *self._turns.get((value, order), ())), -1.0)
+        brought = dict.fromkeys(
+            (*self._writes.get((value, order), ()), *self._transposes.get((value, order), ())), -1.0
+        )
         is_given = value not in self._problem.options and order == self._problem.default
         return brought, 1.0 if is_given else 0.0
 
-    def solved(self) -> tuple[Sequence[float], float]:
+    def solve(self) -> tuple[Sequence[float], float]:
         """Return the variables' values, and what no assignment costs less than, s.
 
         Raises
@@ -184,8 +186,8 @@ class _Program:
         from scipy.sparse import csr_array
 
         entries = [(row, at, value) for row, (terms, _, _) in enumerate(self.rows) for at, value in terms.items()]
-        at, columns, values = zip(*entries, strict=True)
-        matrix = csr_array((values, (at, columns)), shape=(len(self.rows), len(self.costs)))
+        row_numbers, columns, values = zip(*entries, strict=True)
+        matrix = csr_array((values, (row_numbers, columns)), shape=(len(self.rows), len(self.costs)))
         answer = milp(
             np.array(self.costs) * _SCALE,
             integrality=np.ones(len(self.costs)),

@@ -23,7 +23,7 @@ from anatune.network.graph.summary import LayerLoss
 from anatune.network.graph.torch.arrays import any_array
 from anatune.network.relax.frontends import Imported
 
-__all__ = ["Quantised", "calibration", "output_error", "quantised"]
+__all__ = ["QuantisedModel", "output_error", "quantise_model", "read_calibration"]
 
 _LEAST_SIGNAL = 1e-30
 """Power that stands for none."""
@@ -31,7 +31,7 @@ _MOST_LOSSES = 8
 """Parts of the data that losses are measured on."""
 
 
-class Quantised(NamedTuple):
+class QuantisedModel(NamedTuple):
     """A model of 8-bit integers.
 
     Attributes
@@ -51,7 +51,7 @@ class Quantised(NamedTuple):
 def output_error(model: Callable[..., object], calls: Sequence[tuple[list[Array], list[Array]]]) -> float | None:
     """Return the largest error of a model's outputs of floats, over each output's largest magnitude in its call.
 
-    None where no output is of floats. `calls` are those of `Quantised`.
+    None where no output is of floats. `calls` are those of `QuantisedModel`.
     """
     results = [(model(*inputs), outputs) for inputs, outputs in calls]
     pairs = [
@@ -62,9 +62,9 @@ def output_error(model: Callable[..., object], calls: Sequence[tuple[list[Array]
     return max((error_of(own, want) for own, want in pairs if own.dtype.name in TOLERANCE), default=None)
 
 
-def quantised(
+def quantise_model(
     source: Imported, make_target: Callable[[], ModelTarget], data: object, percentile: float | None
-) -> Quantised:
+) -> QuantisedModel:
     """Return a model as one of 8-bit integers, what each product's output loses by that, and calls to compare with.
 
     Parameters
@@ -82,50 +82,52 @@ def quantised(
         TVM has no code for something.
     """
     graph = after(WEIGHTS, source.graph(environments(source.ranges, source.state)[0]))
-    parts = calibration(data, graph.inputs, source.name)
+    parts = read_calibration(data, graph.inputs, source.name)
     sites = sites_of(graph)
     if not sites.layers:
         raise WorkloadError(f"compile: {source.name} has no products with known weights, there is nothing to quantise")
     inner = [value for value in sites.tensors if not isinstance(value, Input)]
     ends: list[Value] = [layer.end for layer in sites.layers]
-    run = _runner(graph, [*inner, *ends, *graph.outputs], make_target())
+    run = _make_runner(graph, [*inner, *ends, *graph.outputs], make_target())
     ranges = {value: [0.0, 0.0] for value in sites.tensors}
     wanted: list[list[Array]] = []
     calls: list[tuple[list[Array], list[Array]]] = []
     for number, part in enumerate(parts):
-        found = run(part)
-        given = [*zip(graph.inputs, part, strict=True), *zip(inner, found, strict=False)]
+        results = run(part)
+        given = [*zip(graph.inputs, part, strict=True), *zip(inner, results, strict=False)]
         for value, array in given:
             if value in ranges:
-                low, high = _ends(array, percentile)
-                own = ranges[value]
-                ranges[value] = [min(own[0], low), max(own[1], high)]
+                low, high = _value_range(array, percentile)
+                value_range = ranges[value]
+                ranges[value] = [min(value_range[0], low), max(value_range[1], high)]
         if number < _MOST_LOSSES:
-            wanted.append(found[len(inner) : len(inner) + len(ends)])
-            calls.append((part, found[len(inner) + len(ends) :]))
-    made, new = with_conversions(graph, {key: scale_for(*ends_of) for key, ends_of in ranges.items()})
-    run = _runner(made, [new[value] for value in ends], make_target())
+            wanted.append(results[len(inner) : len(inner) + len(ends)])
+            calls.append((part, results[len(inner) + len(ends) :]))
+    new_graph, new_nodes = with_conversions(graph, {key: scale_for(*ends_of) for key, ends_of in ranges.items()})
+    run = _make_runner(new_graph, [new_nodes[value] for value in ends], make_target())
     got = [run(part) for part in parts[:_MOST_LOSSES]]
     losses = tuple(
-        LayerLoss(_name(layer, number), _decibels([one[number] for one in wanted], [one[number] for one in got]))
+        LayerLoss(_layer_name(layer, number), _decibels([one[number] for one in wanted], [one[number] for one in got]))
         for number, layer in enumerate(sites.layers)
     )
-    return Quantised(dataclasses.replace(source, read=lambda _: made, reference=None), losses, calls)
+    return QuantisedModel(dataclasses.replace(source, read=lambda _: new_graph, reference=None), losses, calls)
 
 
-def _name(layer: Layer, number: int) -> str:
+def _layer_name(layer: Layer, number: int) -> str:
     """Return what people call a layer: its number among the products, the operator, and what it makes."""
     return f"{number + 1} {layer.product.op.removeprefix('nn.')} {tensor_type(layer.end)}"
 
 
-def _runner(graph: Graph, values: Sequence[Value], target: ModelTarget) -> Callable[[Sequence[Array]], list[Array]]:
+def _make_runner(
+    graph: Graph, values: Sequence[Value], target: ModelTarget
+) -> Callable[[Sequence[Array]], list[Array]]:
     """Return what computes some values of a graph, by compiled code."""
     whole = Graph(graph.inputs, tuple(values), is_tuple=True)
-    model = target.build(target.planned(whole), forget=False).compiled
+    model = target.build(target.plan(whole), forget=False).compiled
     return lambda part: [np.array(one) for one in model(*part)]
 
 
-def _ends(array: Array, percentile: float | None) -> tuple[float, float]:
+def _value_range(array: Array, percentile: float | None) -> tuple[float, float]:
     """Return the least and the largest number, or those that a percentile leaves."""
     if percentile is None:
         return float(array.min()), float(array.max())
@@ -141,7 +143,7 @@ def _decibels(wanted: Sequence[Array], got: Sequence[Array]) -> float | None:
     return 10.0 * math.log10(max(signal, _LEAST_SIGNAL) / noise) if noise else None
 
 
-def calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[Array]]:
+def read_calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[Array]]:
     """Return calls of a model that data is, each with an array for each input.
 
     Parameters

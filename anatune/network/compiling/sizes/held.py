@@ -29,13 +29,13 @@ from anatune.network.graph.nodes import (
 )
 from anatune.network.graph.operators import ATTENTION, PUT
 
-__all__ = ["COUNT", "counted", "with_windows"]
+__all__ = ["COUNT", "fix_state_size", "set_windows"]
 
 COUNT = "held"
 """The input that says how much is held."""
 
 
-def counted(graph: Graph, sizes: Mapping[str, int], symbol: str, most: int, num_state: int, name: str) -> Graph:
+def fix_state_size(graph: Graph, sizes: Mapping[str, int], symbol: str, most: int, num_state: int, name: str) -> Graph:
     """Return a graph whose last input before the state is how much is held, (1,) int32.
 
     Parameters
@@ -58,10 +58,10 @@ def counted(graph: Graph, sizes: Mapping[str, int], symbol: str, most: int, num_
     WorkloadError
         Something else depends on how much is held.
     """
-    return _Counted({**sizes, symbol: Size.symbol(symbol, most)}, most, name).graph(graph, num_state)
+    return _StateSizeRewriter({**sizes, symbol: Size.symbol(symbol, most)}, most, name).graph(graph, num_state)
 
 
-class _Counted:
+class _StateSizeRewriter:
     def __init__(self, sizes: Mapping[str, int], most: int, name: str) -> None:
         self.sizes, self.most, self.name = sizes, most, name
         self.count = Input(COUNT, TensorType((1,), "int32"))
@@ -96,11 +96,11 @@ class _Counted:
 
     def number(self, value: Argument) -> Argument:
         if isinstance(value, Size):
-            found = value.at(self.sizes)
-            return found if isinstance(found, Size) else int(found)
+            size = value.at(self.sizes)
+            return size if isinstance(size, Size) else int(size)
         if isinstance(value, tuple) and not isinstance(value, TensorType):
-            own = [self.number(one) for one in value]
-            return type(value)(*own) if hasattr(value, "_fields") else type(value)(own)
+            members = [self.number(one) for one in value]
+            return type(value)(*members) if hasattr(value, "_fields") else type(value)(members)
         return value
 
     def argument(self, value: Argument) -> Argument:
@@ -143,14 +143,14 @@ class _Counted:
         return made("take", (table, places), kind, axis=axis, mode="clip")
 
 
-def with_windows(graph: Graph, windows: Sequence[int]) -> Graph:
+def set_windows(graph: Graph, windows: Sequence[int]) -> Graph:
     """Return a graph whose attentions have the windows of a reading with more keys, where all of theirs are inside."""
-    known = iter(windows)
+    next_windows = iter(windows)
 
     def replace(node: Node) -> Value:
         if node.op != ATTENTION:
             return node
-        window = next(known, 0)
+        window = next(next_windows, 0)
         is_hidden = not node.attributes["window"] and node.attributes["keys"] <= window
         return node.of(node.arguments, window=window) if is_hidden else node
 

@@ -15,7 +15,7 @@ from anatune.core.sizes import Size, at_run_time
 from anatune.core.workload.ranges import ranged
 from anatune.errors import WorkloadError
 from anatune.network.compiling.attention import PlannedAttention, attention_at_run_time
-from anatune.network.compiling.planning import PlannedKernel, SumPlanner, without_steps
+from anatune.network.compiling.planning import PlannedKernel, ProductPlanner, strip_epilogue
 from anatune.network.graph.nodes import Graph, Node, tensor_type
 from anatune.network.graph.operators import BATCH_MATMUL, CONVOLUTION, MATMUL, SCALED_MATMUL
 from anatune.network.graph.products import known_operands
@@ -26,22 +26,22 @@ from anatune.network.relax.ranges import Ranges, name_of
 from anatune.templates.cpu.range_space import schedule_at
 from anatune.templates.scaled.rules import scaled_at
 
-__all__ = ["environments", "ranged_attention", "ranged_products", "read_together", "varying"]
+__all__ = ["environments", "extend_attention", "extend_products", "merge_readings", "varying_ranges"]
 
-_LEAST = 5
+_LEAST_SIZE = 5
 """Smallest size that is looked at: smaller ones are those of other things, and 1 is no size like others."""
 _MOST_PRIME = 1 << 15
 _MOST_READINGS = 32
 """Sizes that a model is looked at."""
 _AXES = {MATMUL: "i", SCALED_MATMUL: "i", BATCH_MATMUL: "b"}
 """Product -> the axis that may vary; of convolutions the images."""
-_USUAL = 29
+_MOST_PLANNED_ROWS = 29
 """Largest number of rows that products are planned for. Source: Zen 3, products of 768 to 3072 columns planned for 29
 rows take 1.00 to 1.05 times what plans of the very sizes take from 64 to 2048 rows, up to 1.09 at 17; planned for 113
 rows up to 1.5 at 17: few rows wait for weights, many do not care."""
 
 
-def varying(ranges: Ranges) -> dict[str, tuple[int, int]]:
+def varying_ranges(ranges: Ranges) -> dict[str, tuple[int, int]]:
     """Return the ranges that have more than one value."""
     return {symbol: ends for symbol, ends in ranges.items() if ends[0] < ends[1]}
 
@@ -62,26 +62,28 @@ def environments(ranges: Ranges, state: Sequence[StatePair] = (), *, within: boo
     """
     fixed = {symbol: ends[0] for symbol, ends in ranges.items() if ends[0] == ends[1]}
     middle: dict[str, int] = {}
-    other: dict[str, int] = {}
-    for symbol, (least, most) in varying(ranges).items():
-        middle[symbol] = _looked_at(least, most, math.isqrt(max(least, 1) * most), middle.values())
-    for symbol, (least, most) in varying(ranges).items():
-        used = (*middle.values(), *other.values())
+    second: dict[str, int] = {}
+    for symbol, (least, most) in varying_ranges(ranges).items():
+        middle[symbol] = _choose_size(least, most, math.isqrt(max(least, 1) * most), middle.values())
+    for symbol, (least, most) in varying_ranges(ranges).items():
+        used = (*middle.values(), *second.values())
         is_within = within and least <= middle[symbol] <= most
-        other[symbol] = _looked_at(least, most, middle[symbol] // 2 + 1, used, (2,) if is_within else ())
-    found = [middle, *({**middle, symbol: value} for symbol, value in other.items()), other]
-    found.append({})
-    for symbol, (_, most) in varying(ranges).items():
-        beyond = max(middle[symbol], other[symbol])
-        found[-1][symbol] = most if beyond < most else next(p for p in _primes() if p > beyond)
+        second[symbol] = _choose_size(least, most, middle[symbol] // 2 + 1, used, (2,) if is_within else ())
+    size_sets = [middle, *({**middle, symbol: value} for symbol, value in second.items()), second]
+    size_sets.append({})
+    for symbol, (_, most) in varying_ranges(ranges).items():
+        beyond = max(middle[symbol], second[symbol])
+        size_sets[-1][symbol] = most if beyond < most else next(p for p in _primes() if p > beyond)
     for pair in state:
         if pair.symbol and pair.by in middle:
-            sums = (one[pair.symbol] + one[pair.by] for one in found[:-1])
-            found[-1] |= {pair.symbol: 0, pair.by: max(pair.most, *sums)}
-    return [{**fixed, **one} for one in {tuple(one.items()): one for one in found}.values()]
+            sums = (one[pair.symbol] + one[pair.by] for one in size_sets[:-1])
+            size_sets[-1] |= {pair.symbol: 0, pair.by: max(pair.most, *sums)}
+    return [{**fixed, **one} for one in {tuple(one.items()): one for one in size_sets}.values()]
 
 
-def _looked_at(least: int, most: int, start: int, used: Collection[int], more: Sequence[int] = ()) -> int:
+def _choose_size(
+    least: int, most: int, start: int, taken_sizes: Collection[int], extra_sizes: Sequence[int] = ()
+) -> int:
     """Return an unused size: a prime from `start` on below the largest, another number there, or one beyond it.
 
     Parameters
@@ -89,20 +91,28 @@ def _looked_at(least: int, most: int, start: int, used: Collection[int], more: S
     more : sequence of int
         Sizes that are taken rather than one beyond the range.
     """
-    inside = [p for p in _primes() if max(least, _LEAST) <= p < most]
-    few = [n for n in (3, 4, *range(_LEAST, 2 * _LEAST), *range(least, least + _LEAST), *more) if least <= n < most]
-    chosen = [*(p for p in inside if p >= start), *reversed(inside), *(n for n in few if n > 2 or n in more)]
-    beyond = (p for p in _primes() if p >= max(start, most + 1, _LEAST))
+    inside = [p for p in _primes() if max(least, _LEAST_SIZE) <= p < most]
+    small_sizes = [
+        n
+        for n in (3, 4, *range(_LEAST_SIZE, 2 * _LEAST_SIZE), *range(least, least + _LEAST_SIZE), *extra_sizes)
+        if least <= n < most
+    ]
+    chosen = [
+        *(p for p in inside if p >= start),
+        *reversed(inside),
+        *(n for n in small_sizes if n > 2 or n in extra_sizes),
+    ]
+    beyond = (p for p in _primes() if p >= max(start, most + 1, _LEAST_SIZE))
     sizes: Iterator[int] = itertools.chain(chosen, beyond)
-    return next(size for size in sizes if size not in used)
+    return next(size for size in sizes if size not in taken_sizes)
 
 
-def read_together(
+def merge_readings(
     read: Callable[[Mapping[str, int]], Graph],
-    at: Sequence[Mapping[str, int]],
+    size_sets: Sequence[Mapping[str, int]],
     name: str,
     ranges: Ranges,
-    within: Sequence[Mapping[str, int]] = (),
+    fallback_sizes: Sequence[Mapping[str, int]] = (),
 ) -> tuple[Graph, dict[Node, Node]]:
     """Return the graph of all sizes, and each node of the first reading -> its node there.
 
@@ -122,15 +132,15 @@ def read_together(
     WorkloadError
         As `graph.varying.together`, or no expression is certain.
     """
-    if within and within != at:
+    if fallback_sizes and fallback_sizes != size_sets:
         try:
-            return read_together(read, at, name, ranges)
+            return merge_readings(read, size_sets, name, ranges)
         except WorkloadError as error:
             try:
-                return read_together(read, within, name, ranges)
+                return merge_readings(read, fallback_sizes, name, ranges)
             except WorkloadError:
                 raise error from None
-    readings = [Reading(sizes, read(sizes)) for sizes in at]
+    readings = [Reading(sizes, read(sizes)) for sizes in size_sets]
     while True:
         try:
             return together(readings, name, ranges)
@@ -143,8 +153,8 @@ def read_together(
             readings.insert(-1, Reading(more.sizes, read(more.sizes)))
 
 
-def ranged_products(
-    kernels: Sequence[PlannedKernel], of: Mapping[Node, Node], planner: SumPlanner, ranges: Ranges
+def extend_products(
+    kernels: Sequence[PlannedKernel], node_map: Mapping[Node, Node], planner: ProductPlanner, ranges: Ranges
 ) -> Iterator[PlannedKernel]:
     """Yield the kernels of a model's products at its planned sizes as those of all sizes.
 
@@ -168,17 +178,17 @@ def ranged_products(
     for kernel in kernels:
         groups: dict[tuple[str, int, int] | None, list[Node]] = {}
         for node in kernel.nodes:
-            own = of[node]
-            axis = _AXES.get(own.op, "n")
-            extent = tensor_type(own.arguments[0]).shape[0]
+            ranged_node = node_map[node]
+            axis = _AXES.get(ranged_node.op, "n")
+            extent = tensor_type(ranged_node.arguments[0]).shape[0]
             others = (
-                tensor_type(own.arguments[0]).shape[1:],
-                tensor_type(own.arguments[1]).shape[own.op == BATCH_MATMUL :],
+                tensor_type(ranged_node.arguments[0]).shape[1:],
+                tensor_type(ranged_node.arguments[1]).shape[ranged_node.op == BATCH_MATMUL :],
             )
             if at_run_time(others):
-                if own.op == CONVOLUTION:
+                if ranged_node.op == CONVOLUTION:
                     raise WorkloadError(
-                        f"a convolution of {tensor_type(own.arguments[0])}: sizes of images vary, expected the batch "
+                        f"a convolution of {tensor_type(ranged_node.arguments[0])}: sizes of images vary, expected the batch "
                         "alone; compile it for fixed sizes (example inputs), or run it by "
                         "anatune.adapters.onnx.InferenceSession, which compiles for each size"
                     )
@@ -191,31 +201,35 @@ def ranged_products(
                         f"{name_of(extent)} may be {key[1]}, and a product has 1 row or more; give its sizes a range "
                         "that begins with 1 (--size NAME=1..512)"
                     )
-            groups.setdefault(key, []).append(own)
+            groups.setdefault(key, []).append(ranged_node)
         for number, (key, nodes) in enumerate(groups.items()):
             name = kernel.name if not number else f"{kernel.name}_{number}"
             if key is None:
                 yield kernel._replace(name=name, nodes=tuple(nodes))
                 continue
-            yield _ranged(kernel, name, nodes, key, planner)
+            yield _extend_product(kernel, name, nodes, key, planner)
 
 
-def ranged_attention(planned: PlannedAttention, of: Mapping[Node, Node]) -> PlannedAttention:
-    """Return an attention at the planned sizes as that of all sizes; `of` as `ranged_products`."""
-    nodes = tuple(of[node] for node in planned.nodes)
+def extend_attention(planned: PlannedAttention, node_map: Mapping[Node, Node]) -> PlannedAttention:
+    """Return an attention at the planned sizes as that of all sizes; `of` as `extend_products`."""
+    nodes = tuple(node_map[node] for node in planned.nodes)
     return planned._replace(kernel=attention_at_run_time(planned.kernel, nodes[0]), nodes=nodes)
 
 
-def _ranged(
-    kernel: PlannedKernel, name: str, nodes: Sequence[Node], key: tuple[str, int, int], planner: SumPlanner
+def _extend_product(
+    kernel: PlannedKernel, name: str, nodes: Sequence[Node], key: tuple[str, int, int], planner: ProductPlanner
 ) -> PlannedKernel:
     """Return the kernel of a product for all extents of an axis: (axis, least, largest)."""
     axis, least, most = key
-    workload, known = kernel.workload, known_operands(nodes[0])
+    workload, constants = kernel.workload, known_operands(nodes[0])
     middle, extent = math.isqrt(least * most), workload.extents[axis]
-    usual = _prime_below(max(_LEAST, min(middle, _USUAL))) if axis == "i" else max(least, min(middle, _LEAST))
-    planned = planner.ranged_choice(ranged(without_steps(workload), axis, (usual,)).largest, known, axis, most)
-    own = planned.workload.extents[axis]
+    usual = (
+        _prime_below(max(_LEAST_SIZE, min(middle, _MOST_PLANNED_ROWS)))
+        if axis == "i"
+        else max(least, min(middle, _LEAST_SIZE))
+    )
+    planned = planner.ranged_choice(ranged(strip_epilogue(workload), axis, (usual,)).largest, constants, axis, most)
+    planned_extent = planned.workload.extents[axis]
 
     def with_steps(schedule: Schedule, extent: int) -> Schedule:
         return msgspec.structs.replace(schedule, workload=ranged(workload, axis, (extent,)).largest)
@@ -227,13 +241,13 @@ def _ranged(
                 return scaled_at(planned, ranged(workload, axis, (extent,)).largest)
             return with_steps(schedule_at(planned, axis, extent), extent)
 
-        prediction = planner.predicted(at(extent), known)
+        prediction = planner.predict(at(extent), constants)
         planned = at(most)
     else:
-        planned = with_steps(planned, own)
-        prediction = planner.predicted(planned, known)
-        prediction = msgspec.structs.replace(prediction, time_s=prediction.time_s * extent / own)
-    return PlannedKernel(name, planned, prediction, tuple(nodes), span=RangedCalls(axis, least, most, own))
+        planned = with_steps(planned, planned_extent)
+        prediction = planner.predict(planned, constants)
+        prediction = msgspec.structs.replace(prediction, time_s=prediction.time_s * extent / planned_extent)
+    return PlannedKernel(name, planned, prediction, tuple(nodes), span=RangedCalls(axis, least, most, planned_extent))
 
 
 @cache

@@ -14,21 +14,21 @@ from anatune.core.hardware.spec import HardwareSpec
 if TYPE_CHECKING:
     from anatune.network.compiling.compiled import CompiledModel
     from anatune.network.compiling.memory import Memory
-    from anatune.network.compiling.request import Request
+    from anatune.network.compiling.request import CompileRequest
     from anatune.network.compiling.targets.base import ModelTarget
     from anatune.network.graph.summary import ModelSummary
 
-__all__ = ["is_all_triton", "model_of", "target_of"]
+__all__ = ["make_compiled_model", "needs_only_triton", "target_of"]
 
 
-def is_all_triton(device: HardwareSpec, request: Request) -> bool:
+def needs_only_triton(device: HardwareSpec, request: CompileRequest) -> bool:
     """Whether a GPU's kernels are all Triton's."""
     if request.precision is not None or (device.kind == "gpu" and device.vendor == "amd"):
         return True
-    return _may_round(device, request)
+    return _can_round_float32(device, request)
 
 
-def _may_round(device: HardwareSpec, request: Request) -> bool:
+def _can_round_float32(device: HardwareSpec, request: CompileRequest) -> bool:
     """Whether products of float32 may be tf32's: kernels with records are those that were measured, on CUDA cores."""
     if device.kind != "gpu" or request.accuracy != RELAXED or request.trials or request.records is not None:
         return False
@@ -38,9 +38,9 @@ def _may_round(device: HardwareSpec, request: Request) -> bool:
     return TRITON.takes(matmul(512, 512, 512), device)
 
 
-def target_of(device: HardwareSpec, request: Request) -> ModelTarget:
+def target_of(device: HardwareSpec, request: CompileRequest) -> ModelTarget:
     """Return what a kind of device has to say when models are compiled for it."""
-    if device.kind == "gpu" and is_all_triton(device, request):
+    if device.kind == "gpu" and needs_only_triton(device, request):
         from anatune.network.compiling.targets.triton import TritonTarget
 
         return TritonTarget(device, request)
@@ -53,8 +53,8 @@ def target_of(device: HardwareSpec, request: Request) -> ModelTarget:
     return CpuTarget(device, request)
 
 
-def model_of(
-    summary: ModelSummary, library: Path, memory: Memory, scratch: Path | None = None, *, is_kept: bool = False
+def make_compiled_model(
+    summary: ModelSummary, library: Path, memory: Memory, scratch: Path | None = None, *, is_cached: bool = False
 ) -> CompiledModel:
     """Return a compiled model of any kind, as `CompiledModel` takes it."""
     from anatune.network.compiling.compiled import CompiledModel
@@ -64,4 +64,4 @@ def model_of(
         from anatune.network.compiling.targets.launched import LaunchedModel
 
         kind = LaunchedModel
-    return kind(summary, library, memory, scratch, is_kept=is_kept)
+    return kind(summary, library, memory, scratch, is_cached=is_cached)

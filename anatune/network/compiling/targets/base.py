@@ -24,7 +24,7 @@ from anatune.network.compiling.parts import (
     state_of,
 )
 from anatune.network.compiling.planning import PlannedKernel
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.sizes.varying import environments
 from anatune.network.compiling.weights import pack_weights
 from anatune.network.graph.nodes import Graph, Node
@@ -39,9 +39,9 @@ from anatune.network.relax.writing import Weight
 from anatune.untyped import tvm
 from anatune.version import __version__
 
-__all__ = ["Checked", "Code", "ModelBuild", "ModelTarget", "PlannedModel", "emulated_error"]
+__all__ = ["CheckResult", "GeneratedCode", "ModelBuild", "ModelTarget", "PlannedModel", "emulated_error"]
 
-_ROOM_BYTES = 1 << 25
+_LIBRARY_BYTES = 1 << 25
 """More than a library with its object file takes: LLVM ends the process where it cannot write."""
 
 
@@ -66,7 +66,7 @@ class PlannedModel(NamedTuple):
         Whether a call returns one tensor, whatever the graph returns.
     precision : str
         Dtype of what products multiply, where kernels exist for it.
-    decisions : object
+    target_data : object
         What its target decided: for the model at its other sizes, and for checks.
     """
 
@@ -79,7 +79,7 @@ class PlannedModel(NamedTuple):
     state: tuple[StatePair, ...] = ()
     is_single: bool = False
     precision: str = WIDE
-    decisions: object = None
+    target_data: object = None
 
     @property
     def time_s(self) -> float:
@@ -87,7 +87,7 @@ class PlannedModel(NamedTuple):
         return self.turning_s + sum(len(kernel.nodes) * kernel.prediction.time_s for kernel in self.kernels)
 
 
-class Code(NamedTuple):
+class GeneratedCode(NamedTuple):
     """A planned model as TVM built it.
 
     Attributes
@@ -114,7 +114,7 @@ class ModelBuild(NamedTuple):
     kernels: Mapping[Node, ModelKernel]
 
 
-class Checked(NamedTuple):
+class CheckResult(NamedTuple):
     """What a check found: how far outputs are from the original's; the largest error of a kernel in the emulator."""
 
     check: Check | None = None
@@ -136,7 +136,7 @@ class ModelTarget(ABC):
         LLVM's names of the instructions that code may use.
     measures : bool
         Whether `tuned` is asked for.
-    widens : bool
+    reads_float32 : bool
         Whether models of 16 bits are read as float32, and passes look for what they know of that.
     keeps_state : bool
         Whether models may keep something from call to call.
@@ -144,29 +144,31 @@ class ModelTarget(ABC):
 
     features: tuple[str, ...] = ()
     measures = False
-    widens = True
+    reads_float32 = True
     keeps_state = True
 
-    def __init__(self, hardware: HardwareSpec, threads: int, request: Request, target: tvm.target.Target) -> None:
+    def __init__(
+        self, hardware: HardwareSpec, threads: int, request: CompileRequest, target: tvm.target.Target
+    ) -> None:
         self.hardware, self.cores, self.threads = hardware, hardware.with_threads(threads), threads
         self.request, self.target = request, target
 
-    def features_for(self, planned: PlannedModel) -> tuple[str, ...]:
+    def required_features(self, planned: PlannedModel) -> tuple[str, ...]:
         """Return what a processor has to have for a model."""
         return self.features
 
-    def otherwise(self, error: AnatuneError) -> ModelTarget | None:
+    def choose_fallback(self, error: AnatuneError) -> ModelTarget | None:
         """Return the target of the same device that takes a model which this one refused; None: the error stands."""
         return None
 
     @abstractmethod
-    def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
+    def plan(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
         """Return an imported model behind all passes, with the model's first choices of kernels.
 
         Parameters
         ----------
         varies : bool
-            Whether sizes of the model vary: `for_all_sizes` follows.
+            Whether sizes of the model vary: `extend_to_all_sizes` follows.
 
         Raises
         ------
@@ -174,7 +176,7 @@ class ModelTarget(ABC):
             No schedule of a product is legal.
         """
 
-    def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
+    def extend_to_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
         """Return a model that was planned at some sizes as that of all sizes of its ranges.
 
         Raises
@@ -184,11 +186,11 @@ class ModelTarget(ABC):
         """
         raise NotImplementedError
 
-    def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
-        """Return kernels with the best measured schedules, and what measuring came to; errors as `tuning.tuned`."""
+    def tune(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
+        """Return kernels with the best measured schedules, and what measuring came to; errors as `tuning.tune_kernels`."""
         raise NotImplementedError
 
-    def code(self, planned: PlannedModel) -> Code:
+    def generate_code(self, planned: PlannedModel) -> GeneratedCode:
         """Return what TVM builds of a planned model, for `build`.
 
         Raises
@@ -203,7 +205,7 @@ class ModelTarget(ABC):
         """Whether `check` has something to do."""
 
     @abstractmethod
-    def check(self, build: ModelBuild, source: Imported) -> Checked:
+    def check(self, build: ModelBuild, source: Imported) -> CheckResult:
         """Return what checking a model found.
 
         Raises
@@ -220,7 +222,7 @@ class ModelTarget(ABC):
         BuildError
             TVM has no code for something, or there is no space.
         """
-        planned, kernels, weights, built = self.code(planned)
+        planned, kernels, weights, built = self.generate_code(planned)
         memory, places = pack_weights(weights, self.target, forget=forget)
         graph, count = planned.graph, len(planned.state)
         summary = ModelSummary(
@@ -228,7 +230,7 @@ class ModelTarget(ABC):
             hardware=self.hardware.name,
             arch=self.hardware.arch,
             machine=platform.machine(),
-            features=self.features_for(planned),
+            features=self.required_features(planned),
             threads=self.threads,
             precision=planned.precision,
             is_tuple=graph.is_tuple and not planned.is_single,
@@ -249,7 +251,7 @@ class ModelTarget(ABC):
             layouts=planned.layouts,
             ranges=ranges_of(planned.ranges, environments(planned.ranges, planned.state)[0]),
         )
-        folder = scratch_folder(BuildError, _ROOM_BYTES)
+        folder = scratch_folder(BuildError, _LIBRARY_BYTES)
         try:
             built.link(folder / "model.so")
             compiled = CompiledModel(summary, folder / "model.so", memory, folder)

@@ -13,7 +13,7 @@ import msgspec
 from anatune.core.accuracy import STANDARD
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.request import CompileRequest
 from anatune.network.graph.summary import ModelSummary, OperatorSummary, RangeSummary
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def compare(
         Devices that a module on the meta device is divided over; what is predicted is one of them, whose inputs
         (caches) are given. What it sends is a line of `ModelSummary.rows`, with a time where the link is known.
     rank_plan : mapping of str to str, optional
-        How: see `anatune.network.compiling.targets.ranks.rank_of`. By default as the module says (``tp_plan``).
+        How: see `anatune.network.compiling.targets.ranks.divide_module`. By default as the module says (``tp_plan``).
     link_bytes_per_s : float, optional
         What a device sends to the others.
     progress : callable, optional
@@ -66,7 +66,7 @@ def compare(
         As `anatune.compile`.
     """
     from anatune.network.compiling.sizes.varying import environments
-    from anatune.network.compiling.targets.planned import check_sizes, planned_model
+    from anatune.network.compiling.targets.planned import check_sizes, plan_model
     from anatune.network.compiling.targets.triton import TritonTarget
     from anatune.network.relax.frontends import imported
 
@@ -81,35 +81,35 @@ def compare(
             raise SpaceError(f"compare: {device.name} is a CPU, expected GPUs; leave it out")
     exchange: tuple[OperatorSummary, ...] = ()
     if ranks != 1:
-        from anatune.network.compiling.targets.ranks import rank_of
+        from anatune.network.compiling.targets.ranks import divide_module
 
-        model, sent = rank_of(model, example_inputs, ranks, rank_plan, dynamic_shapes, sizes)
+        model, sent = divide_module(model, example_inputs, ranks, rank_plan, dynamic_shapes, sizes)
         time_s = None if link_bytes_per_s is None else sent.num_bytes / link_bytes_per_s
         exchange = (OperatorSummary(f"{sent.num_bytes} bytes sent to other ranks", sent.number, time_s),)
     source = imported(model, example_inputs, sizes, dynamic_shapes, state).widened()
     points = _points(source)
-    found: list[ModelSummary] = []
-    for told, own in points:
-        graph = own.graph(environments(own.ranges, own.state)[0])
+    summaries: list[ModelSummary] = []
+    for size_ranges, point_source in points:
+        graph = point_source.graph(environments(point_source.ranges, point_source.state)[0])
         for device in devices:
             assert device.kind == "gpu"
             if progress is not None:
-                progress(len(found), len(points) * len(devices))
-            target = TritonTarget(device, Request(precision=precision, accuracy=accuracy))
-            check_sizes(own, target)
-            summary = target.described(planned_model(target, graph, own))
+                progress(len(summaries), len(points) * len(devices))
+            target = TritonTarget(device, CompileRequest(precision=precision, accuracy=accuracy))
+            check_sizes(point_source, target)
+            summary = target.describe(plan_model(target, graph, point_source))
             rows = (*summary.rows, *exchange)
-            found.append(msgspec.structs.replace(summary, ranges={**summary.ranges, **told}, rows=rows))
-    return found
+            summaries.append(msgspec.structs.replace(summary, ranges={**summary.ranges, **size_ranges}, rows=rows))
+    return summaries
 
 
 def _points(source: Imported) -> list[tuple[dict[str, RangeSummary], Imported]]:
     """Return a model at the values of the size that varies, and what they are; as it is where none does."""
-    from anatune.network.compiling.sizes.varying import varying
+    from anatune.network.compiling.sizes.varying import varying_ranges
     from anatune.network.relax.ranges import name_of
 
     counts = {pair.symbol for pair in source.state}
-    vary = {symbol: ends for symbol, ends in varying(source.ranges).items() if symbol not in counts}
+    vary = {symbol: ends for symbol, ends in varying_ranges(source.ranges).items() if symbol not in counts}
     if not vary:
         return [({}, source)]
     if len(vary) > 1:

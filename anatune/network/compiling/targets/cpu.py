@@ -21,19 +21,19 @@ from anatune.measure.cpu.features import allow_tiles, lacking_features
 from anatune.measure.cpu.kernel import check_instructions
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.network.compiling.attention import plan_attentions
-from anatune.network.compiling.checking import TOLERANCE, Suspects, checked
-from anatune.network.compiling.layouts.choice import chosen_layouts
+from anatune.network.compiling.checking import TOLERANCE, FaultSearch, check_outputs
+from anatune.network.compiling.layouts.choice import choose_layouts
 from anatune.network.compiling.plan_cache import PlanCache
-from anatune.network.compiling.planning import PlannedKernel, SumPlanner, plan_products
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.planning import PlannedKernel, ProductPlanner, plan_products
+from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.sizes.varying import (
     environments,
-    ranged_attention,
-    ranged_products,
-    read_together,
-    varying,
+    extend_attention,
+    extend_products,
+    merge_readings,
+    varying_ranges,
 )
-from anatune.network.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
+from anatune.network.compiling.targets.base import CheckResult, GeneratedCode, ModelBuild, ModelTarget, PlannedModel
 from anatune.network.graph.integers.few_bits import unpacked_products, with_byte_weights
 from anatune.network.graph.integers.scaled import has_integers
 from anatune.network.graph.nodes import HALVES, Graph, Node
@@ -52,10 +52,10 @@ from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.scaled.rules import ISAS
 from anatune.tuning.machine import choose_threads
 
-__all__ = ["CpuTarget", "cpu_named"]
+__all__ = ["CpuTarget", "require_cpu"]
 
 
-def cpu_named(hw: HardwareLike) -> CpuSpec:
+def require_cpu(hw: HardwareLike) -> CpuSpec:
     """Return the CPU of a name.
 
     Raises
@@ -71,11 +71,11 @@ def cpu_named(hw: HardwareLike) -> CpuSpec:
     return device
 
 
-def _product(dtype: str, size: int = 512) -> Workload:
+def _square_matmul(dtype: str, size: int = 512) -> Workload:
     return matmul(size, size, size, dtype=dtype)
 
 
-def _with_tiles(hardware: CpuSpec) -> CpuSpec:
+def _drop_unusable_tiles(hardware: CpuSpec) -> CpuSpec:
     """Return a CPU as this process may use it: without tiles where the system gives no registers, which is said."""
     if not tile_features(hardware):
         return hardware
@@ -89,9 +89,9 @@ def _with_tiles(hardware: CpuSpec) -> CpuSpec:
 
 def _check_precision(hardware: CpuSpec, precision: str) -> None:
     """Raise SpaceError for a precision that the CPU has no instructions for."""
-    if has_instruction(_product(precision), hardware):
+    if has_instruction(_square_matmul(precision), hardware):
         return
-    models = [CpuModel(_product(dtype), hardware) for dtype in (precision, WIDE)]
+    models = [CpuModel(_square_matmul(dtype), hardware) for dtype in (precision, WIDE)]
     times = [float(model.times(model.rank(1).points)[0][0]) for model in models]
     ratio = times[0] / times[1]
     slower = f"takes {ratio:.2g} times as long as in {WIDE}" if ratio >= 1.05 else f"is not faster than in {WIDE}"
@@ -101,17 +101,17 @@ def _check_precision(hardware: CpuSpec, precision: str) -> None:
     )
 
 
-class _Decisions(NamedTuple):
+class _CpuDecisions(NamedTuple):
     """What is decided of a model at the first of its sizes: orders of activations, and which attentions pay."""
 
-    planner: SumPlanner
+    planner: ProductPlanner
     orders: list[Form | None]
     pay: list[bool]
 
 
-def _decisions_of(planned: PlannedModel) -> _Decisions:
-    assert isinstance(planned.decisions, _Decisions)
-    return planned.decisions
+def _data_of(planned: PlannedModel) -> _CpuDecisions:
+    assert isinstance(planned.target_data, _CpuDecisions)
+    return planned.target_data
 
 
 class CpuTarget(ModelTarget):
@@ -128,9 +128,9 @@ class CpuTarget(ModelTarget):
     hardware: CpuSpec
     cores: CpuSpec
 
-    def __init__(self, hardware: CpuSpec, request: Request) -> None:
+    def __init__(self, hardware: CpuSpec, request: CompileRequest) -> None:
         check_instructions(hardware)
-        hardware = _with_tiles(hardware)
+        hardware = _drop_unusable_tiles(hardware)
         threads = choose_threads(hardware, request.threads)
         super().__init__(hardware, threads, request, target_of(hardware, threads=threads))
         features = code_features(features_of(self.target), platform.machine())
@@ -144,73 +144,77 @@ class CpuTarget(ModelTarget):
                 f"compile: precision is {FP8}, which is for GPUs, and {hardware.name} is none; take {HALVES[1]} or int8"
             )
 
-    def features_for(self, planned: PlannedModel) -> tuple[str, ...]:
+    def required_features(self, planned: PlannedModel) -> tuple[str, ...]:
         """Return what a processor has to have for a model: tiles, too, if a kernel uses them."""
         uses_tiles = any(kernel.schedule.template == AMX.name for kernel in planned.kernels)
         return (*self.features, *(("amx-tile", *tile_features(self.hardware)) if uses_tiles else ()))
 
-    def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
+    def plan(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
         """Return an imported model behind all passes, with the model's first choices of kernels."""
-        own = precision_of(graph)
-        precision = self.request.precision or (own if has_instruction(_product(own), self.hardware) else WIDE)
-        planned = self._prepared(graph, precision, varies=varies)
-        products = plan_products(planned.graph, _decisions_of(planned).planner, self.request.progress)
+        model_dtype = precision_of(graph)
+        precision = self.request.precision or (
+            model_dtype if has_instruction(_square_matmul(model_dtype), self.hardware) else WIDE
+        )
+        planned = self._apply_passes(graph, precision, varies=varies)
+        products = plan_products(planned.graph, _data_of(planned).planner, self.request.progress)
         return planned._replace(kernels=products)
 
-    def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
+    def extend_to_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
         """See `ModelTarget`."""
-        first, ranges = planned.graph, varying(source.ranges)
-        at, within = (environments(source.ranges, source.state, within=is_within) for is_within in (False, True))
+        first, ranges = planned.graph, varying_ranges(source.ranges)
+        size_sets, fallback_sizes = (
+            environments(source.ranges, source.state, within=is_within) for is_within in (False, True)
+        )
 
         def read(sizes: Mapping[str, int]) -> Graph:
-            return first if sizes == at[0] else self._as_decided(source.graph(sizes), planned)
+            return first if sizes == size_sets[0] else self._apply_decisions(source.graph(sizes), planned)
 
-        graph, nodes = read_together(read, at, source.name, ranges, within)
+        graph, nodes = merge_readings(read, size_sets, source.name, ranges, fallback_sizes)
         return planned._replace(
             graph=graph,
-            kernels=list(ranged_products(planned.kernels, nodes, _decisions_of(planned).planner, ranges)),
-            attentions=[ranged_attention(one, nodes) for one in planned.attentions],
+            kernels=list(extend_products(planned.kernels, nodes, _data_of(planned).planner, ranges)),
+            attentions=[extend_attention(one, nodes) for one in planned.attentions],
             ranges=ranges,
         )
 
-    def _prepared(
-        self, graph: Graph, precision: str, planner: SumPlanner | None = None, *, varies: bool = False
+    def _apply_passes(
+        self, graph: Graph, precision: str, planner: ProductPlanner | None = None, *, varies: bool = False
     ) -> PlannedModel:
         """Return an imported model with its layouts and attentions, without kernels; `planner`: of an equal one."""
-        graph = self._marked(after(CPU, self._with_known(graph)), precision)
+        graph = self._mark_precision(after(CPU, self._rewrite_few_bits(graph)), precision)
         accuracy, progress = self.request.accuracy, self.request.progress if planner is None else None
-        planner = planner or SumPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
-        choice, layouts = chosen_layouts(graph, planner, progress)
+        planner = planner or ProductPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
+        choice, layouts = choose_layouts(graph, planner, progress)
         orders = [choice.get(node) for node in graph.nodes()]
         pay: list[bool] = []
         graph = after(CPU_KERNELS, laid_out(graph, choice))
         graph, attentions = plan_attentions(graph, self.cores, pay, is_open=varies)
-        decisions = _Decisions(planner, orders, pay)
-        return PlannedModel(graph, [], attentions, layouts, precision=precision, decisions=decisions)
+        decisions = _CpuDecisions(planner, orders, pay)
+        return PlannedModel(graph, [], attentions, layouts, precision=precision, target_data=decisions)
 
-    def _with_known(self, graph: Graph) -> Graph:
+    def _rewrite_few_bits(self, graph: Graph) -> Graph:
         """Return a graph with products with weights of few bits where the CPU has kernels for them, else without."""
         return (with_byte_weights if self.cores.compute.isa in ISAS else unpacked_products)(graph)
 
-    def _as_decided(self, graph: Graph, planned: PlannedModel) -> Graph:
+    def _apply_decisions(self, graph: Graph, planned: PlannedModel) -> Graph:
         """Return an imported model behind all passes, with the decisions that were taken at its other sizes."""
-        graph = self._marked(after(CPU, self._with_known(graph)), planned.precision)
-        _, orders, pay = _decisions_of(planned)
+        graph = self._mark_precision(after(CPU, self._rewrite_few_bits(graph)), planned.precision)
+        _, orders, pay = _data_of(planned)
         choice: Choice = {node: form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
         answers = iter(pay)
         return stored(with_attention(after(CPU_KERNELS, laid_out(graph, choice)), lambda _: next(answers, False)))
 
-    def _marked(self, graph: Graph, precision: str) -> Graph:
+    def _mark_precision(self, graph: Graph, precision: str) -> Graph:
         """Return a graph whose products have the chosen precision."""
         if precision not in HALVES:
             return graph
         return marked(graph, precision, lambda workload: has_instruction(workload, self.hardware))
 
-    def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
+    def tune(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
         """Return kernels with the best measured schedules, and what measuring came to."""
-        from anatune.network.compiling.tuning import tuned
+        from anatune.network.compiling.tuning import tune_kernels
 
-        return tuned(planned.kernels, self.hardware, self.threads, self.request)
+        return tune_kernels(planned.kernels, self.hardware, self.threads, self.request)
 
     def kernels(self, planned: PlannedModel) -> dict[Node, ModelKernel]:
         """Return each node that anatune has a kernel for -> its kernel."""
@@ -223,28 +227,30 @@ class CpuTarget(ModelTarget):
             kernels.update((node, kernel) for node in attention.nodes)
         return kernels
 
-    def code(self, planned: PlannedModel) -> Code:
+    def generate_code(self, planned: PlannedModel) -> GeneratedCode:
         """Return what TVM builds of a planned model."""
         kernels = self.kernels(planned)
         model = written(planned.graph, kernels, ranges=planned.ranges, state=planned.state)
-        return Code(planned, kernels, model.weights, built(model, self.target, self.threads))
+        return GeneratedCode(planned, kernels, model.weights, built(model, self.target, self.threads))
 
     def is_checked(self, source: Imported) -> bool:
         """Whether outputs are compared with the original's."""
         return self.request.check is not False and source.reference is not None
 
-    def check(self, build: ModelBuild, source: Imported) -> Checked:
+    def check(self, build: ModelBuild, source: Imported) -> CheckResult:
         """Return how far outputs are from the original's; an error names the operator that is wrong."""
         planned = build.planned
         allowed = max((error_of(one.schedule) for one in planned.kernels), default=0.0)
 
         def prepare(graph: Graph) -> Graph:
-            planner, varies = _decisions_of(planned).planner, bool(planned.ranges)
-            return self._prepared(graph, planned.precision, planner, varies=varies).graph
+            planner, varies = _data_of(planned).planner, bool(planned.ranges)
+            return self._apply_passes(graph, planned.precision, planner, varies=varies).graph
 
-        suspects = Suspects(
+        fault_search = FaultSearch(
             planned.graph, build.kernels, planned.kernels, self.target, self.threads, source.graph, prepare
         )
         allowed = max(allowed, TOLERANCE[planned.precision] if planned.precision in HALVES else 0.0)
         rounds = has_integers(planned.graph)
-        return Checked(check=checked(build.compiled, source, suspects.named, allowed=allowed, rounds=rounds))
+        return CheckResult(
+            check=check_outputs(build.compiled, source, fault_search.find_fault, allowed=allowed, rounds=rounds)
+        )

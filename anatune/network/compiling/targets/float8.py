@@ -34,11 +34,11 @@ from anatune.templates import TRITON
 from anatune.templates.gpu.streaming import streaming_s
 from anatune.templates.triton.instructions import instructions_of
 
-__all__ = ["float8_of", "with_float8"]
+__all__ = ["float8_of", "use_float8"]
 
 _LARGEST = {"float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0}
 """Dtypes with 4 bits of exponent. Source: OCP OFP8; AMD CDNA3 ISA."""
-_LEAST = 1e-10
+_LEAST_MAGNITUDE = 1e-10
 """Largest magnitude that a row of zeros is taken to have, as `quantise_rows` has it."""
 _LEAST_DEPTH = 16
 """Elements whose rows begin at whole 16 bytes."""
@@ -66,7 +66,7 @@ def _workload(m: int, n: int, k: int, dtype: str) -> Workload:
     return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"{dtype}:bfloat16", scales="rows")
 
 
-def with_float8(
+def use_float8(
     graph: Graph,
     hardware: GpuSpec,
     plain: Callable[[Node], Workload | None],
@@ -91,7 +91,7 @@ def with_float8(
         The device has none.
     """
     dtype = float8_of(hardware)
-    found: dict[Node, tuple[Workload, Workload]] = {}
+    candidates: dict[Node, tuple[Workload, Workload]] = {}
     written = {source_of(value) for value in graph.outputs} | deciding(graph)
     users: dict[Value, list[Node]] = {}
     for node in graph.nodes():
@@ -103,33 +103,33 @@ def with_float8(
             (m, k), n = tensor_type(node.arguments[0]).shape, tensor_type(node).shape[1]
             after = _workload(m, n, k, dtype)
             if k % _LEAST_DEPTH == 0 and TRITON.takes(after, hardware):
-                found[node] = before, after
-    times = seconds(list(dict.fromkeys(one for pair in found.values() for one in pair)))
-    taken: set[Value] = set()
-    for node, (before, after) in found.items():  # what comes first in the model is decided first
+                candidates[node] = before, after
+    times = seconds(list(dict.fromkeys(one for pair in candidates.values() for one in pair)))
+    chosen: set[Value] = set()
+    for node, (before, after) in candidates.items():  # what comes first in the model is decided first
         m, n, k = after.extents["i"], after.extents["j"], after.extents["k"]
         source = source_of(node.arguments[0])
         more_s = 0.0  # of what no other loops join
-        if _is_planned(source) and not (source in taken and _steps(source)):
+        if _is_planned(source) and not (source in chosen and _epilogue(source)):
             more_s += streaming_s(hardware, 3 * m * k)
-        if _steps(node) and any(map(_is_planned, users[node])):
+        if _epilogue(node) and any(map(_is_planned, users[node])):
             more_s += streaming_s(hardware, 4 * m * n)
         if times[after] + more_s < times[before]:
-            taken.add(node)
+            chosen.add(node)
     data: dict[Value, tuple[Value, Value]] = {}
     weights: dict[Value, tuple[Constant, Constant]] = {}
 
-    def replace(own: Node, old: Node) -> Value:
-        if old not in taken:
-            return own
-        left, right = own.arguments[:2]
+    def replace(node: Node, old: Node) -> Value:
+        if old not in chosen:
+            return node
+        left, right = node.arguments[:2]
         if left not in data:
-            data[left] = _scaled_rows(left, dtype)
+            data[left] = _scale_rows(left, dtype)
         if right not in weights:
-            weights[right] = _scaled_columns(right.array, dtype)
+            weights[right] = _scale_columns(right.array, dtype)
         (rows, scales), (columns, factors) = data[left], weights[right]
         attributes = {"dtype": dtype, "scales": "rows", "epilogue": ()}
-        return with_steps(Node(SCALED_MATMUL, (rows, columns, factors, scales), tensor_type(own), attributes), own)
+        return with_steps(Node(SCALED_MATMUL, (rows, columns, factors, scales), tensor_type(node), attributes), node)
 
     return rewritten_beside(graph, replace)
 
@@ -138,22 +138,22 @@ def _is_planned(value: Value) -> bool:
     return isinstance(value, Node) and value.op in (*PRODUCTS, ATTENTION, EXPERTS)
 
 
-def _steps(value: Value) -> tuple[str, ...]:
+def _epilogue(value: Value) -> tuple[str, ...]:
     return value.attributes.get("epilogue", ()) if isinstance(value, Node) else ()
 
 
-def _scaled_rows(value: Value, dtype: str) -> tuple[Value, Value]:
+def _scale_rows(value: Value, dtype: str) -> tuple[Value, Value]:
     """Return rows in 8 bits, and what each was divided by."""
     largest = reduced("max", elementwise("abs", value), [1], keepdims=True)
-    scales = elementwise("multiply", elementwise("maximum", largest, _LEAST), 1.0 / _LARGEST[dtype])
+    scales = elementwise("multiply", elementwise("maximum", largest, _LEAST_MAGNITUDE), 1.0 / _LARGEST[dtype])
     return cast(elementwise("divide", value, scales), dtype), reshape(scales, [-1])
 
 
-def _scaled_columns(array: Array, dtype: str) -> tuple[Constant, Constant]:
+def _scale_columns(array: Array, dtype: str) -> tuple[Constant, Constant]:
     """Return weights (k, n) as (n, k) in 8 bits, and what each column was divided by."""
     import_module("ml_dtypes")  # NumPy has the dtype from it
     k, n = array.shape
     if is_unknown(array):
         return Constant(unknown(TensorType((n, k), dtype))), Constant(unknown(TensorType((n,), "float32")))
-    scales = np.maximum(abs(array).max(0), _LEAST) / np.float32(_LARGEST[dtype])
+    scales = np.maximum(abs(array).max(0), _LEAST_MAGNITUDE) / np.float32(_LARGEST[dtype])
     return Constant(np.ascontiguousarray((array / scales).T).astype(dtype)), Constant(scales.astype(np.float32))

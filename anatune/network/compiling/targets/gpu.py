@@ -14,11 +14,18 @@ from anatune.codegen.cuda.nvrtc import check_arch
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import DeviceError, RunError, SpaceError
 from anatune.model.learned.corrections import NONE
-from anatune.network.compiling.checking import checked
+from anatune.network.compiling.checking import check_outputs
 from anatune.network.compiling.planning import PlannedKernel
-from anatune.network.compiling.request import Request
-from anatune.network.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel, emulated_error
-from anatune.network.compiling.targets.gpu_planning import choose_graph, in_both_orders, predicted, recorded
+from anatune.network.compiling.request import CompileRequest
+from anatune.network.compiling.targets.base import (
+    CheckResult,
+    GeneratedCode,
+    ModelBuild,
+    ModelTarget,
+    PlannedModel,
+    emulated_error,
+)
+from anatune.network.compiling.targets.gpu_planning import apply_records, choose_graph, lay_out_both_orders, predict
 from anatune.network.graph.integers.scaled import has_integers
 from anatune.network.graph.nodes import HALVES, Graph
 from anatune.network.graph.passes.precision import precision_of
@@ -32,7 +39,7 @@ from anatune.tuning.machine import usable_cores
 
 __all__ = ["GpuTarget"]
 
-_COMPILED = 8
+_COMPILED_PROGRAMS = 8
 """Programs that are compiled for a sum whose first choice spills registers, or needs more than the device has."""
 _ADVICE = "anatune.verify says of each kernel's schedule whether the emulator agrees"
 
@@ -51,10 +58,10 @@ class GpuTarget(ModelTarget):
     """
 
     hardware: GpuSpec
-    widens = False
+    reads_float32 = False
     keeps_state = False
 
-    def __init__(self, hardware: GpuSpec, request: Request) -> None:
+    def __init__(self, hardware: GpuSpec, request: CompileRequest) -> None:
         if request.threads is not None:
             raise SpaceError(f"compile: threads are for CPUs, and {hardware.name} is none; leave them out")
         if request.trials:
@@ -65,47 +72,49 @@ class GpuTarget(ModelTarget):
         super().__init__(hardware, 1, request, gpu_target_of(hardware))
         check_arch(hardware.arch)
 
-    def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
+    def plan(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
         """Return an imported model with channels first or last, and the model's or the records' choices of kernels."""
         request = self.request
         if precision_of(graph) == HALVES[1]:
             raise SpaceError(f"compile: the model is {HALVES[1]}; name it (--precision {HALVES[1]}), for matrix units")
-        planned = choose_graph(in_both_orders(graph), self.hardware, request.accuracy, request.progress)
+        planned = choose_graph(lay_out_both_orders(graph), self.hardware, request.accuracy, request.progress)
         if request.records is None or not request.reuse:
             return planned
-        return planned._replace(kernels=recorded(planned.kernels, record_place(request.records), request.accuracy))
+        return planned._replace(kernels=apply_records(planned.kernels, record_place(request.records), request.accuracy))
 
-    def code(self, planned: PlannedModel) -> Code:
+    def generate_code(self, planned: PlannedModel) -> GeneratedCode:
         """Return what NVRTC and TVM build of a planned model; kernels are replaced that they make slow or illegal."""
-        planned, kernels = self._compiled(planned)
+        planned, kernels = self._compile(planned)
         by_node = {node: kernels[kernel.name] for kernel in planned.kernels for node in kernel.nodes}
         model = written(planned.graph, by_node)
-        made = built_for_gpu(model, kernels.values(), self.target, self.hardware.arch)
-        return Code(planned, by_node, model.weights, made)
+        library = built_for_gpu(model, kernels.values(), self.target, self.hardware.arch)
+        return GeneratedCode(planned, by_node, model.weights, library)
 
     def is_checked(self, source: Imported) -> bool:
         """Whether outputs are compared where the GPU is, or kernels are run by the emulator."""
-        is_asked = self.request.check
-        return bool(is_asked) or (is_asked is None and source.reference is not None and self._is_here())
+        wants_check = self.request.check
+        return bool(wants_check) or (wants_check is None and source.reference is not None and self._is_gpu_here())
 
-    def check(self, build: ModelBuild, source: Imported) -> Checked:
+    def check(self, build: ModelBuild, source: Imported) -> CheckResult:
         """Return how far outputs are from the original's where the GPU is, else the largest error in the emulator."""
-        if not self._is_here():
-            return Checked(emulated=max(map(emulated_error, build.planned.kernels), default=0.0))
+        if not self._is_gpu_here():
+            return CheckResult(emulated=max(map(emulated_error, build.planned.kernels), default=0.0))
         return (
-            Checked()
+            CheckResult()
             if source.reference is None
-            else Checked(checked(build.compiled, source, lambda *_: _ADVICE, rounds=has_integers(build.planned.graph)))
+            else CheckResult(
+                check_outputs(build.compiled, source, lambda *_: _ADVICE, rounds=has_integers(build.planned.graph))
+            )
         )
 
-    def _is_here(self) -> bool:
+    def _is_gpu_here(self) -> bool:
         try:
             check_gpu("the model", self.hardware.arch)
         except RunError:
             return False
         return True
 
-    def _compiled(self, planned: PlannedModel) -> tuple[PlannedModel, dict[str, GpuModelKernel]]:
+    def _compile(self, planned: PlannedModel) -> tuple[PlannedModel, dict[str, GpuModelKernel]]:
         """Return a planned model with its kernels by name, those replaced that the compiler makes slow or illegal."""
         workers = usable_cores()
         kernels = gpu_kernels({kernel.name: kernel.schedule for kernel in planned.kernels}, workers)
@@ -132,7 +141,9 @@ class GpuTarget(ModelTarget):
     def _next_choice(self, kernel: PlannedKernel) -> PlannedKernel | None:
         """Return a kernel with the best of some schedules by what the compiler says of them; None: none is better."""
         template = kernel.schedule.template
-        answer = api.plan(kernel.workload, self.hardware, 1, template=template, compile=_COMPILED, correction=NONE)
+        answer = api.plan(
+            kernel.workload, self.hardware, 1, template=template, compile=_COMPILED_PROGRAMS, correction=NONE
+        )
         if not answer.schedules:
             return None
-        return kernel._replace(schedule=answer.schedules[0], prediction=predicted(answer.schedules[0]))
+        return kernel._replace(schedule=answer.schedules[0], prediction=predict(answer.schedules[0]))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from anatune.errors import SpaceError, WorkloadError
-from anatune.network.compiling.sizes.varying import varying
+from anatune.network.compiling.sizes.varying import varying_ranges
 from anatune.network.compiling.targets.base import ModelTarget, PlannedModel
 from anatune.network.graph.nodes import Graph
 from anatune.network.relax.frontends import Imported
 from anatune.network.relax.ranges import name_of
 
-__all__ = ["check_sizes", "planned_model"]
+__all__ = ["check_sizes", "plan_model"]
 
 
 def check_sizes(source: Imported, target: ModelTarget) -> None:
@@ -20,7 +20,7 @@ def check_sizes(source: Imported, target: ModelTarget) -> None:
             f"compile: {source.name} keeps {source.state[0].name} between calls, which models of float32 for "
             f"{hardware.name} do not; name a precision of 16 bits, or make the state an input and an output"
         )
-    vary = varying(source.ranges)
+    vary = varying_ranges(source.ranges)
     if hardware.kind == "gpu" and len(vary) == 1 and set(vary) == {pair.symbol for pair in source.state if pair.symbol}:
         return  # kernels are told how much a state holds
     if not (names := ", ".join(map(name_of, vary))):
@@ -40,8 +40,8 @@ def check_sizes(source: Imported, target: ModelTarget) -> None:
         raise SpaceError(f"{what} and a fallback runs fixed ones; give example inputs (--input-shape), or leave it out")
 
 
-def planned_model(target: ModelTarget, graph: Graph, source: Imported) -> PlannedModel:
+def plan_model(target: ModelTarget, graph: Graph, source: Imported) -> PlannedModel:
     """Return an imported model with its kernels; `graph`: of the first of its sizes."""
-    varies = bool(varying(source.ranges))
-    planned = target.planned(graph, varies=varies)._replace(state=source.state, is_single=source.is_single)
-    return target.for_all_sizes(planned, source) if varies else planned
+    varies = bool(varying_ranges(source.ranges))
+    planned = target.plan(graph, varies=varies)._replace(state=source.state, is_single=source.is_single)
+    return target.extend_to_all_sizes(planned, source) if varies else planned

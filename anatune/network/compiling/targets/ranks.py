@@ -22,10 +22,10 @@ from anatune.network.relax.frontends import exported
 from anatune.network.relax.ranges import Sizes
 from anatune.untyped import ExportedProgram, TorchSize, TorchTensor, nn, torch
 
-__all__ = ["Exchange", "rank_of"]
+__all__ = ["Exchange", "divide_module"]
 
 _MOST_RANKS = 1024
-_BYTES = 2
+_ELEMENT_BYTES = 2
 """Of an element that is sent."""
 _WHOLE = ("embedding_rowwise", "replicated_with_grad_allreduce", "sequence_parallel")
 """Words of plans for what is kept whole here."""
@@ -42,7 +42,7 @@ class Exchange(NamedTuple):
     num_bytes: int
 
 
-def rank_of(
+def divide_module(
     module: nn.Module, inputs: TorchTensor | Sequence[TorchTensor], ranks: int, plan: Mapping[str, str] | None = None,
     dynamic_shapes: object = None, sizes: Sizes | None = None,
 ) -> tuple[nn.Module, Exchange]:  # fmt: skip
@@ -74,8 +74,8 @@ def rank_of(
     checked_integer("compare: ranks", ranks, 1, _MOST_RANKS)
     if not isinstance(module, torch.nn.Module) or not any(one.is_meta for one in module.parameters()):
         raise SpaceError("compare: ranks are for a torch.nn.Module whose weights are on the meta device; make it there")
-    prefix, words = ("", plan) if plan else _own_plan(module)
-    made = copy.deepcopy(module)
+    prefix, plan_words = ("", plan) if plan else _find_plan(module)
+    rank_module = copy.deepcopy(module)
     sent: list[tuple[float, TorchSize]] = []
     """Of each exchange: how often its elements are sent, and how many there are."""
 
@@ -86,18 +86,18 @@ def rank_of(
         sent.append((ranks - 1, math.prod(output.shape)))
 
     def word_of(name: str) -> str:
-        own = name.removeprefix(prefix)
-        return next((word for pattern, word in words.items() if fnmatch.fnmatchcase(own, pattern)), "")
+        local_name = name.removeprefix(prefix)
+        return next((word for pattern, word in plan_words.items() if fnmatch.fnmatchcase(local_name, pattern)), "")
 
-    for name, weight in list(made.named_parameters()):
+    for name, weight in list(rank_module.named_parameters()):
         word, (owner, _, own) = word_of(name), name.rpartition(".")
         if weight.dim() != 3 or not word or word in _WHOLE:
             continue
         if word not in _EXPERTS:
             raise SpaceError(f"compare: {name} is {word} in the plan, expected one of {', '.join(_EXPERTS)} of experts")
-        setattr(made.get_submodule(owner), own, _part_of_experts(torch, name, weight, ranks, word))
+        setattr(rank_module.get_submodule(owner), own, _divide_experts(torch, name, weight, ranks, word))
     hooks = []
-    for name, layer in list(made.named_modules()):
+    for name, layer in list(rank_module.named_modules()):
         word = word_of(name)
         if word == _SUMMED:
             hooks.append(layer.register_forward_hook(reduced))
@@ -108,31 +108,33 @@ def rank_of(
                 f"compare: {name} ({type(layer).__name__}) is {word} in the plan, expected a linear layer that is "
                 "colwise, colwise_gather_output or rowwise; give a plan (rank_plan)"
             )
-        part = _part(torch, name, layer, ranks, by_rows=word == "rowwise")
-        made.set_submodule(name, part)
+        part = _divide_linear(torch, name, layer, ranks, by_rows=word == "rowwise")
+        rank_module.set_submodule(name, part)
         if word != "colwise":
             hooks.append(part.register_forward_hook(reduced if word == "rowwise" else gathered))
-    if not any(one.shape != own.shape for one, own in zip(made.parameters(), module.parameters(), strict=True)):
+    if not any(one.shape != own.shape for one, own in zip(rank_module.parameters(), module.parameters(), strict=True)):
         raise SpaceError("compare: the plan divides no layer, expected names of some; give another (rank_plan)")
-    program = exported(made, inputs, dynamic_shapes)  # its trace calls the layers
+    program = exported(rank_module, inputs, dynamic_shapes)  # its trace calls the layers
     for hook in hooks:
         hook.remove()
-    return made, _exchanged(program, sent, dict(sizes or {}))
+    return rank_module, _total_exchange(program, sent, dict(sizes or {}))
 
 
-def _exchanged(program: ExportedProgram, sent: list[tuple[float, TorchSize]], given: Mapping[str, object]) -> Exchange:
+def _total_exchange(
+    program: ExportedProgram, sent: list[tuple[float, TorchSize]], given: Mapping[str, object]
+) -> Exchange:
     """Return what is sent in a call; `given`: sizes by name."""
-    known = {one.expression: given[one.name] for one in symbols_of_program(program) if one.name in given}
+    substitutions = {one.expression: given[one.name] for one in symbols_of_program(program) if one.name in given}
     total = 0.0
     for times, number in sent:
-        whole = number.node.expr.subs(known) if hasattr(number, "node") else number
-        if not str(whole).isdecimal():
+        element_count = number.node.expr.subs(substitutions) if hasattr(number, "node") else number
+        if not str(element_count).isdecimal():
             raise SpaceError("compare: what ranks send depends on sizes that vary; give numbers for them (sizes)")
-        total += times * int(whole) * _BYTES
+        total += times * int(element_count) * _ELEMENT_BYTES
     return Exchange(len(sent), math.ceil(total))
 
 
-def _own_plan(module: nn.Module) -> tuple[str, Mapping[str, str]]:
+def _find_plan(module: nn.Module) -> tuple[str, Mapping[str, str]]:
     """Return the plan of a module's first part that has one, and what comes before the names in it."""
     for name, part in module.named_modules():
         words = getattr(part, "tp_plan", None)
@@ -143,22 +145,24 @@ def _own_plan(module: nn.Module) -> tuple[str, Mapping[str, str]]:
     )
 
 
-def _part(torch: ModuleType, name: str, layer: torch.nn.Linear, ranks: int, *, by_rows: bool) -> torch.nn.Linear:
+def _divide_linear(
+    torch: ModuleType, name: str, layer: torch.nn.Linear, ranks: int, *, by_rows: bool
+) -> torch.nn.Linear:
     """Return one rank's part of a linear layer."""
     sizes = [layer.in_features, layer.out_features]
-    sizes[not by_rows] = _share(name, sizes[not by_rows], ranks, by_rows=by_rows)
+    sizes[not by_rows] = _divide_size(name, sizes[not by_rows], ranks, by_rows=by_rows)
     has_bias = layer.bias is not None
     return torch.nn.Linear(*sizes, bias=has_bias, device="meta", dtype=layer.weight.dtype).eval()
 
 
-def _part_of_experts(torch: ModuleType, name: str, weight: TorchTensor, ranks: int, word: str) -> torch.nn.Parameter:
+def _divide_experts(torch: ModuleType, name: str, weight: TorchTensor, ranks: int, word: str) -> torch.nn.Parameter:
     """Return one rank's part of the weights of all experts."""
     sizes, axis, parts = list(weight.shape), _EXPERTS[word], 1 + word.startswith("packed")
-    sizes[axis] = parts * _share(name, sizes[axis] // parts, ranks, by_rows=word == "rowwise")
+    sizes[axis] = parts * _divide_size(name, sizes[axis] // parts, ranks, by_rows=word == "rowwise")
     return torch.nn.Parameter(torch.empty(sizes, device="meta", dtype=weight.dtype))
 
 
-def _share(name: str, size: int, ranks: int, *, by_rows: bool) -> int:
+def _divide_size(name: str, size: int, ranks: int, *, by_rows: bool) -> int:
     """Return what one rank has of inputs, or outputs."""
     if size % ranks:
         raise SpaceError(

@@ -7,7 +7,7 @@ import pytest
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import RunError
-from anatune.network.compiling.checking import compared
+from anatune.network.compiling.checking import compare_outputs
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.compiling.targets import cpu
 from anatune.network.graph.nodes import Constant, Node, rewritten
@@ -126,20 +126,20 @@ def test_an_original_without_float64_is_compared_as_it_is(path, monkeypatch):
 
 def test_wrong_outputs_are_found():
     want = [np.array([1.0, 2.0], np.float64), np.array([3])]
-    assert compared([np.array([1.0, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand").error == 0.0
+    assert compare_outputs([np.array([1.0, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand").error == 0.0
     with pytest.raises(RunError, match=r"output a is wrong by 0\.25 of its largest magnitude beside by hand"):
-        compared([np.array([1.5, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
+        compare_outputs([np.array([1.5, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
     with pytest.raises(RunError, match="output a is wrong by inf"):
-        compared([np.array([np.nan, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
+        compare_outputs([np.array([np.nan, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
     with pytest.raises(RunError, match="output b is wrong by inf"):
-        compared([np.array([1.0, 2.0], np.float32), np.array([4])], want, ["a", "b"], "by hand")
+        compare_outputs([np.array([1.0, 2.0], np.float32), np.array([4])], want, ["a", "b"], "by hand")
 
 
 def test_half_precision_may_err_more():
     want = [np.array([1.0, 2.0])]
-    assert compared([np.array([1.001, 2.0], np.float16)], want, ["a"], "by hand").tolerance == 1e-2
+    assert compare_outputs([np.array([1.001, 2.0], np.float16)], want, ["a"], "by hand").tolerance == 1e-2
     with pytest.raises(RunError, match=r"expected at most 0\.0001"):
-        compared([np.array([1.001, 2.0], np.float32)], want, ["a"], "by hand")
+        compare_outputs([np.array([1.001, 2.0], np.float32)], want, ["a"], "by hand")
 
 
 def planted(monkeypatch, op, other):

@@ -8,7 +8,7 @@ import pytest
 import anatune
 from anatune.network.compiling import compiled, model_cache, session
 from anatune.network.compiling.model_cache import ModelCache
-from anatune.network.compiling.request import MeasuringOptions, Request
+from anatune.network.compiling.request import CompileRequest, MeasuringOptions
 from tests.unit.network.compiling.onnx_models import _Net
 
 pytest.importorskip("tvm")
@@ -88,7 +88,7 @@ def test_whatever_a_model_depends_on_is_asked(tmp_path, monkeypatch):
     keys = []
 
     def ask(example=None, hardware=host, **asked):
-        keys.append(ModelCache(path, example, hardware, Request(**asked), folder=tmp_path / "cache")._key)
+        keys.append(ModelCache(path, example, hardware, CompileRequest(**asked), folder=tmp_path / "cache")._key)
 
     ask()
     ask(threads=3)
@@ -135,10 +135,10 @@ def test_mappings_are_told_apart_by_what_they_hold(tmp_path):
 
     path, host = network(tmp_path / "a.onnx"), anatune.hardware("xeon_gold_6230r")
     keys = [
-        ModelCache(path, example, host, Request(), [sizes, None], tmp_path)._key
+        ModelCache(path, example, host, CompileRequest(), [sizes, None], tmp_path)._key
         for sizes, example in ((Sizes(n=1), None), (Sizes(n=2), None), (Sizes(n=1), [np.array([None])]))
     ]
-    assert keys[0] == ModelCache(path, None, host, Request(), [{"n": 1}, None], tmp_path)._key
+    assert keys[0] == ModelCache(path, None, host, CompileRequest(), [{"n": 1}, None], tmp_path)._key
     assert keys[0] != keys[1]
     assert keys[2] is None  # bytes of objects are addresses, too
 
@@ -165,7 +165,11 @@ def test_what_is_measured_is_not_kept(tmp_path, asked):
     path = network(tmp_path / "a.onnx")
     assert (
         ModelCache(
-            path, None, anatune.hardware("rtx3090"), Request(measuring=MeasuringOptions(**asked)), folder=tmp_path
+            path,
+            None,
+            anatune.hardware("rtx3090"),
+            CompileRequest(measuring=MeasuringOptions(**asked)),
+            folder=tmp_path,
         )._key
         is None
     )

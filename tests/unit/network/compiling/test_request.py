@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 
 from anatune.errors import SpaceError
-from anatune.network.compiling.request import Listeners, MeasuringOptions, ModelSource, Quantising, Request
+from anatune.network.compiling.request import (
+    CompileRequest,
+    Listeners,
+    MeasuringOptions,
+    ModelSource,
+    QuantisingOptions,
+)
 from anatune.network.compiling.session import compile as compile_model
 
-GROUPS = (ModelSource, MeasuringOptions, Quantising, Listeners, Request)
+GROUPS = (ModelSource, MeasuringOptions, QuantisingOptions, Listeners, CompileRequest)
 
 
 def test_every_keyword_of_compile_is_in_one_group():
@@ -19,7 +25,7 @@ def test_every_keyword_of_compile_is_in_one_group():
     assert len(set(fields)) == len(fields)
 
 
-@pytest.mark.parametrize("group", [MeasuringOptions, Quantising, Listeners, Request])
+@pytest.mark.parametrize("group", [MeasuringOptions, QuantisingOptions, Listeners, CompileRequest])
 def test_groups_have_defaults_and_do_not_change(group):
     made = group()
     with pytest.raises(AttributeError):
@@ -33,13 +39,13 @@ def test_groups_have_defaults_and_do_not_change(group):
         (MeasuringOptions, {"time_limit_s": -1}, "time_limit_s is -1"),
         (MeasuringOptions, {"patience": 3}, "trials is 0; say how many"),
         (MeasuringOptions, {"cluster": "tcp://lab:8786"}, "trials is 0; say how many"),
-        (Quantising, {"percentile": 50}, "percentile is 50"),
-        (Quantising, {"percentile": True}, "percentile is True"),
+        (QuantisingOptions, {"percentile": 50}, "percentile is 50"),
+        (QuantisingOptions, {"percentile": True}, "percentile is True"),
         (Listeners, {"on_stage": "say"}, "on_stage is 'say'"),
-        (Request, {"fallback": "torch"}, "fallback is 'torch'"),
-        (Request, {"precision": "int4"}, "precision is 'int4'"),
-        (Request, {"quantising": Quantising(np.zeros((2, 3)))}, "are for precision int8"),
-        (Request, {"quantising": Quantising(percentile=99)}, "are for precision int8"),
+        (CompileRequest, {"fallback": "torch"}, "fallback is 'torch'"),
+        (CompileRequest, {"precision": "int4"}, "precision is 'int4'"),
+        (CompileRequest, {"quantising": QuantisingOptions(np.zeros((2, 3)))}, "are for precision int8"),
+        (CompileRequest, {"quantising": QuantisingOptions(percentile=99)}, "are for precision int8"),
     ],
 )
 def test_each_group_refuses_what_is_wrong(group, wrong, why):
@@ -48,4 +54,7 @@ def test_each_group_refuses_what_is_wrong(group, wrong, why):
 
 
 def test_int8_takes_data():
-    assert Request(precision="int8", quantising=Quantising(np.zeros((2, 3)), 99.9)).quantising.percentile == 99.9
+    assert (
+        CompileRequest(precision="int8", quantising=QuantisingOptions(np.zeros((2, 3)), 99.9)).quantising.percentile
+        == 99.9
+    )

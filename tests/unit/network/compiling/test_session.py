@@ -13,10 +13,10 @@ import anatune
 from anatune.errors import RunError, SpaceError, WorkloadError
 from anatune.network.compiling import session
 from anatune.network.compiling.costs import ModelCosts
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.compiling.targets import target_of
-from anatune.network.compiling.targets.cpu import cpu_named
+from anatune.network.compiling.targets.cpu import require_cpu
 from anatune.network.relax.frontends import imported
 from anatune.network.relax.reading import graph_of
 from tests.machine import fixed
@@ -44,7 +44,7 @@ def wide(module, x):
 
 def test_stages_are_functions_whose_results_can_be_printed(network, tmp_path):
     module, x, compiled = network
-    target = target_of(cpu_named(fixed()), Request(threads=1))
+    target = target_of(require_cpu(fixed()), CompileRequest(threads=1))
     costs = ModelCosts(target.hardware, 1, target.request, is_checked=False, folder=tmp_path)
     decisions = session.plan(imported(module, x), target, costs)
     schedules = [kernel.schedule.to_json() for kernel in decisions.planned.kernels]
@@ -343,7 +343,7 @@ def test_other_arguments_are_checked():
     with pytest.raises(WorkloadError, match=r"compile: model is 5, expected a torch\.nn\.Module"):
         compile_model(5)
     with pytest.raises(SpaceError, match="rtx3090 is a GPU, expected a CPU"):
-        cpu_named("rtx3090")
+        require_cpu("rtx3090")
     with pytest.raises(SpaceError, match="compile: trials is -1"):
         compile_model(5, trials=-1)
 

@@ -6,7 +6,7 @@ import pytest
 from anatune.network.compiling import tuning
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.compiling.targets import cpu
-from anatune.network.compiling.tuning import faster, latency
+from anatune.network.compiling.tuning import choose_faster, measure_latency
 from anatune.network.graph.summary import Latency
 from anatune.network.report import model_dict
 from tests.unit.network.compiling import models
@@ -40,21 +40,21 @@ class Model:
 def test_the_faster_build_is_kept():
     clock = Clock()
     quick, slow = Model(clock, 1 / 64), Model(clock, 1 / 32)
-    assert faster(quick, slow, clock) == Latency(1 / 64, 1 / 32, True)
-    assert faster(slow, quick, clock) == Latency(1 / 64, 1 / 32, False)
+    assert choose_faster(quick, slow, clock) == Latency(1 / 64, 1 / 32, True)
+    assert choose_faster(slow, quick, clock) == Latency(1 / 64, 1 / 32, False)
     assert quick.runs == slow.runs
 
 
 def test_a_machine_that_slows_down_judges_neither():
     clock = Clock()
     tuned, plan = Model(clock, *[0.09] * 3, *[0.9] * 20), Model(clock, *[0.1] * 3, *[1.0] * 20)
-    assert faster(tuned, plan, clock).is_tuned
+    assert choose_faster(tuned, plan, clock).is_tuned
 
 
 def test_long_models_run_a_few_times():
     clock = Clock()
     model = Model(clock, 100.0)
-    assert latency(model, clock) == Latency(pytest.approx(100.0))
+    assert measure_latency(model, clock) == Latency(pytest.approx(100.0))
     assert model.runs == 6
 
 
@@ -84,8 +84,8 @@ def test_what_is_kept_is_what_runs_and_the_report_says_it(path, tmp_path, monkey
         chosen["plan"], chosen["tuned"] = planned, other_schedules(planned, *given)
         return chosen["tuned"], None
 
-    monkeypatch.setattr(tuning, "tuned", tuned)
-    monkeypatch.setattr(tuning, "faster", lambda tuned, plan: Latency(1e-3, 2e-3, is_tuned))
+    monkeypatch.setattr(tuning, "tune_kernels", tuned)
+    monkeypatch.setattr(tuning, "choose_faster", lambda tuned, plan: Latency(1e-3, 2e-3, is_tuned))
     compiled = compile_model(path, threads=1, trials=4)
     (want,) = chosen["tuned" if is_tuned else "plan"]
     assert compiled.summary.kernels[0].schedule == want.schedule.to_json()
@@ -115,8 +115,8 @@ def test_a_tuned_kernel_that_is_wrong_is_named(path, monkeypatch):
             schedule = msgspec.structs.replace(schedule, workload=wrong)
         return good(name, schedule, threads)
 
-    monkeypatch.setattr(tuning, "tuned", tuned)
-    monkeypatch.setattr(tuning, "faster", lambda tuned, plan: Latency(1.0, 2.0, True))
+    monkeypatch.setattr(tuning, "tune_kernels", tuned)
+    monkeypatch.setattr(tuning, "choose_faster", lambda tuned, plan: Latency(1.0, 2.0, True))
     monkeypatch.setattr(cpu, "model_kernel", model_kernel)
     with pytest.raises(RunError, match="the first operator that differs is anatune_0_conv2d") as caught:
         compile_model(path, threads=1, trials=4)

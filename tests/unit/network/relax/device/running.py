@@ -5,7 +5,7 @@ import numpy as np
 import anatune
 from anatune.codegen.compat import bare_target
 from anatune.core.compiler_facts import CompilerFacts
-from anatune.network.compiling.targets.interpreted import interpreted
+from anatune.network.compiling.targets.interpreted import interpret_model
 from anatune.network.graph.nodes import Graph, Input, TensorType, rewritten, tensor_type
 from anatune.network.graph.operators import PRODUCTS
 from anatune.network.graph.passes.products import unfused
@@ -52,4 +52,4 @@ def run(graph, made, arrays):
     program = DeviceProgram(programs, tuple(kernels), tuple(launches), made.arena_bytes, b"")
     kinds = [tensor_type(one) for one in graph.outputs]
     outputs = [TensorSummary("", kind.dtype, kind.shape) for kind in kinds]
-    return interpreted(program, weights, arrays, outputs)
+    return interpret_model(program, weights, arrays, outputs)
