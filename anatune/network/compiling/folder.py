@@ -232,8 +232,8 @@ def _read_contents(path: Path) -> _FolderContents:
         number = from_json(text, _FolderFormat).format
         if number != FORMAT:
             raise RecordError(
-                f"{summary_path}: the compiled model has format {shown(number)}, expected {FORMAT}: it was made by another "
-                "version of anatune; compile it again"
+                f"{summary_path}: the compiled model has format {shown(number)}, expected {FORMAT}: another "
+                "version of anatune wrote it; compile it again"
             )
         file = from_json(text, _SummaryFile)
         if hashlib.sha256(file.contents).hexdigest() != file.sha256:
@@ -276,10 +276,10 @@ def check_processor(path: Path | str, summary: ModelSummary) -> None:
         return
     lacking = lacking_features(summary.features)
     if lacking or platform.machine() != summary.machine:
-        lacking_text = ", ".join(lacking) or f"{summary.machine}, not {platform.machine()}"
+        lacking_text = ", ".join(lacking) or f"the architecture {summary.machine}: it is {platform.machine()}"
         raise RunError(
-            f"{path} was compiled for {summary.hardware} ({summary.arch}), this processor lacks {lacking_text}; compile it "
-            "with --hw host here"
+            f"{path} was compiled for {summary.hardware} ({summary.arch}), and this processor lacks {lacking_text}; "
+            "compile it with --hw host here"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a compiled model says of its parts, whatever device it is for."""
+"""Summaries of a model's inputs, outputs, state, kernels and operators, for any kind of device."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _REDUCTIONS = ("max", "mean", "min", "prod", "sum")
 
 
 def inputs_of(graph: Graph) -> tuple[TensorSummary, ...]:
-    """Return a model's inputs."""
+    """Return the summaries of a model's inputs."""
     return tuple(_tensor_summary(value.name, value) for value in graph.inputs)
 
 
 def outputs_of(graph: Graph) -> tuple[TensorSummary, ...]:
-    """Return a model's outputs, numbered."""
+    """Return the summaries of a model's outputs, with numbered names."""
     return tuple(_tensor_summary(f"output{number}", value) for number, value in enumerate(graph.outputs))
 
 
@@ -56,7 +56,7 @@ def _tensor_summary(name: str, value: Value) -> TensorSummary:
 
 
 def state_of(graph: Graph, pairs: Sequence[StatePair], num_weights: int) -> tuple[StateSummary, ...]:
-    """Return a model's state; what it is at first are its last weights."""
+    """Return the summaries of a model's state; its initial values are the last weights."""
     if not pairs:
         return ()
     number = num_weights - sum(pair.initial is not None for pair in pairs)
@@ -70,23 +70,25 @@ def state_of(graph: Graph, pairs: Sequence[StatePair], num_weights: int) -> tupl
             assert isinstance(new, Node)
             grown_size = name_of(new.arguments[2].value + tensor_type(new.arguments[1]).shape[pair.axis])
         summaries.append(
-            StateSummary(tensor.name, tensor.dtype, tensor.shape, initial, max(pair.axis, 0), name_of(pair.symbol), grown_size)
+            StateSummary(
+                tensor.name, tensor.dtype, tensor.shape, initial, max(pair.axis, 0), name_of(pair.symbol), grown_size
+            )
         )  # fmt: skip
     return tuple(summaries)
 
 
 def ranges_of(ranges: Ranges, planned: Mapping[str, int]) -> dict[str, RangeSummary]:
-    """Return the ranges of a model's sizes, and what each was planned as."""
+    """Return the ranges of a model's sizes, and the value that each was planned for."""
     return {name_of(symbol): RangeSummary(*ends, planned[symbol]) for symbol, ends in ranges.items()}
 
 
 def kernel_summary(kernel: PlannedKernel, facts: CompilerFacts | None = None) -> KernelSummary:
-    """Return what is known of a planned kernel.
+    """Return the summary of a planned kernel.
 
     Parameters
     ----------
     facts : CompilerFacts, optional
-        What the compiler of a GPU's kernels said.
+        What the compiler of a GPU's kernels reported.
     """
     workload, varies = kernel.workload, ""
     if kernel.span is not None:
@@ -113,7 +115,7 @@ def kernel_summary(kernel: PlannedKernel, facts: CompilerFacts | None = None) ->
 
 
 def attention_summary(attention: PlannedAttention) -> KernelSummary:
-    """Return what is known of a planned attention."""
+    """Return the summary of a planned attention."""
     return KernelSummary(
         name=attention.name,
         workload=attention.text,
@@ -130,14 +132,14 @@ def attention_summary(attention: PlannedAttention) -> KernelSummary:
 
 
 def operators_of(graph: Graph, covered: Container[Node], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
-    """Return what anatune has no kernels for, the most frequent first; reshapes only name memory anew.
+    """Return the operators without a kernel of anatune's, the most frequent first; without reshapes: they copy nothing.
 
     Parameters
     ----------
-    known : container of Node
+    covered : container of Node
         The nodes that have kernels.
     hardware : CpuSpec or GpuSpec
-        Times are predicted for it, of a CPU for its cores.
+        Device that times are predicted for; a CPU with the cores that kernels may use.
     """
     names = [
         (node.op, node) for node in graph.nodes() if node not in covered and node.op not in (ITEM, LEADING, "reshape")
@@ -146,14 +148,14 @@ def operators_of(graph: Graph, covered: Container[Node], hardware: HardwareSpec)
 
 
 def rows_of(graph: Graph, kernels: Mapping[Node, ModelKernel], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
-    """Return those of a model's kernels that are not planned, in the model's order."""
+    """Return the summaries of the kernels that are not planned, such as softmax, in the model's order."""
     planned = (*PRODUCTS, ATTENTION)
     unplanned_nodes = [node for node in graph.nodes() if node in kernels and node.op not in planned]
     return _sum_times([(kernels[node].name, node) for node in unplanned_nodes], hardware)
 
 
 def _sum_times(named: Sequence[tuple[str, Node]], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
-    """Return how often each name comes, and the times of all of them."""
+    """Return how often each name occurs, and the predicted time of all its nodes."""
     counts = Counter(name for name, _ in named)
     times = dict.fromkeys(counts, 0.0)
     time_s = templates_of(hardware)[0].streaming_s
@@ -163,7 +165,7 @@ def _sum_times(named: Sequence[tuple[str, Node]], hardware: HardwareSpec) -> tup
 
 
 def _count_bytes(node: Node) -> int:
-    """Return what a node reads and writes; of a table whose rows are taken, as many as are written."""
+    """Return the bytes that a node reads and writes; of a table it reads only the rows that are taken."""
     types = node.type if not isinstance(node.type, TensorType) else (node.type,)
     written = sum(map(_type_bytes, types))
     if node.op == "take":
@@ -180,7 +182,7 @@ def _type_bytes(type_: TensorType) -> int:
 
 
 def _count_flop(node: Node) -> int:
-    """Return the additions and products of windows and reductions; of anything else none are counted."""
+    """Return the additions and multiplications of a window or a reduction; 0 for any other node."""
     if node.op == WINDOW:
         taps: int = math.prod(node.attributes["window"])
         return (2 if node.attributes["kind"] == "depthwise" else 1) * taps * math.prod(tensor_type(node).shape)

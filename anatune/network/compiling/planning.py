@@ -1,4 +1,4 @@
-"""Which kernel each product of a model gets: equal products are planned once."""
+"""The kernel of each product of a model: equal products are planned once."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ __all__ = [
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 _TRANSFORM_COUNT = 4
-"""Schedules of a template other than the default that are looked at: their weights, which all come anew, differ."""
+"""Schedules that are compared of a template other than the default: they differ in their weights, read anew."""
 _RANGED_COUNT = 24
-"""First choices among which those are looked for that run for a range."""
+"""First choices among which a schedule is looked for that runs for all extents of a range."""
 PlainProduct = tuple[Workload, tuple[str, ...]]
-"""What is planned once: a product with nothing fused into its stores, and its constant operands."""
+"""The key of planning: a product without its epilogue, and the names of its constant operands."""
 
 
 class PlannedKernel(NamedTuple):
-    """A kernel and the products that it serves.
+    """A kernel and the nodes that it computes.
 
     Attributes
     ----------
     name : str
-        Of its function in the library.
+        Name of its function in the library.
     schedule : Schedule
     prediction : Prediction
-        Of one call.
+        Prediction of one call.
     nodes : tuple of Node
     is_tuned : bool
-        Whether `schedule` is one that was measured to be the best, not the plan's.
+        Whether `schedule` is the best of those measured, and not the plan's.
     span : RangedCalls, optional
-        Of a kernel that takes an extent at run time.
+        The range of the extent that the kernel takes at run time.
     """
 
     name: str
@@ -82,27 +82,27 @@ class PlannedKernel(NamedTuple):
 
     @property
     def workload(self) -> Workload:
-        """What it computes."""
+        """The workload of its schedule."""
         return self.schedule.workload
 
 
 class ProductPlanner:
-    """First choices for different sums on one CPU: each is looked for once.
+    """Plans products without epilogues on one CPU, each of them once.
 
     Parameters
     ----------
     graph : Graph
-        The model: how many bytes of weights a run reads is asked of it.
+        The model, which gives the bytes of weights that one run reads.
     hardware : CpuSpec
-        With the cores that kernels may use.
+        The CPU with the cores that kernels may use.
     accuracy : str
     kept : PlanCache, optional
-        What earlier models planned on this CPU; None: everything is planned anew.
+        Plans of earlier models on this CPU; None plans everything anew.
 
     Attributes
     ----------
-    planned : dict of sum to Schedule
-        By the sum, a product with nothing fused and its constant operands; whoever finds a better one may put it here.
+    planned : dict of PlainProduct to Schedule
+        The first choices so far; callers may replace one by a better schedule.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ProductPlanner:
         self.planned: dict[PlainProduct, Schedule] = {}
 
     def plan(self, sums: Iterable[PlainProduct], progress: Callable[[int, int], None] | None = None) -> None:
-        """Plan what is not planned yet, on all cores; `progress` is called with (sums planned, sums).
+        """Plan the products that are not planned yet, on all cores; `progress` takes (products planned, products).
 
         Raises
         ------
@@ -130,16 +130,16 @@ class ProductPlanner:
         self.planned |= search_in_parallel(self.first_choice, missing, counted)
 
     def predict(self, schedule: Schedule, constants: tuple[str, ...]) -> Prediction:
-        """Return the prediction of a schedule of a product whose operands `known` are constants."""
+        """Return the prediction of a product's schedule; the operands `constants` are constants."""
         return predict_product(schedule, constants, self.hardware, self.weights)
 
     def lower_bound_s(self, workload: Workload, constants: tuple[str, ...]) -> float:
-        """Return a time that no plain sum undercuts: of the products that are not with padding, at the peak."""
+        """Return a time that no untransformed product goes below: its multiplications without padding, at the peak."""
         least_flop: float = _make_model(workload, constants, self.hardware, CPU.name).least_flop
         return least_flop / self.hardware.peak_flop_per_s(workload.dtype)
 
     def first_choice(self, wanted: PlainProduct) -> Schedule:
-        """Return the first choice for one sum: of the templates' own ones the one that is fastest in the model.
+        """Return the fastest of the templates' first choices for one product, by their predictions.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class ProductPlanner:
         if workload.is_kernel:
             return self._choose_few_bits(workload, constants)
         choices = self._best_transform(workload, constants)
-        # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
+        # No untransformed product is faster than the peak: a faster transform spares the long search for the best one.
         if choices and choices[0][0] < self.lower_bound_s(workload, constants):
             return choices[0][1]
         choices += [(self.predict(one, constants).time_s, one) for one in self._default_choices(workload, constants)]
@@ -159,10 +159,11 @@ class ProductPlanner:
         return min(choices, key=itemgetter(0))[1]
 
     def _choose_few_bits(self, workload: Workload, constants: tuple[str, ...], most: int = 0) -> Schedule:
-        """Return the first choice for a product with weights of few bits, which all come anew in a model.
+        """Return the first choice for a product with weights of few bits, which a model reads from memory in each run.
 
-        Of any number of rows up to `most` it is that of the least product of its times for those of `workload` and
-        for the most: both are computed from the same packed weights, unpacked to float32 or not.
+        With `most`, the schedule serves any number of rows up to `most`: it minimises the product of its times for the
+        rows of `workload` and for `most` rows. Both run on the same packed weights, with or without unpacking to
+        float32.
         """
         (template, *_) = joined_templates(workload, self.hardware, self.accuracy)
         count, name = (_RANGED_COUNT, f"{template.name} {most}") if most else (_TRANSFORM_COUNT, template.name)
@@ -182,7 +183,7 @@ class ProductPlanner:
         return min(variants, key=lambda way: way[0] * time_s(scaled_at(way[1], largest)))[1]
 
     def _default_choices(self, workload: Workload, constants: tuple[str, ...], axis: str = "") -> list[Schedule]:
-        """Return the default template's first choice, with an axis that whose program runs for all of its extents."""
+        """Return the default template's first choice; with an axis, the first that runs for all extents of the axis."""
 
         def search() -> list[Schedule]:
             model = _make_model(workload, constants, self.hardware, CPU.name)
@@ -192,7 +193,7 @@ class ProductPlanner:
         return self._search_cached(workload, constants, f"{CPU.name} {axis}" if axis else CPU.name, search)
 
     def _best_transform(self, workload: Workload, constants: tuple[str, ...]) -> list[tuple[float, Schedule]]:
-        """Return the best schedule of the templates other than the default, and its time; none where they have none."""
+        """Return the time and the schedule of the best template other than the default; [] if none has a schedule."""
         if not set(constant_tensors(workload)) <= set(constants):
             return []
         hardware, accuracy = self.hardware, self.accuracy
@@ -211,19 +212,19 @@ class ProductPlanner:
     def _search_cached(
         self, workload: Workload, constants: tuple[str, ...], template: str, search: Callable[[], list[Schedule]]
     ) -> list[Schedule]:
-        """Return what a search finds in a template, or found for an earlier model."""
+        """Return the schedules that a search finds in a template, from the cache if an earlier model needed them."""
         return search() if self._cache is None else self._cache.schedules(workload, constants, template, search)
 
     def ranged_choice(self, workload: Workload, constants: tuple[str, ...], axis: str, most: int) -> Schedule:
-        """Return the first choice for a sum of any extent of an axis up to `most`.
+        """Return the first choice for a product with any extent of an axis up to `most`.
 
-        Of rows it is one at the extent of `workload`; of batches and images one whose program runs for more of them,
-        or that of a single one.
+        For rows it is planned at the extent of `workload`. For batches and images it is a schedule that runs for all
+        extents, or the schedule of a single image.
 
         Raises
         ------
         SpaceError
-            None of the first ones runs for a range.
+            None of the first choices runs for a range.
         """
         extent = workload.extents[axis]
         if workload.is_kernel:
@@ -245,14 +246,14 @@ class ProductPlanner:
 def plan_products(
     graph: Graph, planner: ProductPlanner, progress: Callable[[int, int], None] | None = None
 ) -> list[PlannedKernel]:
-    """Return the model's first choice for each different product of a graph, in the order in which they come.
+    """Return the first choices of kernels for the different products of a graph, in the order of the graph.
 
     Parameters
     ----------
-    planner : SumPlanner
-        What it knows is not planned again.
+    planner : ProductPlanner
+        Its earlier choices are used again.
     progress : callable, optional
-        Called with (different sums planned, different sums).
+        Called with (different products planned, different products).
 
     Raises
     ------
@@ -281,16 +282,16 @@ def kernels_of(
     schedule_of: Callable[[Key], Schedule],
     prediction_of: Callable[[Schedule, Key], Prediction],
 ) -> list[PlannedKernel]:
-    """Return the kernels of a graph's products, in the order in which they come.
+    """Return the kernels of a graph's products, in the order of the graph.
 
     Parameters
     ----------
     key_of : callable
-        Products of equal keys share a kernel.
+        Returns the key of a node; products with equal keys share a kernel.
     schedule_of : callable
-        Returns the schedule of a key's sum; what is fused into its stores is added here.
+        Returns the schedule of a key's product without its epilogue, which is added here.
     prediction_of : callable
-        Returns what is predicted of that.
+        Returns the prediction of that schedule.
     """
     groups: dict[Key, list[Node]] = {}
     for node in graph.nodes():
@@ -308,15 +309,15 @@ def kernels_of(
 def search_in_parallel(
     search: Callable[[Key], Result], keys: Collection[Key], progress: Callable[[int], None]
 ) -> dict[Key, Result]:
-    """Return what a search finds for each of different sums, which all cores look for.
+    """Return the result of a search for each key; the searches run on all cores.
 
     Parameters
     ----------
     progress : callable
-        Called with the number of sums that were searched so far.
+        Called with the number of finished searches.
     """
     results: dict[Key, Result] = {}
-    pool = ThreadPoolExecutor(usable_cores())  # compiled code, where nearly all the time goes, runs beside Python's
+    pool = ThreadPoolExecutor(usable_cores())  # nearly all the time goes to compiled code, which releases the GIL
     try:
         searches = {pool.submit(search, key): key for key in keys}
         for finished in as_completed(searches):
@@ -328,25 +329,25 @@ def search_in_parallel(
 
 
 def weight_bytes(nodes: Iterable[Node]) -> float:
-    """Return the bytes of the constants that products read: what a run brings from memory or the last cache."""
+    """Return the bytes of the constants that products read: a run loads them from memory or the last cache."""
     read = {value for node in nodes if node.op in PRODUCTS for value in node.arguments[: _count_operands(node)]}
     return float(sum(value.array.nbytes for value in read if isinstance(value, Constant)))
 
 
 def _count_operands(node: Node) -> int:
-    """Return how many operands a product has: data, weights, and what scales these."""
+    """Return the number of operands of a product: data, weights, and their scales and zero points."""
     return 2 if node.op != SCALED_MATMUL else 3 + node.attributes["zero_points"]
 
 
 def predict_product(schedule: Schedule, constants: tuple[str, ...], hardware: CpuSpec, weights: float) -> Prediction:
-    """Return the prediction of a product in a model.
+    """Return the prediction of a product within a model.
 
     Parameters
     ----------
-    known : tuple of str
-        Its constant operands.
+    constants : tuple of str
+        Names of its constant operands.
     weights : float
-        Bytes of all products' weights.
+        Bytes of the weights of all products.
     """
     workload = schedule.workload
     model = _make_model(workload, constants, hardware, schedule.template)
@@ -359,9 +360,9 @@ def predict_product(schedule: Schedule, constants: tuple[str, ...], hardware: Cp
 
 
 def strip_epilogue(workload: Workload) -> Workload:
-    """Return the sum alone: kernels that differ by what is fused into their stores have the same tiles.
+    """Return a product's workload without its epilogue: products that differ only by it share their tiles.
 
-    So have those of 8-bit integers whose zero points differ, if they have one.
+    Products of 8-bit integers that differ only by the value of a nonzero zero point share their tiles as well.
     """
     attributes = {**workload.attribute, "epilogue": ()}
     if workload.dtype in BYTE_DTYPES:
@@ -376,7 +377,7 @@ def strip_epilogue(workload: Workload) -> Workload:
 
 @lru_cache(maxsize=256)
 def _make_model(workload: Workload, constants: tuple[str, ...], hardware: CpuSpec, template: str) -> Any:
-    """Return the analytical model of a template for a product, some of whose operands may be packed ahead."""
+    """Return the analytical model of a template for a product, some of whose operands can be packed ahead."""
     if template == CPU.name:
         return CpuModel(
             workload, hardware, constants=tuple(name for name in constant_tensors(workload) if name in constants)

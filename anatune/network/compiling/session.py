@@ -1,4 +1,4 @@
-"""``anatune.compile``: from a model to machine code, step by step, for any kind of device."""
+"""``anatune.compile``: read a model, plan, measure, build and check it, for any kind of device."""
 
 from __future__ import annotations
 
@@ -73,101 +73,101 @@ def compile(
     calibrate: object = None,
     percentile: float | None = None,
 ) -> CompiledModel:
-    """Compile a whole model for a CPU or a GPU; with `trials` kernels are measured first, else nothing is.
+    """Compile a whole network for a CPU or a GPU. With `trials`, its kernels are measured first.
 
-    A file that was compiled the same way before is not compiled again: see `model_cache`. Else each different
-    convolution and matrix product is planned once, weights are packed once, biases, sums of residuals and rectifiers
-    are fused into the kernels that they follow. What anatune has no kernels for is compiled by TVM.
-    A GPU need not be there: see `anatune.network.compiling.targets.gpu`. Threads that compile wait for each other.
+    A model file that was compiled the same way before is loaded from the user's cache (`model_cache`). Otherwise each
+    different convolution and matrix product is planned once and its weights are packed once. Biases, residual sums and
+    activations are fused into the kernels before them. TVM compiles the operators that anatune has no kernels for.
+    The GPU need not be present: see `anatune.network.compiling.targets.gpu`. Threads that compile take turns.
 
     Parameters
     ----------
     model : torch.nn.Module, torch.export.ExportedProgram, str, Path or tvm.IRModule
-        A string or path names an ONNX file or a saved exported program (.pt2), which ``torch.export.load`` reads: that
-        runs code which the file may hold, so pass only those of people you trust.
+        A string or path names an ONNX file or a saved exported program (.pt2). ``torch.export.load``, which reads the
+        latter, runs code that the file may contain: pass only files from people you trust.
     example_inputs : array, or sequence of arrays, optional
-        NumPy or torch, of the sizes to compile for. Modules need them. ONNX files with dynamic axes are compiled for
-        the range of each without them.
+        NumPy or torch arrays of the sizes to compile for. Modules need them. Without them, an ONNX file with dynamic
+        axes is compiled for the range of each.
     hw : str, Path, CpuSpec or GpuSpec
-        A CPU that runs here, or any GPU: a spec, its name, "host", or a file.
+        A CPU that this code runs on, or any GPU: a spec, its name, "host", or a spec file.
     threads : int, optional
-        Of a CPU's kernels; all cores by default.
+        Threads of a CPU's kernels; all cores by default.
     accuracy : {"standard", "relaxed"}
-        As `anatune.plan`. "relaxed" for NVIDIA's GPUs from sm_80 on, without records: products of float32 are of tf32
-        on matrix units, and all kernels are Triton's; other GPUs multiply float32 on CUDA cores.
+        As `anatune.plan`. With "relaxed", and without records, products of float32 run as tf32 on the matrix units of
+        NVIDIA GPUs from sm_80 on, and Triton compiles all kernels. Other GPUs multiply float32 on CUDA cores.
     precision : {"float32", "bfloat16", "float16", "int8", "fp8"}, optional
-        Of a CPU: products multiply numbers of this dtype, sums are float32, and what lies between products has 16 bits
-        where nothing but products reads it. By default the model's own, where the processor has instructions for it;
-        else float32, which is more exact. "int8", for fixed sizes: products of a float32 model become those of
-        integers, whose scales come from weights and from `calibrate`. The report says what each loses, and how far the
-        outputs are from the float32 model's on that data. Of a GPU: 16 bits, of which all kernels are Triton's then, or
-        "fp8": products with constant weights are of 8-bit floats where that is predicted to take less time, and a check
-        allows 0.25.
+        The number format of products. On a CPU: sums are float32, and tensors that only products read have 16 bits. The
+        default is the model's own format if the processor has instructions for it, otherwise float32. "int8" needs
+        fixed sizes: products of a float32 model become integer products, with scales from the weights and `calibrate`.
+        The report names what each product loses, and the error of the outputs on that data. On a GPU: 16 bits, with
+        Triton kernels only, or "fp8": products with constant weights use 8-bit floats if the prediction is less time,
+        and a check allows an error of 0.25.
     trials : int
-        Measurements of all kernels together; they go where most time can be won. 0: kernels are the analytical
-        model's first choices, or the best ones of `records`.
+        Number of trials for all kernels together; they go to the kernels with the most time to gain. With 0, kernels
+        are the first choices of the analytical model, or the best ones of `records`.
     time_limit_s : float, optional
-        Measure nothing new after so many seconds of tuning.
+        Seconds of tuning after which no new trial starts.
     records : str or Path, optional
-        Record file: every trial is on the disk before the next one; what it has counts and is not measured again. In
-        the end the model runs a few times with its best kernels and with the plan's, in turn: the faster one is kept.
+        Record file. Every trial is stored before the next one starts; stored trials count and are not repeated. At the
+        end the model runs a few times with its best kernels and with the planned ones, in turn; the faster build is
+        kept.
     resume : bool
-        The record file has to be there.
+        Require that the record file exists.
     check : bool, optional
-        Compare the outputs with the original's on random inputs: the default where the device is here. True for a GPU
-        that is not: each kernel is run by the emulator instead, which takes seconds a kernel.
+        Compare the outputs with those of the original on random inputs. This is the default if the device is present.
+        For an absent GPU, True runs each kernel in the emulator, which takes seconds per kernel.
     progress : callable, optional
         Called with (products planned, products to plan).
     tuning_progress : callable, optional
         Called with an `anatune.tuning.result.ModelProgress` after every trial.
     cluster, tls, tracker, key
-        As `anatune.tune`: who measures the kernels of a CPU, by default this machine. Devices that are not `hw` are
+        As `anatune.tune`: where kernels of a CPU are measured, by default on this machine. Devices other than `hw` are
         refused.
     reuse : bool
-        Whether kernels are those that `records` has of this device, and sessions begin with them. False: what other
-        sessions measured does not count.
+        Use the kernels that `records` has for this device, and begin sessions with them. With False, trials of other
+        sessions do not count.
     stop_at, patience
-        As `anatune.tune`, of each kernel: its trials go to the others then.
+        As `anatune.tune`, for each kernel: the trials that it does not use go to the others.
     on_estimate : callable, optional
-        Called with an `anatune.tuning.cost.ModelEstimate` before anything is planned: about how long all will take.
+        Called with an `anatune.tuning.cost.ModelEstimate`, the expected duration, before anything is planned.
     on_stage : callable, optional
-        Called with a name of each stage as it begins: those of `anatune.network.compiling.costs.STAGES`.
+        Called with the description of each stage as it begins: a value of `anatune.network.compiling.costs.STAGES`.
     sizes : mapping of str to int, str or (int, int), optional
-        Of a CPU: size that varies ("batch"; of an exported program the input and axis, "x_0") -> its range, ends
-        included ("1..32", (1, 32)), or its only value. By default those of ``torch.export.Dim``, 1 to 512 without any.
+        For a CPU: name of a size that varies ("batch"; for an exported program the input and axis, "x_0") -> its range
+        with both ends ("1..32", (1, 32)), or its only value. The default is that of ``torch.export.Dim``, or 1 to 512.
     dynamic_shapes : optional
-        Of a module: which of its sizes vary, as ``torch.export.export`` takes them.
+        For a module: which of its sizes vary, as ``torch.export.export`` takes them.
     fallback : {"onnxruntime"}, optional
-        Who runs the nodes of an ONNX model that cannot be read, on the CPU; the parts between them are compiled, each
-        with its share of the trials. The report names them, and each part's share of the time.
+        The engine that runs the nodes of an ONNX model that anatune cannot read, on the CPU. The parts between them are
+        compiled, each with its share of the trials. The report names these nodes and each part's share of the time.
     state : str or mapping of str to str, optional
-        Of a CPU: names of outputs, and of the inputs that they are in the next call: these stay in the model. "auto":
-        those of exported decoders (present.0.key, past_key_values.0.key). Buffers that a module of PyTorch's writes
-        into stay there anyway.
+        For a CPU: name of an output -> name of the input that takes it in the next call. These tensors stay in the
+        model. "auto" takes the names of exported decoders (present.0.key, past_key_values.0.key). Buffers that a
+        PyTorch module writes to stay in the model in any case.
     calibrate : str, Path, array, sequence of arrays or mapping of str to array, optional
-        Inputs of the model, in a .npy or .npz file or as they are: by name or in order, of several calls along the
-        first dimension.
+        Inputs of the model, as arrays or in a .npy or .npz file, by name or in order. Several calls lie one after the
+        other along the first dimension.
     percentile : float, optional
-        Share of an activation's numbers that its range holds at both ends (99.99); by default all of them.
+        Share of an activation's values that its range covers at both ends (99.99); by default all of them.
 
     Raises
     ------
     WorkloadError
-        The model cannot be imported: it is damaged, has operators that are not known, or is another one at other sizes.
+        The model cannot be imported: it is damaged, has unknown operators, or computes something else at other sizes.
     SpaceError
-        An argument is out of range, or for another kind of device.
+        An argument is out of range, or belongs to another kind of device.
     BuildError
-        TVM has no code for something.
+        TVM cannot compile an operator.
     RunError
-        An output differs from the original's; the CPU is not of the present machine's kind.
+        An output differs from the original's, or the CPU is of another kind than this machine's.
     DeviceError
-        `trials` are asked for, and the CPU is not the present machine's.
+        `trials` is given, and the CPU is not this machine's.
     RecordError
         The record file cannot be used.
     TuningInterrupted
         Ctrl-C while kernels were measured; all trials are in the record file.
     MissingDependencyError
-        TVM, or the library of the model, is not installed.
+        TVM, or the library that reads the model, is not installed.
     """
     measuring = MeasuringOptions(
         trials=trials, time_limit_s=time_limit_s, records=records, resume=resume, cluster=cluster, tls=tls,
@@ -183,7 +183,7 @@ def compile(
 
 @one_by_one
 def compile_source(model_source: ModelSource, device: HardwareSpec, request: CompileRequest) -> CompiledModel:
-    """Return a model compiled for a device, or as an equal call compiled it before; errors as `compile`."""
+    """Return a model compiled for a device, from the cache if an equal call compiled it; errors as `compile`."""
     if request.precision == "int8":
         return _compile_quantised(model_source.read(), device, request)
     if request.fallback is not None:
@@ -201,8 +201,8 @@ def compile_source(model_source: ModelSource, device: HardwareSpec, request: Com
         source = model_source.read()
         if source.is_described:
             raise WorkloadError(
-                f"compile: weights of {source.name} are on the meta device, which keeps shapes alone; load them, or "
-                "predict what it would be by anatune.compare"
+                f"compile: {source.name} has weights on the meta device, which stores no values; load the weights, or "
+                "predict its time with anatune.compare"
             )
         check_sizes(source, target)
         divided = _compile_divided(source, device, target) if request.fallback is not None else None
@@ -212,7 +212,7 @@ def compile_source(model_source: ModelSource, device: HardwareSpec, request: Com
 
 
 def compile_imported(source: Imported, target: ModelTarget) -> CompiledModel:
-    """Return an imported model compiled by a target, or by the one that takes what it has no code for."""
+    """Return an imported model compiled for a target, or for the target's fallback if the target refuses it."""
     try:
         return _compile_for_target(source, target)
     except (BuildError, SpaceError) as error:
@@ -222,7 +222,7 @@ def compile_imported(source: Imported, target: ModelTarget) -> CompiledModel:
 
 
 def _compile_for_target(source: Imported, target: ModelTarget) -> CompiledModel:
-    """Return an imported model compiled by a target, stage by stage; errors as `compile`."""
+    """Return an imported model planned, tuned, built and checked for one target; errors as `compile`."""
     from anatune.network.compiling.costs import ModelCosts
 
     if target.reads_float32:
@@ -241,18 +241,18 @@ def _compile_for_target(source: Imported, target: ModelTarget) -> CompiledModel:
 
 @dataclass(frozen=True, repr=False)
 class ModelPlan:
-    """All that is decided of a model before it is built. Immutable; prints its kernels.
+    """The kernels of a model before it is built: planned ones and, if it was tuned, measured ones. Immutable.
 
     Attributes
     ----------
     name : str
-        Of the model.
+        Name of the model.
     planned : PlannedModel
-        Behind all passes, with the analytical model's first choices of kernels.
+        The model after all passes, with the first choices of the analytical model as kernels.
     measured : PlannedModel, optional
-        The same with the best measured kernels; None: nothing is measured.
+        The same model with the best measured kernels; None if nothing was measured.
     tuning : TuningSummary, optional
-        What measuring came to.
+        Trials and times of the measurements.
     """
 
     name: str
@@ -262,7 +262,7 @@ class ModelPlan:
 
     @property
     def changed(self) -> PlannedModel | None:
-        """The model with its measured kernels; None where they are those that were planned."""
+        """The model with its measured kernels; None if they are the planned ones."""
         schedules = [kernel.schedule for kernel in self.planned.kernels]
         best = self.measured
         return None if best is None or [kernel.schedule for kernel in best.kernels] == schedules else best
@@ -278,7 +278,7 @@ class ModelPlan:
 
 
 def plan(source: Imported, target: ModelTarget, costs: ModelCosts) -> ModelPlan:
-    """Read a model's graph and plan it: passes, layouts and first choices of kernels; errors as `compile`."""
+    """Return a model's plan: its graph after all passes, layouts and first choices of kernels; errors as `compile`."""
     from anatune.network.compiling.sizes.varying import environments
     from anatune.network.compiling.targets.planned import plan_model
 
@@ -291,7 +291,7 @@ def plan(source: Imported, target: ModelTarget, costs: ModelCosts) -> ModelPlan:
 
 
 def tune(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> ModelPlan:
-    """Return decisions with the best measured kernels, the same where none are measured; errors as `compile`."""
+    """Return a plan with the best measured kernels, unchanged if the target measures none; errors as `compile`."""
     if not target.measures:
         return decisions
     with costs.time_stage("tune"):
@@ -300,15 +300,12 @@ def tune(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> ModelP
 
 
 def build(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> ModelBuild:
-    """Return a model as machine code; of planned and measured kernels those that run faster. Errors as `compile`."""
+    """Build the planned and the measured kernels and return the faster model; errors as `compile`."""
     retuned, latency_summary = decisions.changed, None
     with costs.time_stage("build"):
         built = target.build(decisions.planned, forget=retuned is None)
     if target.measures:
-        from anatune.network.compiling.tuning import (
-            choose_faster,
-            measure_latency,
-        )  # late, as all that only tuning needs
+        from anatune.network.compiling.tuning import choose_faster, measure_latency  # late: only tuning needs them
 
         if retuned is None:
             latency_summary = measure_latency(built.compiled)
@@ -324,7 +321,7 @@ def build(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> Model
 
 
 def _compile_quantised(source: Imported, device: HardwareSpec, request: CompileRequest) -> CompiledModel:
-    """Return a float32 model as one of 8-bit integers; errors as `compile`."""
+    """Return a float32 model compiled with 8-bit integers; errors as `compile`."""
     from anatune.network.compiling.costs import ModelCosts
     from anatune.network.compiling.precision.quantising import output_error, quantise_model
     from anatune.network.compiling.sizes.varying import environments, varying_ranges
@@ -335,13 +332,13 @@ def _compile_quantised(source: Imported, device: HardwareSpec, request: CompileR
     sizes = ", ".join(map(name_of, varying_ranges(source.ranges)))
     state = ", ".join(pair.name for pair in source.state)
     for refused, advice in (
-        (f"sizes of {source.name} vary ({sizes})" if sizes else "", "give example inputs (--input-shape)"),
-        (f"{source.name} has state ({state})" if state else "", "leave it out"),
-        ("a fallback is named" if request.fallback is not None else "", "leave it out"),
+        (f"the sizes {sizes} of {source.name} vary" if sizes else "", "give example inputs (--input-shape)"),
+        (f"{source.name} has state ({state})" if state else "", "leave the state out"),
+        ("a fallback is given" if request.fallback is not None else "", "leave it out"),
     ):
         if refused:
             raise SpaceError(
-                f"compile: {refused}, which precision int8 does not take; {advice}, or leave precision out"
+                f"compile: {refused}, which precision int8 does not support; {advice}, or leave the precision out"
             )
     target = target_of(device, request)
     costs = ModelCosts(device, target.threads, request, is_checked=False)
@@ -365,7 +362,7 @@ def _compile_quantised(source: Imported, device: HardwareSpec, request: CompileR
 
 
 def _compile_divided(source: Imported, device: HardwareSpec, target: ModelTarget) -> CompiledModel | None:
-    """Return a model of which another engine runs what cannot be read; None: all can be read. Errors as `compile`."""
+    """Return a model in which onnxruntime runs the unreadable nodes; None if all can be read. Errors as `compile`."""
     from anatune.network.compiling.divided import compile_parts
 
     def compile_part(part: Imported, part_request: CompileRequest) -> CompiledModel:
@@ -375,7 +372,7 @@ def _compile_divided(source: Imported, device: HardwareSpec, target: ModelTarget
 
 
 def _check_packages(model: object, device: HardwareSpec, request: CompileRequest) -> None:
-    """Raise MissingDependencyError for all that is missing of what reads the model and compiles for the device."""
+    """Raise MissingDependencyError for every package that reading the model and compiling for the device lack."""
     from anatune.codegen.compat import import_tvm
     from anatune.named import check_all, import_optional
 
@@ -391,7 +388,7 @@ def _check_packages(model: object, device: HardwareSpec, request: CompileRequest
 
 
 def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """Return arrays of given sizes for the inputs of an ONNX file.
+    """Return random arrays of given sizes for the inputs of an ONNX file.
 
     Raises
     ------
@@ -403,7 +400,7 @@ def example_arrays(path: Path, shapes: Sequence[tuple[int, ...]]) -> list[Array]
     inputs = onnx_inputs(path)
     if len(inputs) != len(shapes):
         names = ", ".join(name for name, _ in inputs)
-        raise WorkloadError(f"{path}: {len(shapes)} shapes were given, expected one for each input: {names}")
+        raise WorkloadError(f"{path}: got {len(shapes)} shapes, expected one for each of its inputs: {names}")
     return draw_inputs(
         [TensorSummary(name, dtype, shape) for (name, dtype), shape in zip(inputs, shapes, strict=True)], 0
     )

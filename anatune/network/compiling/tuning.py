@@ -1,9 +1,10 @@
-"""Measurements for a model's kernels, between planning and building: which kernel gets the next ones.
+"""Measure a model's kernels between planning and building, and divide the trials among them.
 
-Each different sum is a `TuningSession` of its own in the record file, whose kernels read their weights from as far away
-as in a run of the model: what is fastest in a loop of its own is not what is fastest there. Sessions take turns in
-parts, the next part going where most time can still be won: calls times what a call takes above its bound, less the
-more trials a kernel has had. What kernels win alone a whole model may not show: two builds of it are run in turn.
+Each different product is one `TuningSession` in the record store. Its kernels read their weights from the same level
+of memory as in a run of the model, because the fastest kernel in a loop of its own is often not the fastest there.
+Sessions take turns: the next trials go to the product with the most time to gain, which is its calls times the time of
+a call above its bound, over the trials it has had. A gain of single kernels may be none of the whole model: therefore
+the planned and the tuned build of the model run in turn at the end.
 """
 
 from __future__ import annotations
@@ -53,29 +54,29 @@ Clock = Callable[[], float]
 
 _LEAST_TRIALS_PER_TURN = 4
 _RUN_TIME_S = 2.0
-"""Time to spend on runs of one build of a model, s."""
+"""Time to spend on timed runs of one build of a model, s."""
 _FEWEST_RUNS, _MOST_RUNS = 5, 200
-"""Runs of each build."""
+"""Least and largest number of runs of each build."""
 
 
 @dataclass
-class _TunedWorkload:
-    """A sum that kernels of the model share.
+class _TunedProduct:
+    """A product that kernels of the model share, and its trials so far.
 
     Attributes
     ----------
     calls : int
-        In one run of the model.
+        Calls in one run of the model.
     predicted_s : float
-        Of one call of the plan's first choice.
+        Predicted time of one call with the plan's first choice.
     bound : TimeBound
-        Of one call: no schedule is faster.
+        Bound of one call: no schedule is faster.
     num_trials : int
-        So far.
+        Number of trials so far.
     measured_s : float, optional
-        Of the best schedule so far.
+        Time of the best schedule so far.
     ended : str
-        Why it gets no more trials: a reason of `tuning.ending.Ended`; empty: it gets some.
+        Why it gets no more trials: a reason of `tuning.ending.Ended`; empty while it gets some.
     """
 
     workload: Workload
@@ -91,19 +92,19 @@ class _TunedWorkload:
         return self.predicted_s if self.measured_s is None else self.measured_s
 
     def gain_s(self, scale: float) -> float:
-        """Return what a trial may win in one run of the model: the gap to the bound, shared by the trials there were.
+        """Return the time that a trial may gain in one run of the model: the gap to the bound over its trials so far.
 
         Parameters
         ----------
         scale : float
-            Measured over predicted times of other kernels, for one that has not been measured.
+            Ratio of measured to predicted times of other kernels, for a product that has not been measured.
         """
         time_s = self.predicted_s * scale if self.measured_s is None else self.measured_s
         return self.calls * max(time_s - self.bound.time_s, 0.0) / (1 + self.num_trials)
 
 
 class TuningOutcome(NamedTuple):
-    """Planned kernels with the best measured schedules, and what measuring them came to."""
+    """The planned kernels with their best measured schedules, and a summary of the measurements."""
 
     kernels: list[PlannedKernel]
     summary: TuningSummary
@@ -116,28 +117,28 @@ def tune_kernels(
     request: CompileRequest,
     stand_ins: StandIns | None = None,
 ) -> TuningOutcome:
-    """Return planned kernels with the best measured schedules.
+    """Measure kernels and return them with the best schedules.
 
     Kernels whose second operand is computed by the model (attention) keep their plan: sessions measure with constants
-    packed beforehand.
+    that are packed ahead.
 
     Parameters
     ----------
     hardware : CpuSpec
-        The present machine, with all its cores.
-    request : Request
+        This machine, with all its cores.
+        request : CompileRequest
         Its `tuning_progress` is called after every trial.
-    stand_ins : StandIns, optional
-        For tests.
+        stand_ins : StandIns, optional
+        Replacements for tests.
 
     Raises
     ------
     DeviceError
-        `hardware` is not the present machine.
+        `hardware` is not this machine.
     RecordError
         The record file cannot be used.
     TuningInterrupted
-        Ctrl-C; all trials are in the record file.
+        Ctrl-C; all trials are in the record store.
     """
     scratch = scratch_folder(RecordError) if request.records is None else None
     try:
@@ -153,7 +154,7 @@ def tune_kernels(
 
 
 class _ModelTuning:
-    """One call of `tune_kernels`."""
+    """The state of one call of `tune_kernels`."""
 
     def __init__(
         self,
@@ -170,9 +171,9 @@ class _ModelTuning:
         self._request, self._measuring = request, request.measuring
         self._stand_ins, self._records = stand_ins, records
         self._weights = weight_bytes(node for one in planned for node in one.nodes)
-        # Boards run one kernel over and over, with its weights where the run before left them.
+        # A board runs one kernel over and over: its weights stay where the previous run left them.
         self._cold = level_of(self._weights, hardware) if request.measuring.tracker is None else None
-        self._workloads = _collect_workloads(planned, hardware.with_threads(threads), request.accuracy, self._cold)
+        self._products = _collect_products(planned, hardware.with_threads(threads), request.accuracy, self._cold)
         others = [one for one in planned if not _is_tunable(one)]
         self._untuned_s = sum(len(other.nodes) * other.prediction.time_s for other in others)
         self._clock = time.monotonic if stand_ins is None else stand_ins.clock
@@ -181,58 +182,56 @@ class _ModelTuning:
         self._workers: tuple[WorkerState, ...] = ()
 
     def run(self) -> str:
-        """Measure until the budget is spent; return why it ended, as `TuningSummary` has it."""
-        for tuned_workload in self._workloads.values():
-            trials = self._session(tuned_workload, 1, None).recorded()
-            self._update(tuned_workload, trials)
-            ending = Ending(tuned_workload.bound.time_s, self._measuring.stop_at, self._measuring.patience)
+        """Measure until the budget is spent; return the reason for the end, as `TuningSummary` has it."""
+        for product in self._products.values():
+            trials = self._session(product, 1, None).recorded()
+            self._update(product, trials)
+            ending = Ending(product.bound.time_s, self._measuring.stop_at, self._measuring.patience)
             for number, trial in enumerate(trials, start=1):
                 ending.add(trial.measurement, number)
-            tuned_workload.ended = ending.reason or ""
+            product.ended = ending.reason or ""
         self._trials_before = self._count_trials()
         trials_per_turn = max(
-            _LEAST_TRIALS_PER_TURN, min(TRIALS_PER_TURN, self._measuring.trials // max(1, len(self._workloads)))
+            _LEAST_TRIALS_PER_TURN, min(TRIALS_PER_TURN, self._measuring.trials // max(1, len(self._products)))
         )
         while (trials_left := self._measuring.trials - self._count_trials()) > 0:
             if self._remaining_s() <= 0:
                 return "time_limit"
-            open_workloads = [tuned_workload for tuned_workload in self._workloads.values() if not tuned_workload.ended]
-            if not open_workloads:
+            open_products = [product for product in self._products.values() if not product.ended]
+            if not open_products:
                 return "kernels"
             scale = self._median_ratio()
-            tuned_workload = max(open_workloads, key=lambda one: one.gain_s(scale))
-            before = tuned_workload.num_trials
-            result = self._session(
-                tuned_workload, before + min(trials_per_turn, trials_left), self._remaining_s()
-            ).run()
+            product = max(open_products, key=lambda one: one.gain_s(scale))
+            before = product.num_trials
+            result = self._session(product, before + min(trials_per_turn, trials_left), self._remaining_s()).run()
             self._workers = added_up(self._workers, result.workers)
-            self._update(tuned_workload, result.trials)
+            self._update(product, result.trials)
             if result.ended in ("stop_at", "patience"):
-                tuned_workload.ended = result.ended
-            elif tuned_workload.num_trials == before:
-                tuned_workload.ended = "space"
+                product.ended = result.ended
+            elif product.num_trials == before:
+                product.ended = "space"
         return "trials"
 
     def summary(self, ended: str) -> TuningSummary:
-        """Return what measuring came to."""
+        """Return the number of trials, their time, and the result for each product."""
         kernels = tuple(
             KernelTuning(
                 workload_to_text(one.workload), one.calls, one.num_trials, one.bound.time_s, one.predicted_s,
                 one.measured_s, one.ended,
             )
-            for one in self._workloads.values()
+            for one in self._products.values()
         )  # fmt: skip
         done = self._count_trials()
         return TuningSummary(ended, done, done - self._trials_before, self._clock() - self._start_s, kernels)
 
     def choose_kernels(self) -> list[PlannedKernel]:
-        """Return the kernels with the best schedules of the record file, the plan's where nothing ran."""
+        """Return the kernels with the best schedules in the record store; kernels without trials keep the plan's."""
         best_schedules: dict[Workload, Schedule] = {}
         if self._records is not None and (
             self._count_trials() or (self._measuring.reuse and not is_missing(self._records))
         ):
             with RecordStore(self._records) as store:
-                for workload in self._workloads:
+                for workload in self._products:
                     best_record = self._find_best_record(store, workload)
                     if best_record is not None:
                         best_schedules[workload] = best_record.trial.schedule
@@ -244,9 +243,9 @@ class _ModelTuning:
         ]
 
     def _find_best_record(self, store: RecordStore, workload: Workload) -> Record | None:
-        """Return the best trial of those whose weights came from where the model's do; of all if there are none.
+        """Return the best record among those whose weights came from the same level of memory; else the best of all.
 
-        Of this very kind of device only; what other sessions measured counts with `reuse` alone.
+        Only records of exactly this device count. Without `reuse`, records of other sessions do not count.
         """
         key = (workload, self._hardware.name, self._threads)
         sessions = [
@@ -264,54 +263,55 @@ class _ModelTuning:
         return leaders[0] if leaders else None
 
     def _apply_schedule(self, kernel: PlannedKernel, measured: Schedule) -> PlannedKernel:
-        """Return a kernel with the measured schedule of its sum, what is fused into its stores left as it is."""
+        """Return a kernel with the measured schedule of its product, and with its own epilogue."""
         hardware = self._hardware.with_threads(self._threads)
         schedule = msgspec.structs.replace(measured, workload=kernel.workload, hardware=hardware)
         prediction = predict_product(schedule, known_operands(kernel.nodes[0]), hardware, self._weights)
         return kernel._replace(schedule=schedule, prediction=prediction, is_tuned=schedule != kernel.schedule)
 
-    def _session(self, tuned_workload: _TunedWorkload, trials: int, limit_s: float | None) -> TuningSession:
+    def _session(self, product: _TunedProduct, trials: int, limit_s: float | None) -> TuningSession:
         settings = TuningSettings(
             trials=trials, records=self._records, resume=True, threads=self._threads, accuracy=self._request.accuracy,
-            cold=self._cold, reuse=self._measuring.reuse, **self._measuring.place_options, **self._measuring.stopping_options,
+            cold=self._cold, reuse=self._measuring.reuse,
+            **self._measuring.place_options, **self._measuring.stopping_options,
             time_limit_s=None if limit_s is None or limit_s == float("inf") else limit_s,
         )  # fmt: skip
         return TuningSession(
-            tuned_workload.workload,
+            product.workload,
             self._hardware,
             settings,
-            self._make_progress_callback(tuned_workload),
+            self._make_progress_callback(product),
             self._stand_ins,
             self._place,
         )
 
-    def _update(self, tuned_workload: _TunedWorkload, trials: Sequence[Trial]) -> None:
-        tuned_workload.num_trials = len(trials)
+    def _update(self, product: _TunedProduct, trials: Sequence[Trial]) -> None:
+        product.num_trials = len(trials)
         best = next(iter(rank_trials(equalise_speed(trials))), None)
-        tuned_workload.measured_s = None if best is None else best.measurement.time_s
+        product.measured_s = None if best is None else best.measurement.time_s
 
-    def _make_progress_callback(self, tuned_workload: _TunedWorkload) -> Callable[[TuningProgress], None] | None:
-        """Return what tells the model's progress when a session tells its own."""
+    def _make_progress_callback(self, product: _TunedProduct) -> Callable[[TuningProgress], None] | None:
+        """Return a function that reports the model's progress when a session reports its own; None: nobody listens."""
         if self._request.listeners.tuning_progress is None:
             return None
         report = self._request.listeners.tuning_progress
 
         def tell(progress: TuningProgress) -> None:
-            if progress.stage == "start":  # of one part of one kernel
+            if progress.stage == "start":  # it describes one turn of one kernel
                 return
             if progress.stage == "measure":
-                tuned_workload.num_trials = progress.done
+                product.num_trials = progress.done
                 if progress.best is not None:
-                    tuned_workload.measured_s = progress.best_s
+                    product.measured_s = progress.best_s
             done, elapsed_s = self._count_trials(), self._clock() - self._start_s
             measured, total = done - self._trials_before, max(self._measuring.trials, done)
             left_s = elapsed_s / measured * (total - done) if measured else None
             if left_s is not None and self._measuring.time_limit_s is not None:
                 left_s = min(left_s, max(self._remaining_s(), 0.0))
-            tuned_workloads = self._workloads.values()
-            predicted_s = self._untuned_s + sum(one.calls * one.predicted_s for one in tuned_workloads)
-            measured_s = self._untuned_s + sum(one.calls * one.time_s for one in tuned_workloads)
-            workload_text = workload_to_text(tuned_workload.workload)
+            products = self._products.values()
+            predicted_s = self._untuned_s + sum(one.calls * one.predicted_s for one in products)
+            measured_s = self._untuned_s + sum(one.calls * one.time_s for one in products)
+            workload_text = workload_to_text(product.workload)
             report(
                 ModelProgress(
                     workload_text, done, total, predicted_s, measured_s, elapsed_s, left_s,
@@ -324,20 +324,20 @@ class _ModelTuning:
         return tell
 
     def _time_bound(self) -> TimeBound:
-        """Return what no schedules undercut in one run of the model; kernels that are not tuned as predicted."""
-        tuned_workloads = self._workloads.values()
-        worst = max(tuned_workloads, key=lambda one: one.calls * one.bound.time_s)
-        unverified = dict.fromkeys(name for one in tuned_workloads for name in one.bound.unverified)
-        seconds = self._untuned_s + sum(one.calls * one.bound.time_s for one in tuned_workloads)
+        """Return a bound of one run of the model: the bounds of tuned kernels and the predictions of the others."""
+        products = self._products.values()
+        worst = max(products, key=lambda one: one.calls * one.bound.time_s)
+        unverified = dict.fromkeys(name for one in products for name in one.bound.unverified)
+        seconds = self._untuned_s + sum(one.calls * one.bound.time_s for one in products)
         return TimeBound(seconds, worst.bound.bound_by, tuple(unverified))
 
     def _median_ratio(self) -> float:
-        """Return the median of measured over predicted times; 1 if nothing has been measured."""
-        ratios = [one.measured_s / one.predicted_s for one in self._workloads.values() if one.measured_s is not None]
+        """Return the median ratio of measured to predicted times; 1 if nothing has been measured."""
+        ratios = [one.measured_s / one.predicted_s for one in self._products.values() if one.measured_s is not None]
         return statistics.median(ratios) if ratios else 1.0
 
     def _count_trials(self) -> int:
-        return sum(tuned_workload.num_trials for tuned_workload in self._workloads.values())
+        return sum(product.num_trials for product in self._products.values())
 
     def _remaining_s(self) -> float:
         limit_s = self._measuring.time_limit_s
@@ -345,29 +345,29 @@ class _ModelTuning:
 
 
 def _is_tunable(kernel: PlannedKernel) -> bool:
-    """Whether all operands that a kernel packs are constants of the model."""
+    """Return whether all operands that a kernel packs are constants of the model."""
     return set(constant_tensors(kernel.workload)) <= set(known_operands(kernel.nodes[0]))
 
 
-def _collect_workloads(
+def _collect_products(
     planned: Sequence[PlannedKernel], hardware: CpuSpec, accuracy: str, cold: str | None
-) -> dict[Workload, _TunedWorkload]:
-    """Return the sums that can be tuned, each once, in order."""
-    tuned_workloads: dict[Workload, _TunedWorkload] = {}
+) -> dict[Workload, _TunedProduct]:
+    """Return the products that can be tuned, each once, in order."""
+    products: dict[Workload, _TunedProduct] = {}
     for kernel in planned:
         if not _is_tunable(kernel):
             continue
         workload, calls = strip_epilogue(kernel.workload), len(kernel.nodes)
-        if workload in tuned_workloads:
-            tuned_workloads[workload].calls += calls
+        if workload in products:
+            products[workload].calls += calls
         else:
             bound = _bound_of(workload, hardware, accuracy, cold)
-            tuned_workloads[workload] = _TunedWorkload(workload, calls, kernel.prediction.time_s, bound)
-    return tuned_workloads
+            products[workload] = _TunedProduct(workload, calls, kernel.prediction.time_s, bound)
+    return products
 
 
 def _bound_of(workload: Workload, hardware: CpuSpec, accuracy: str, cold: str | None) -> TimeBound:
-    """Return a time that no schedule undercuts, as sessions that measure it have it."""
+    """Return a bound that no schedule of a product goes below, as its sessions compute it."""
     templates = joined_templates(workload, hardware, accuracy)
     fewest = {one.name: make_model(workload, hardware, one.name, accuracy).least_flop for one in templates}
     return time_bound(workload, hardware, fewest, cold=cold, constants=constant_tensors(workload))
@@ -381,10 +381,10 @@ def measure_latency(model: CompiledModel, clock: Clock = time.perf_counter) -> L
 
 
 def choose_faster(tuned: CompiledModel, plan: CompiledModel, clock: Clock = time.perf_counter) -> Latency:
-    """Return what was measured of two builds of a model, and which is kept: the tuned one, unless it is slower.
+    """Return the latencies of two builds of a model, and which one is kept: the tuned one, unless it is slower.
 
-    Both run in turn on the same random inputs; the median of the ratios within a round decides, so that a machine that
-    slows down judges neither.
+    Both run in turn on the same random inputs. The median of the ratios within a round decides, so that a machine that
+    slows down favours neither.
     """
     inputs = tuned.random_inputs()
     ours, others = _time_in_turn([tuned.prepared(*inputs), plan.prepared(*inputs)], clock)
@@ -394,7 +394,7 @@ def choose_faster(tuned: CompiledModel, plan: CompiledModel, clock: Clock = time
 
 
 def _time_in_turn(calls: list[Callable[[], object]], clock: Clock) -> list[list[float]]:
-    """Return times of calls that take turns, each time beginning with another one, s."""
+    """Return the seconds of calls that take turns; the order alternates from round to round."""
     for call in calls:
         call()
     times: list[list[float]] = [[] for _ in calls]

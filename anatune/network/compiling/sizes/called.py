@@ -60,8 +60,8 @@ def check_size(summary: ModelSummary, name: str, value: int, where: str = "") ->
         raise RunError(f"the model has no size {name!r:.60}, {advice}")
     if not size_range.least <= value <= size_range.most:
         raise RunError(
-            f"size {name}{where} is {value}, expected {size_range.least} to {size_range.most}: the model was compiled for these; "
-            "compile it for a larger range (sizes, --size)"
+            f"size {name}{where} is {value}, expected {size_range.least} to {size_range.most}, for which the model "
+            "was compiled; compile it for a larger range (sizes, --size)"
         )
 
 
@@ -170,8 +170,8 @@ class ModelState:
             most = self.summary.ranges[name].most
             if size > most:
                 raise RunError(
-                    f"state: {call_sizes[name]} elements are held along {name}, and {size - call_sizes[name]} more exceed the "
-                    f"{most} that the model was compiled for; call reset(), or compile it for more (sizes, --size)"
+                    f"state: {call_sizes[name]} elements are held along {name}, and {size - call_sizes[name]} more exceed "
+                    f"the {most} that the model was compiled for; call reset(), or compile it for more (--size)"
                 )
         return sizes_after
 

@@ -188,9 +188,9 @@ def extend_products(
             if at_run_time(others):
                 if ranged_node.op == CONVOLUTION:
                     raise WorkloadError(
-                        f"a convolution of {tensor_type(ranged_node.arguments[0])}: sizes of images vary, expected the batch "
-                        "alone; compile it for fixed sizes (example inputs), or run it by "
-                        "anatune.adapters.onnx.InferenceSession, which compiles for each size"
+                        f"a convolution of {tensor_type(ranged_node.arguments[0])}: image sizes vary, but only "
+                        "the batch may; compile the model for fixed sizes (example inputs), or run it by "
+                        "anatune.adapters.onnx.InferenceSession, which compiles it for each size"
                     )
                 continue
             key = None

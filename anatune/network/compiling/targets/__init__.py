@@ -1,6 +1,6 @@
-"""Devices that whole models are compiled for: what each kind has to say, as one interface.
+"""Devices that whole models are compiled for, with one interface.
 
-A kind is imported when a model is for it: compiling for a CPU loads nothing of GPUs.
+The module of a kind of device is imported on use: compiling for a CPU imports nothing of GPUs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["make_compiled_model", "needs_only_triton", "target_of"]
 
 
 def needs_only_triton(device: HardwareSpec, request: CompileRequest) -> bool:
-    """Whether a GPU's kernels are all Triton's."""
+    """Return whether Triton compiles all kernels of a model; meaningful for GPUs only."""
     if request.precision is not None or (device.kind == "gpu" and device.vendor == "amd"):
         return True
     return _can_round_float32(device, request)
 
 
 def _can_round_float32(device: HardwareSpec, request: CompileRequest) -> bool:
-    """Whether products of float32 may be tf32's: kernels with records are those that were measured, on CUDA cores."""
+    """Return whether float32 products may run as tf32; with records they may not: those are measured on CUDA cores."""
     if device.kind != "gpu" or request.accuracy != RELAXED or request.trials or request.records is not None:
         return False
     from anatune.core.workload.operators.matmul import matmul
@@ -39,7 +39,7 @@ def _can_round_float32(device: HardwareSpec, request: CompileRequest) -> bool:
 
 
 def target_of(device: HardwareSpec, request: CompileRequest) -> ModelTarget:
-    """Return what a kind of device has to say when models are compiled for it."""
+    """Return the target of a device for one request."""
     if device.kind == "gpu" and needs_only_triton(device, request):
         from anatune.network.compiling.targets.triton import TritonTarget
 
@@ -56,7 +56,7 @@ def target_of(device: HardwareSpec, request: CompileRequest) -> ModelTarget:
 def make_compiled_model(
     summary: ModelSummary, library: Path, memory: Memory, scratch: Path | None = None, *, is_cached: bool = False
 ) -> CompiledModel:
-    """Return a compiled model of any kind, as `CompiledModel` takes it."""
+    """Return a compiled model of the class that runs it; arguments as `CompiledModel`."""
     from anatune.network.compiling.compiled import CompiledModel
 
     kind = CompiledModel

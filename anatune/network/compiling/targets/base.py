@@ -1,4 +1,4 @@
-"""What a device has to say when a model is compiled for it, and what a compiled model is made of on any of them."""
+"""The interface of a device that models are compiled for, and the intermediate results of compiling."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from anatune.version import __version__
 __all__ = ["CheckResult", "GeneratedCode", "ModelBuild", "ModelTarget", "PlannedModel", "emulated_error"]
 
 _LIBRARY_BYTES = 1 << 25
-"""More than a library with its object file takes: LLVM ends the process where it cannot write."""
+"""More than a library and its object file take; LLVM ends the process if it cannot write."""
 
 
 class PlannedModel(NamedTuple):
@@ -52,22 +52,22 @@ class PlannedModel(NamedTuple):
     ----------
     graph : Graph
     kernels : list of PlannedKernel
-        In the order in which they come.
+        The kernels in the order of the graph.
     attentions : list of PlannedAttention
     layouts : LayoutSummary, optional
-        What was known when the orders of activations were chosen; None: there are no convolutions, or it is for a GPU.
+        Predicted times of the orders of activations; None without convolutions, or on a GPU.
     turning_s : float
         Predicted time of the transposes that the order of dimensions needs on a GPU, s.
     ranges : mapping of str to (int, int)
-        Symbol of sizes that vary -> least and largest value.
+        Symbol of a size that varies -> least and largest value.
     state : tuple of StatePair
-        The last inputs and outputs.
+        The state; its tensors are the last inputs and outputs.
     is_single : bool
-        Whether a call returns one tensor, whatever the graph returns.
+        Whether a call returns one tensor, even if the graph returns several.
     precision : str
-        Dtype of what products multiply, where kernels exist for it.
+        Number format of products that kernels exist for.
     target_data : object
-        What its target decided: for the model at its other sizes, and for checks.
+        Data of the target itself, for planning the model at other sizes and for checks.
     """
 
     graph: Graph
@@ -83,19 +83,19 @@ class PlannedModel(NamedTuple):
 
     @property
     def time_s(self) -> float:
-        """Predicted time of products and transposes in a run."""
+        """The predicted time of products and transposes in one run."""
         return self.turning_s + sum(len(kernel.nodes) * kernel.prediction.time_s for kernel in self.kernels)
 
 
 class GeneratedCode(NamedTuple):
-    """A planned model as TVM built it.
+    """The code of a planned model.
 
     Attributes
     ----------
     planned : PlannedModel
-        With the kernels that the compiler made of it.
-    kernels : mapping of Node to ModelKernel
-        Each node that anatune has a kernel for -> its kernel.
+        The model with the kernels that the compiler accepted.
+        kernels : mapping of Node to ModelKernel
+        The kernel of each node that anatune has one for.
     weights : tuple of Weight
     built : Built
     """
@@ -107,7 +107,7 @@ class GeneratedCode(NamedTuple):
 
 
 class ModelBuild(NamedTuple):
-    """A model that runs, the plan that it was built from, and its kernels by their nodes."""
+    """A model that can run, the planned model that it was built from, and its kernels by node."""
 
     compiled: CompiledModel
     planned: PlannedModel
@@ -115,31 +115,31 @@ class ModelBuild(NamedTuple):
 
 
 class CheckResult(NamedTuple):
-    """What a check found: how far outputs are from the original's; the largest error of a kernel in the emulator."""
+    """The result of a check: errors of the outputs, and the largest error of a kernel in the emulator."""
 
     check: Check | None = None
     emulated: float | None = None
 
 
 class ModelTarget(ABC):
-    """One device, as one call of ``anatune.compile`` asks for it. Nothing of it changes: a `PlannedModel` has the rest.
+    """One device, for one call of ``anatune.compile``. It does not change: a `PlannedModel` holds all results.
 
     Attributes
     ----------
     hardware : CpuSpec or GpuSpec
     cores : CpuSpec or GpuSpec
-        With the cores that kernels may use: what is predicted is predicted for these.
-    threads : int
-    request : Request
+        The device with the cores that kernels may use; times are predicted for it.
+        threads : int
+        request : CompileRequest
     target : tvm.target.Target
     features : tuple of str
         LLVM's names of the instructions that code may use.
-    measures : bool
-        Whether `tuned` is asked for.
-    reads_float32 : bool
-        Whether models of 16 bits are read as float32, and passes look for what they know of that.
-    keeps_state : bool
-        Whether models may keep something from call to call.
+        measures : bool
+        Whether kernels are measured by `tune`.
+        reads_float32 : bool
+        Whether models of 16 bits are read as float32; passes then search for the casts.
+        keeps_state : bool
+        Whether models may keep a state between calls.
     """
 
     features: tuple[str, ...] = ()
@@ -154,21 +154,21 @@ class ModelTarget(ABC):
         self.request, self.target = request, target
 
     def required_features(self, planned: PlannedModel) -> tuple[str, ...]:
-        """Return what a processor has to have for a model."""
+        """Return the instructions that a processor needs for a model."""
         return self.features
 
     def choose_fallback(self, error: AnatuneError) -> ModelTarget | None:
-        """Return the target of the same device that takes a model which this one refused; None: the error stands."""
+        """Return another target of this device for a model that this one refused; None if there is none."""
         return None
 
     @abstractmethod
     def plan(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
-        """Return an imported model behind all passes, with the model's first choices of kernels.
+        """Return an imported model after all passes, with first choices of kernels.
 
         Parameters
         ----------
         varies : bool
-            Whether sizes of the model vary: `extend_to_all_sizes` follows.
+            Whether sizes of the model vary; `extend_to_all_sizes` is called next.
 
         Raises
         ------
@@ -177,36 +177,36 @@ class ModelTarget(ABC):
         """
 
     def extend_to_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
-        """Return a model that was planned at some sizes as that of all sizes of its ranges.
+        """Return a model that was planned at some sizes, extended to all sizes of its ranges.
 
         Raises
         ------
         WorkloadError
-            It is another model at other sizes.
+            The model computes something else at other sizes.
         """
         raise NotImplementedError
 
     def tune(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
-        """Return kernels with the best measured schedules, and what measuring came to; errors as `tuning.tune_kernels`."""
+        """Measure kernels, and return them with the best schedules and a summary; errors as `tuning.tune_kernels`."""
         raise NotImplementedError
 
     def generate_code(self, planned: PlannedModel) -> GeneratedCode:
-        """Return what TVM builds of a planned model, for `build`.
+        """Compile the kernels of a planned model, for `build`.
 
         Raises
         ------
         BuildError
-            TVM has no code for something.
+            TVM cannot compile an operator.
         """
         raise NotImplementedError
 
     @abstractmethod
     def is_checked(self, source: Imported) -> bool:
-        """Whether `check` has something to do."""
+        """Return whether `check` has anything to check."""
 
     @abstractmethod
     def check(self, build: ModelBuild, source: Imported) -> CheckResult:
-        """Return what checking a model found.
+        """Check a model against its original and return the errors.
 
         Raises
         ------
@@ -215,12 +215,12 @@ class ModelTarget(ABC):
         """
 
     def build(self, planned: PlannedModel, *, forget: bool) -> ModelBuild:
-        """Return a planned model as machine code, in a scratch folder that goes with it; `forget` as `pack_weights`.
+        """Build a planned model in a scratch folder that is removed with it; `forget` as `pack_weights`.
 
         Raises
         ------
         BuildError
-            TVM has no code for something, or there is no space.
+            TVM cannot compile an operator, or the disk is full.
         """
         planned, kernels, weights, built = self.generate_code(planned)
         memory, places = pack_weights(weights, self.target, forget=forget)
@@ -267,14 +267,14 @@ def emulated_error(kernel: PlannedKernel) -> float:
     Raises
     ------
     RunError
-        It is wrong.
+        The result is wrong.
     """
-    from anatune.measure.verify import verify  # late: of GPUs alone
+    from anatune.measure.verify import verify  # late: only GPUs need it
 
     verification = verify(kernel.schedule)
     if not verification.ok:
         raise RunError(
             f"check: {kernel.name} ({kernel.workload.describe()}) is wrong in the emulator: {verification.message}; "
-            "check=False (--no-check) builds it all the same"
+            "check=False (--no-check) builds the model without this check"
         )
     return verification.max_rel_error or 0.0

@@ -1,4 +1,4 @@
-"""Whole models for CPUs: everything but single operators gets kernels of anatune's, which can be measured."""
+"""Compile whole models for CPUs: kernels of anatune's for all but single operators, which can be measured."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def require_cpu(hw: HardwareLike) -> CpuSpec:
     Raises
     ------
     SpaceError
-        It is a GPU.
+        The device is a GPU.
     UnknownNameError, SpecError
         As `anatune.hardware`.
     """
     device = hardware(hw)
     if device.kind != "cpu":
-        raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; name --hw host or the file of one")
+        raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; give --hw host or the spec file of a CPU")
     return device
 
 
@@ -76,13 +76,13 @@ def _square_matmul(dtype: str, size: int = 512) -> Workload:
 
 
 def _drop_unusable_tiles(hardware: CpuSpec) -> CpuSpec:
-    """Return a CPU as this process may use it: without tiles where the system gives no registers, which is said."""
+    """Return a CPU as this process may use it: without AMX if the system refuses its registers, with a warning."""
     if not tile_features(hardware):
         return hardware
     try:
         allow_tiles(tile_features(hardware))
     except RunError as error:
-        warnings.warn(f"compile: kernels do without AMX; {error}", stacklevel=4)
+        warnings.warn(f"compile: kernels do not use AMX: {error}", stacklevel=4)
         return msgspec.structs.replace(hardware, amx=msgspec.UNSET)
     return hardware
 
@@ -97,12 +97,12 @@ def _check_precision(hardware: CpuSpec, precision: str) -> None:
     slower = f"takes {ratio:.2g} times as long as in {WIDE}" if ratio >= 1.05 else f"is not faster than in {WIDE}"
     raise SpaceError(
         f"compile: precision is {precision}, and {hardware.name} has no instructions for it: in software a product "
-        f"{slower}; leave it out, then {WIDE} is taken"
+        f"{slower}; leave the precision out to use {WIDE}"
     )
 
 
 class _CpuDecisions(NamedTuple):
-    """What is decided of a model at the first of its sizes: orders of activations, and which attentions pay."""
+    """Decisions for a model at its first sizes: the orders of activations, and which attentions become kernels."""
 
     planner: ProductPlanner
     orders: list[Form | None]
@@ -120,9 +120,9 @@ class CpuTarget(ModelTarget):
     Raises
     ------
     SpaceError
-        The threads are out of range.
+        The number of threads is out of range.
     RunError
-        The CPU is not of the present machine's kind.
+        The CPU is of another kind than this machine's.
     """
 
     hardware: CpuSpec
@@ -134,23 +134,24 @@ class CpuTarget(ModelTarget):
         threads = choose_threads(hardware, request.threads)
         super().__init__(hardware, threads, request, target_of(hardware, threads=threads))
         features = code_features(features_of(self.target), platform.machine())
-        hidden = set(lacking_features(features))  # by a virtual machine: float32 code does not use what is not there
+        hidden = set(lacking_features(features))  # instructions that a virtual machine hides; float32 code needs none
         self.features = tuple(name for name in features if name not in hidden)
         self.measures = request.trials > 0 or request.records is not None
         if request.precision in HALVES:
             _check_precision(hardware, request.precision)
         if request.precision == FP8:
             raise SpaceError(
-                f"compile: precision is {FP8}, which is for GPUs, and {hardware.name} is none; take {HALVES[1]} or int8"
+                f"compile: precision is {FP8}, which needs a GPU, and {hardware.name} is a CPU; take {HALVES[1]} "
+                "or int8"
             )
 
     def required_features(self, planned: PlannedModel) -> tuple[str, ...]:
-        """Return what a processor has to have for a model: tiles, too, if a kernel uses them."""
+        """Return the instructions that a processor needs for a model, with AMX if a kernel uses it."""
         uses_tiles = any(kernel.schedule.template == AMX.name for kernel in planned.kernels)
         return (*self.features, *(("amx-tile", *tile_features(self.hardware)) if uses_tiles else ()))
 
     def plan(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
-        """Return an imported model behind all passes, with the model's first choices of kernels."""
+        """Return an imported model after all passes, with first choices of kernels."""
         model_dtype = precision_of(graph)
         precision = self.request.precision or (
             model_dtype if has_instruction(_square_matmul(model_dtype), self.hardware) else WIDE
@@ -160,7 +161,7 @@ class CpuTarget(ModelTarget):
         return planned._replace(kernels=products)
 
     def extend_to_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
-        """See `ModelTarget`."""
+        """Return a model extended to all sizes of its ranges; errors as `ModelTarget.extend_to_all_sizes`."""
         first, ranges = planned.graph, varying_ranges(source.ranges)
         size_sets, fallback_sizes = (
             environments(source.ranges, source.state, within=is_within) for is_within in (False, True)
@@ -180,7 +181,7 @@ class CpuTarget(ModelTarget):
     def _apply_passes(
         self, graph: Graph, precision: str, planner: ProductPlanner | None = None, *, varies: bool = False
     ) -> PlannedModel:
-        """Return an imported model with its layouts and attentions, without kernels; `planner`: of an equal one."""
+        """Return an imported model with layouts and attentions, without kernels; `planner` knows an equal model."""
         graph = self._mark_precision(after(CPU, self._rewrite_few_bits(graph)), precision)
         accuracy, progress = self.request.accuracy, self.request.progress if planner is None else None
         planner = planner or ProductPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
@@ -193,11 +194,11 @@ class CpuTarget(ModelTarget):
         return PlannedModel(graph, [], attentions, layouts, precision=precision, target_data=decisions)
 
     def _rewrite_few_bits(self, graph: Graph) -> Graph:
-        """Return a graph with products with weights of few bits where the CPU has kernels for them, else without."""
+        """Return a graph with products of few bits, or with unpacked weights if the CPU has no kernels for those."""
         return (with_byte_weights if self.cores.compute.isa in ISAS else unpacked_products)(graph)
 
     def _apply_decisions(self, graph: Graph, planned: PlannedModel) -> Graph:
-        """Return an imported model behind all passes, with the decisions that were taken at its other sizes."""
+        """Return an imported model after all passes, with the decisions of another reading at other sizes."""
         graph = self._mark_precision(after(CPU, self._rewrite_few_bits(graph)), planned.precision)
         _, orders, pay = _data_of(planned)
         choice: Choice = {node: form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
@@ -211,13 +212,13 @@ class CpuTarget(ModelTarget):
         return marked(graph, precision, lambda workload: has_instruction(workload, self.hardware))
 
     def tune(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
-        """Return kernels with the best measured schedules, and what measuring came to."""
+        """Measure kernels, and return them with the best schedules and a summary."""
         from anatune.network.compiling.tuning import tune_kernels
 
         return tune_kernels(planned.kernels, self.hardware, self.threads, self.request)
 
     def kernels(self, planned: PlannedModel) -> dict[Node, ModelKernel]:
-        """Return each node that anatune has a kernel for -> its kernel."""
+        """Return the kernel of each node that anatune has one for."""
         kernels: dict[Node, ModelKernel] = unplanned_kernels(planned.graph, self.hardware, self.threads)
         for product in planned.kernels:
             kernel = model_kernel(product.name, product.schedule, self.threads, product.span)
@@ -228,17 +229,17 @@ class CpuTarget(ModelTarget):
         return kernels
 
     def generate_code(self, planned: PlannedModel) -> GeneratedCode:
-        """Return what TVM builds of a planned model."""
+        """Compile a planned model by TVM."""
         kernels = self.kernels(planned)
         model = written(planned.graph, kernels, ranges=planned.ranges, state=planned.state)
         return GeneratedCode(planned, kernels, model.weights, built(model, self.target, self.threads))
 
     def is_checked(self, source: Imported) -> bool:
-        """Whether outputs are compared with the original's."""
+        """Return whether outputs are compared with the original's."""
         return self.request.check is not False and source.reference is not None
 
     def check(self, build: ModelBuild, source: Imported) -> CheckResult:
-        """Return how far outputs are from the original's; an error names the operator that is wrong."""
+        """Return the error of the outputs; a RunError names the operator that is wrong."""
         planned = build.planned
         allowed = max((error_of(one.schedule) for one in planned.kernels), default=0.0)
 

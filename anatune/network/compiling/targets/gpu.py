@@ -1,8 +1,8 @@
-"""Whole models for an NVIDIA GPU, compiled where there is none.
+"""Compile whole models for an NVIDIA GPU, which need not be present.
 
-Products and convolutions get anatune's kernels, everything else TVM's own schedules; all are cubins when this ends.
-Weights go to the GPU when the model is loaded there. Outputs are compared with the original's where such a GPU is; else
-the emulator can run each kernel.
+Products and convolutions get anatune's kernels, everything else TVM's own schedules; all are compiled to cubins.
+Weights go to the GPU when a model is loaded there. Outputs are compared with the original's if such a GPU is present;
+otherwise the emulator can run each kernel.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from anatune.tuning.machine import usable_cores
 __all__ = ["GpuTarget"]
 
 _COMPILED_PROGRAMS = 8
-"""Programs that are compiled for a sum whose first choice spills registers, or needs more than the device has."""
-_ADVICE = "anatune.verify says of each kernel's schedule whether the emulator agrees"
+"""Schedules that are compiled if the first choice spills registers, or exceeds the device's resources."""
+_ADVICE = "anatune.verify checks each kernel's schedule in the emulator"
 
 
 class GpuTarget(ModelTarget):
-    """An NVIDIA GPU, which need not be there; see `ModelTarget`.
+    """An NVIDIA GPU, which need not be present; see `ModelTarget`.
 
     Raises
     ------
     SpaceError
-        Threads were asked for.
-    DeviceError
-        Trials were asked for.
-    BuildError
+        `threads` is given.
+        DeviceError
+        `trials` is given.
+        BuildError
         The GPU is not NVIDIA's, or NVRTC does not know its architecture.
     """
 
@@ -63,27 +63,29 @@ class GpuTarget(ModelTarget):
 
     def __init__(self, hardware: GpuSpec, request: CompileRequest) -> None:
         if request.threads is not None:
-            raise SpaceError(f"compile: threads are for CPUs, and {hardware.name} is none; leave them out")
+            raise SpaceError(f"compile: threads is for CPUs, and {hardware.name} is a GPU; leave it out")
         if request.trials:
             raise DeviceError(
-                f"compile: kernels for {hardware.name} are not measured by compile; `anatune tune` on that GPU writes "
-                "a record file, and compile with it (--records) and without trials takes the best ones"
+                f"compile: it does not measure kernels for {hardware.name}; run `anatune tune` on that GPU to write "
+                "a record file, then compile with it (--records) and without trials"
             )
         super().__init__(hardware, 1, request, gpu_target_of(hardware))
         check_arch(hardware.arch)
 
     def plan(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
-        """Return an imported model with channels first or last, and the model's or the records' choices of kernels."""
+        """Return an imported model with channels first or last, and kernels from the records or from the model."""
         request = self.request
         if precision_of(graph) == HALVES[1]:
-            raise SpaceError(f"compile: the model is {HALVES[1]}; name it (--precision {HALVES[1]}), for matrix units")
+            raise SpaceError(
+                f"compile: the model is {HALVES[1]}, which needs matrix units; give --precision {HALVES[1]}"
+            )
         planned = choose_graph(lay_out_both_orders(graph), self.hardware, request.accuracy, request.progress)
         if request.records is None or not request.reuse:
             return planned
         return planned._replace(kernels=apply_records(planned.kernels, record_place(request.records), request.accuracy))
 
     def generate_code(self, planned: PlannedModel) -> GeneratedCode:
-        """Return what NVRTC and TVM build of a planned model; kernels are replaced that they make slow or illegal."""
+        """Compile a planned model by NVRTC and TVM; replace kernels that spill registers or exceed the device."""
         planned, kernels = self._compile(planned)
         by_node = {node: kernels[kernel.name] for kernel in planned.kernels for node in kernel.nodes}
         model = written(planned.graph, by_node)
@@ -91,12 +93,12 @@ class GpuTarget(ModelTarget):
         return GeneratedCode(planned, by_node, model.weights, library)
 
     def is_checked(self, source: Imported) -> bool:
-        """Whether outputs are compared where the GPU is, or kernels are run by the emulator."""
+        """Return whether outputs are compared on the GPU, or kernels are run by the emulator."""
         wants_check = self.request.check
         return bool(wants_check) or (wants_check is None and source.reference is not None and self._is_gpu_here())
 
     def check(self, build: ModelBuild, source: Imported) -> CheckResult:
-        """Return how far outputs are from the original's where the GPU is, else the largest error in the emulator."""
+        """Return the error of the outputs if the GPU is present, otherwise the largest error in the emulator."""
         if not self._is_gpu_here():
             return CheckResult(emulated=max(map(emulated_error, build.planned.kernels), default=0.0))
         return (
@@ -115,7 +117,7 @@ class GpuTarget(ModelTarget):
         return True
 
     def _compile(self, planned: PlannedModel) -> tuple[PlannedModel, dict[str, GpuModelKernel]]:
-        """Return a planned model with its kernels by name, those replaced that the compiler makes slow or illegal."""
+        """Return a planned model and its kernels by name; kernels that spill or exceed the device are replaced."""
         workers = usable_cores()
         kernels = gpu_kernels({kernel.name: kernel.schedule for kernel in planned.kernels}, workers)
         others = {
@@ -139,7 +141,7 @@ class GpuTarget(ModelTarget):
         return True
 
     def _next_choice(self, kernel: PlannedKernel) -> PlannedKernel | None:
-        """Return a kernel with the best of some schedules by what the compiler says of them; None: none is better."""
+        """Return a kernel with the best of some compiled schedules; None if no other schedule is legal."""
         template = kernel.schedule.template
         answer = api.plan(
             kernel.workload, self.hardware, 1, template=template, compile=_COMPILED_PROGRAMS, correction=NONE

@@ -138,7 +138,8 @@ class LaunchedModel(CompiledModel):
         tensor_summaries = (*self.summary.inputs, *self.summary.outputs)
         if len(tensors) != len(tensor_summaries):
             raise RunError(
-                f"the model: got {len(tensors)} tensors, expected {len(tensor_summaries)}: {', '.join(one.name for one in tensor_summaries)}"
+                f"the model: got {len(tensors)} tensors, expected {len(tensor_summaries)}: "
+                f"{', '.join(one.name for one in tensor_summaries)}"
             )
         next_sizes = self._state.sizes_after(self._state.add_held_sizes({}))
         device = self._runner.index, self.summary.arch

@@ -149,7 +149,8 @@ class _TritonPlanner:
         if any(step % 8 for step in steps) or attributes["dim"] < _LEAST_DIM:
             return None  # rows begin at multiples of 16 bytes
         plain = attention(
-            attributes["batch"], attributes["heads"], operands.kv_heads, attributes["queries"], attributes["keys"], attributes["dim"],
+            attributes["batch"], attributes["heads"], operands.kv_heads, attributes["queries"], attributes["keys"],
+            attributes["dim"],
             causal=operands.is_causal and (attributes["queries"] > 1 or operands.window > 0), window=operands.window,
             dtype=self.precision, page_size=operands.page_size,
         )  # fmt: skip
@@ -374,10 +375,10 @@ class TritonTarget(ModelTarget):
         total = lowered_model.weight_bytes + lowered_model.arena_bytes + io_bytes + state_bytes
         if size is not msgspec.UNSET and total > size:
             raise SpaceError(
-                f"compile: the model needs {total / 1e9:.1f} GB on {self.hardware.name} (weights "
-                f"{lowered_model.weight_bytes / 1e9:.1f}, activations {lowered_model.arena_bytes / 1e9:.1f}, caches {state_bytes / 1e9:.1f}, "
-                f"inputs and outputs {io_bytes / 1e9:.1f}), which has {size / 1e9:.1f}; take a smaller batch or another "
-                "device"
+                f"compile: the model needs {total / 1e9:.1f} GB on {self.hardware.name}, which has {size / 1e9:.1f} GB "
+                f"(weights {lowered_model.weight_bytes / 1e9:.1f}, activations {lowered_model.arena_bytes / 1e9:.1f}, "
+                f"caches {state_bytes / 1e9:.1f}, inputs and outputs {io_bytes / 1e9:.1f}); take a smaller batch or "
+                "another device"
             )
 
     def _compile(self, calls: Sequence[DeviceCall], arena_bytes: int, state: tuple[Buffer, ...]) -> DeviceProgram:

@@ -83,7 +83,7 @@ def test_what_runs_again_is_one_graph(arch):
     assert calls["cuGraphLaunch"] == 2  # single launches are timed
     own.write_state([np.zeros(4, np.uint8)])
     np.testing.assert_array_equal(own.run([X, count(5)])[0], 4 * X + 5)
-    np.testing.assert_array_equal(own.state()[0].view(np.float32), [5])
+    np.testing.assert_array_equal(own.read_state()[0].view(np.float32), [5])
     del own
     gc.collect()
     assert not driver.alive

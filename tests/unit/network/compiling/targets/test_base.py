@@ -29,4 +29,4 @@ def test_planning_changes_nothing_of_a_target(hw, precision):
     assert {name: id(value) for name, value in vars(target).items()} == before
     assert [one.schedule for one in first.kernels] == [one.schedule for one in second.kernels]
     assert first.precision == (precision or "float32")
-    assert first.decisions is not second.decisions
+    assert first.target_data is not second.target_data
