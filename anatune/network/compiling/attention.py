@@ -1,4 +1,4 @@
-"""Which attentions become one kernel, and how many queries each block of it has: what the model says is faster."""
+"""Choose which attentions become one kernel on a CPU, and the number of queries of its blocks, by predicted time."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ from anatune.templates.cpu.model.model import CpuModel
 __all__ = ["PlannedAttention", "attention_at_run_time", "plan_attention", "plan_attentions"]
 
 _MOST_BLOCK_KINDS = 8
-"""Numbers of keys that blocks of queries see under a causal mask: each has code of its own. With 8 the products are
-9/16 of those of all keys, at best they would be half."""
+"""Most different numbers of keys that blocks of queries see under a causal mask: each has its own code. With 8 of
+them the products are 9/16 of those of all keys; 1/2 is the least possible."""
 _TILE_VECTORS = 3
-"""Vectors of keys in a register tile whose other size is known at run time."""
+"""Vectors of keys in a register tile whose other size is known only at run time."""
 _MOST_UNROLLED = 4
-"""Of a microkernel's loop, unrolled."""
+"""Most steps of a microkernel's loop that are unrolled."""
 _FLOAT_BYTES = 4
 _EXTRA_CALLS = 6
-"""What there is to call where an attention is no kernel, beside one: two products, a softmax, four transposes."""
+"""Calls of an attention without a kernel in addition to one: two products, a softmax, four transposes."""
 _ARITHMETIC = re.compile(r" = (?:f(?:add|sub|mul|div|neg|cmp)|add|sub|shl|ashr|select|call <)")
-"""Of LLVM's instructions those that take a vector port."""
+"""LLVM instructions that occupy a vector port."""
 _SHUFFLES_PER_CYCLE = 1.0
-"""Of vectors, as LLVM's scheduling models have it of x86 processors with AVX-512."""
+"""Vector shuffles per cycle, from LLVM's scheduling models of x86 processors with AVX-512."""
 
 
 class PlannedAttention(NamedTuple):
-    """An attention kernel and the nodes that it serves.
+    """An attention kernel and the nodes that it computes.
 
     Attributes
     ----------
     name : str
-        Of its function in the library.
+        Name of its function in the library.
     kernel : AttentionKernel
     parts_s : dict of str to float
-        Predicted seconds of one call by what they go into: "turning" of the keys, "scores", "softmax", "values".
+        Predicted seconds of one call by part: "turning" (the keys are transposed), "scores", "softmax", "values".
     separate_s : float
-        Predicted seconds of the kernels that it takes the place of.
+        Predicted seconds of the separate kernels that it replaces.
     nodes : tuple of Node
     """
 
@@ -70,19 +70,19 @@ class PlannedAttention(NamedTuple):
 
     @property
     def flop(self) -> int:
-        """Operations of the products of one call, those left out that a causal mask hides."""
+        """Operations of the products in one call, without those that a causal mask hides."""
         kernel = self.kernel
         rows = sum(int(one.count) * one.rows * int(one.keys) for one in kernel.blocks)
         return 2 * int(kernel.batch) * kernel.heads * rows * (kernel.dim + kernel.value_dim)
 
     @property
     def varies(self) -> str:
-        """Which of its sizes are known at run time alone."""
+        """Names of its sizes that are known only at run time."""
         return ", ".join(name for name in ("batch", "queries", "keys") if isinstance(getattr(self.kernel, name), Size))
 
     @property
     def text(self) -> str:
-        """What it computes, in words."""
+        """The workload as text."""
         kernel = self.kernel
         batch, queries, keys, mask_rows = map(int, (kernel.batch, kernel.queries, kernel.keys, kernel.mask_rows))
         masked = f" mask {mask_rows}x{keys}" if mask_rows else ""
@@ -101,13 +101,13 @@ def plan_attentions(
     Parameters
     ----------
     graph : Graph
-        Behind `graph.passes.order.CPU_KERNELS`.
+        The graph after `graph.passes.order.CPU_KERNELS`.
     hardware : CpuSpec
-        With the cores that kernels may use.
+        The CPU with the cores that kernels may use.
     decided : list of bool, optional
-        Takes, for each attention in order, whether it becomes a kernel.
+        Filled with one value for each attention in order: whether it becomes a kernel.
     is_open : bool
-        Whether sizes of the graph vary: what is no kernel then has no schedules, so that every attention is one.
+        Whether sizes of the graph vary. Every attention is then a kernel, because its parts would have no schedules.
     """
     planner = _AttentionPlanner(hardware)
     decisions = [] if decisions is None else decisions
@@ -133,19 +133,19 @@ def plan_attentions(
 
 
 def plan_attention(node: Node, hardware: CpuSpec) -> AttentionKernel:
-    """Return the kernel of an attention of which some block fits into the L2 cache."""
+    """Return the kernel of an attention that has a block which fits into the L2 cache."""
     return _AttentionPlanner(hardware).kernel(node)
 
 
 def attention_at_run_time(planned: AttentionKernel, node: Node) -> AttentionKernel:
-    """Return the kernel of an attention some of whose sizes are known at run time, for the device of a planned one.
+    """Return the kernel of an attention with sizes that are known only at run time, for a planned kernel's device.
 
     Parameters
     ----------
     planned : AttentionKernel
-        Of the same attention where all sizes are numbers.
+        The kernel of the same attention with fixed sizes.
     node : Node
-        ATTENTION.
+        The attention.
     """
     kernel = _make_kernel(node, planned.blocks, planned.parts)
     if not kernel.is_open:
@@ -154,7 +154,7 @@ def attention_at_run_time(planned: AttentionKernel, node: Node) -> AttentionKern
     assert isinstance(like.hardware, CpuSpec)
     compute, lanes = like.hardware.compute, like.hardware.fp32_lanes
     rows = tile_rows(like, 2)
-    most = rows * -(-math.ceil(compute.fma_latency_cycles * compute.fma_per_cycle) // rows)  # sums of one vector a row
+    most = rows * -(-math.ceil(compute.fma_latency_cycles * compute.fma_per_cycle) // rows)  # one vector of sums a row
     if not at_run_time(kernel.queries):
         rows, most = min(rows, kernel.queries), min(most, kernel.queries)
     unroll = max(size for size in range(1, _MOST_UNROLLED + 1) if kernel.dim % size == 0)
@@ -165,7 +165,7 @@ def attention_at_run_time(planned: AttentionKernel, node: Node) -> AttentionKern
 
 
 class _AttentionChoice(NamedTuple):
-    """Blocks of queries, threads that share a head, and the seconds of a call by what they go into."""
+    """Blocks of queries, the number of threads that share a head, and the seconds of a call by part."""
 
     blocks: tuple[Blocks, ...]
     parts: int
@@ -173,7 +173,7 @@ class _AttentionChoice(NamedTuple):
 
 
 class _AttentionPlanner:
-    """Predicts attentions on one CPU; what it has planned it knows."""
+    """Predicts attentions on one CPU; it keeps what it has planned."""
 
     def __init__(self, hardware: CpuSpec) -> None:
         self.hardware, self.core = hardware, hardware.with_threads(1)
@@ -189,7 +189,7 @@ class _AttentionPlanner:
         return _make_kernel(node, chosen.blocks, chosen.parts)
 
     def choose(self, node: Node) -> _AttentionChoice | None:
-        """Return the fastest blocks of an attention; None: no block fits into the L2 cache."""
+        """Return the fastest blocks of an attention; None if no block fits into the L2 cache."""
         key = (*_sizes(node), node.attributes["visible"], len(node.arguments))
         if key not in self.choices:
             choices = [self._choose_blocks(node, rows) for rows in self._rows(node)]
@@ -197,7 +197,7 @@ class _AttentionPlanner:
         return self.choices[key]
 
     def separate_s(self, node: Node) -> float:
-        """Return the seconds of transposes, products and softmax one by one, the scores in memory."""
+        """Return the seconds of separate transposes, products and softmax, with the scores in memory."""
         batch, queries, keys, dim, value_dim = _sizes(node)
         key = (batch, queries, keys, dim, value_dim, len(node.arguments))
         if key not in self.others:
@@ -215,7 +215,7 @@ class _AttentionPlanner:
         return self.others[key]
 
     def _rows(self, node: Node) -> list[int]:
-        """Return numbers of queries that a block may have: halves and thirds, down to less than a register tile."""
+        """Return the possible numbers of queries in a block: halves and thirds, down to less than a register tile."""
         queries, keys = node.attributes["queries"], node.attributes["keys"]
         most = self.hardware.l2.size_bytes // (2 * _FLOAT_BYTES * pitch(keys, self.lanes))
         least = min(queries, self.hardware.compute.num_vector_registers // 4)
@@ -223,7 +223,7 @@ class _AttentionPlanner:
         return sorted({rows for count in counts if least <= (rows := -(-queries // count)) <= most})
 
     def _choose_blocks(self, node: Node, rows: int) -> _AttentionChoice:
-        """Return how an attention is computed in blocks of so many queries."""
+        """Return the choice for an attention with blocks of `rows` queries."""
         batch, _, keys, dim, value_dim = _sizes(node)
         blocks: list[Blocks] = []
         all_costs: list[dict[str, float]] = []
@@ -240,7 +240,7 @@ class _AttentionPlanner:
         turning_s = self._turning_s(keys, dim)
 
         def slowest_thread_s(parts: int) -> dict[str, float]:
-            """Return the seconds of the thread that is ready last."""
+            """Return the seconds of the thread that ends last, by part."""
             busiest = max(
                 (all_costs[part::parts] for part in range(parts)), key=lambda own: sum(sum(c.values()) for c in own)
             )
@@ -256,13 +256,13 @@ class _AttentionPlanner:
         return _AttentionChoice(tuple(blocks), parts, slowest_thread_s(parts))
 
     def _product(self, m: int, n: int, k: int) -> tuple[Schedule, float]:
-        """Return the first choice for a product on one core with nothing packed, and its seconds."""
+        """Return the first choice for a product on one core without packing, and its seconds."""
         if (m, n, k) not in self.products:
             self.products[m, n, k] = _plan_unpacked(CpuModel(matmul(m, n, k), self.core, constants=()))
         return self.products[m, n, k]
 
     def _row_s(self, node: Node, keys: int) -> float:
-        """Return the seconds of a row of the softmax, from a cache."""
+        """Return the seconds of a row of the softmax whose data is in a cache."""
         compute = self.hardware.compute
         attributes = node.attributes
         count = _count_operations(attributes["scale"], len(node.arguments) > 3, attributes["zero_rows"], self.lanes)
@@ -270,14 +270,14 @@ class _AttentionPlanner:
         return (count * -(-keys // self.lanes) / compute.fma_per_cycle + reductions) / compute.clock_hz
 
     def _turning_s(self, keys: int, dim: int) -> float:
-        """Return the seconds in which the keys of a head are turned."""
+        """Return the seconds of transposing the keys of one head."""
         compute, lanes = self.hardware.compute, self.lanes
         vectors = -(-keys // lanes) * -(-dim // lanes) * lanes
         cycles = max(1 / compute.loads_per_cycle, 1 / compute.stores_per_cycle, math.log2(lanes) / _SHUFFLES_PER_CYCLE)
         return vectors * cycles / compute.clock_hz
 
     def _transfer_s(self, size: int) -> float:
-        """Return the seconds in which one core reads so many bytes from the smallest cache that holds them."""
+        """Return the seconds in which one core reads `size` bytes from the smallest cache that holds them."""
         hardware, clock_hz = self.hardware, self.hardware.compute.clock_hz
         if size <= hardware.l1.size_bytes:
             return size / (hardware.compute.loads_per_cycle * hardware.compute.simd_bits / 8 * clock_hz)
@@ -313,7 +313,7 @@ def _sizes(node: Node) -> tuple[int, int, int, int, int]:
 def _divide_queries(
     queries: int, keys: int, rows: int, visible: tuple[int, ...]
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (first query, blocks, queries of a block, keys that they see) for blocks of `rows`."""
+    """Yield (first query, number of blocks, queries of a block, keys that they see) for blocks of `rows` queries."""
     if not visible:
         if queries >= rows:
             yield 0, queries // rows, rows, keys
@@ -330,7 +330,7 @@ def _divide_queries(
 
 
 def _plan_unpacked(model: CpuModel) -> tuple[Schedule, float]:
-    """Return a model's first choice with nothing packed, and its seconds."""
+    """Return a model's first choice without packing, and its seconds."""
     point = model.rank(1).points[0]
     schedule: Schedule = model.space.schedule_of(point)
     if schedule.options["packed"]:
@@ -341,6 +341,6 @@ def _plan_unpacked(model: CpuModel) -> tuple[Schedule, float]:
 
 @lru_cache(maxsize=64)
 def _count_operations(scale: float, is_masked: bool, zero_rows: bool, lanes: int) -> int:
-    """Return the vector instructions of a row of one vector, as its code has them."""
+    """Return the number of vector instructions of a row of one vector, counted in its code."""
     kernel = RowKernel("powers", 1, lanes, scale, int(is_masked), zero_rows)
     return len(_ARITHMETIC.findall(row_function(kernel, "row", lanes)[0]))

@@ -264,9 +264,9 @@ def compare_outputs(
     ----------
     blame : callable, optional
         Returns words that say what is wrong, for the message.
-        allowed : float
+    allowed : float
         Error that the arithmetic explains.
-        rounded : callable, optional
+    rounded : callable, optional
         Returns the tolerance of floating-point results that are computed from rounded ones.
 
     Raises
@@ -303,14 +303,14 @@ class FaultSearch:
     ----------
     graph : Graph
         The graph that was built; its constants may have lost their values.
-        kernels : mapping of Node to ModelKernel
+    kernels : mapping of Node to ModelKernel
         The kernel of each node that anatune has one for.
     planned : sequence of PlannedKernel
     target, threads
         The TVM target and the threads of the build.
-        original : callable
+    original : callable
         Returns the graph as it was imported, before any pass.
-        prepare : callable
+    prepare : callable
         Turns the original graph into one that equals the built graph.
     """
 

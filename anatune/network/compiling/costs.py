@@ -1,4 +1,4 @@
-"""What compiling a model costs: told before it is planned, by what earlier models took on this machine."""
+"""Estimate what compiling a model costs before it is planned, from the costs of earlier models on this machine."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ STAGES = {
     "build": "building",
     "check": "comparing outputs with the original's",
 }
-"""Part of compiling -> what people are told of it while it goes on."""
+"""Stage of compiling -> its description in progress messages."""
 _FILE = "model_costs"
 _FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S = 0.093, 0.163, 0.007
-"""Of a product, where nothing is known of a machine. Source: ResNet-18 on one core of an Emerald Rapids, 2026-11: 21
-products in 2.5, 4.4 and 0.2 s (bench/README.md, estimates), of 21 + `_FIXED_PRODUCTS`."""
+"""Seconds per product on a machine without history. Source: ResNet-18 on one core of an Emerald Rapids, 2026-11: 21
+products in 2.5, 4.4 and 0.2 s (bench/README.md, estimates), divided by 21 + `_FIXED_PRODUCTS`."""
 _FIXED_PRODUCTS = 6
-"""Products whose time goes by with any model: searches and TVM start, the rest is built. Source: chains of 1, 4 and 21
+"""Fixed cost of any model in products: starting searches and TVM, building the rest. Source: chains of 1, 4 and 21
 convolutions, Granite Rapids, 2026-11: 2.1, 4.1 and 9.3 s."""
 _FIRST_COMPARISON_S = 5.0
-"""Running two builds of a model in turn. Source: `compiling.tuning`."""
+"""Seconds of running two builds of a model in turn. Source: `compiling.tuning`."""
 
 
 class ModelCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What compiling one model took, wall seconds. Immutable; JSON both ways.
+    """The cost of compiling one model, in wall seconds. Immutable; JSON both ways.
 
     Attributes
     ----------
     products : int
-        Convolutions and matrix products of the model.
+        Number of convolutions and matrix products of the model.
     trials : int
-        That were measured.
+        Number of trials.
     plan_s, build_s, check_s, tune_s : float
-        As `ModelEstimate` has them; what was not done took no time.
+        As `ModelEstimate` has them; 0 for a stage that was left out.
     builds : int
-        Libraries that were built.
+        Number of libraries that were built.
     total_s, estimated_s : float
-        All of it, and what was told of it.
+        All stages together, and the estimate of that.
     """
 
     products: int
@@ -83,22 +83,22 @@ def estimate_model(
     compile_s: float = 0.0,
     calibrates: bool = False,
 ) -> ModelEstimate:
-    """Return an estimate of compiling a model.
+    """Return an estimate of the cost of compiling a model.
 
     Parameters
     ----------
     products : int
-        Its convolutions and matrix products.
-    request : Request
-        How many trials are measured at most, where, and what may end measuring before.
+        Number of its convolutions and matrix products.
+    request : CompileRequest
+        Number of trials, their place, and what may end them early.
     is_checked : bool
-        Whether outputs are compared.
+        Whether outputs are compared with the original's.
     earlier : sequence of ModelCost
-        Of this machine and kind of device.
+        Costs of earlier models on this machine and kind of device.
     compile_s : float
         As `ModelEstimate` has it.
     calibrates : bool
-        Whether the model is planned and built twice more, with what is measured of its activations as outputs.
+        Whether the model is planned and built twice more to calibrate it, with its activations as outputs.
     """
     each = [_costs_per_product(one) for one in earlier] or [(_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S)]
     size = products + _FIXED_PRODUCTS
@@ -115,7 +115,7 @@ def estimate_model(
         tune_s = min(trials * trial_s, math.inf if limit_s is None else limit_s) + _FIRST_COMPARISON_S
     calibrate_s = 2 * (plan_s + build_s) if calibrates else 0.0
     if trials:
-        build_s *= 2  # with the plan's kernels and with the measured ones
+        build_s *= 2  # one build with the planned kernels and one with the measured ones
     total_s = compile_s + calibrate_s + plan_s + build_s + tune_s + (check_s if is_checked else 0.0)
     factor = error_factor([(one.total_s, one.estimated_s) for one in earlier])
     is_predictable = not measuring.is_remote or not trials
@@ -137,26 +137,25 @@ def estimate_model(
 
 
 def _costs_per_product(cost: ModelCost) -> tuple[float, float, float]:
-    """Return plan, one build and check of a product."""
+    """Return the seconds of planning, of one build and of the check, per product."""
     products = cost.products + _FIXED_PRODUCTS
     return cost.plan_s / products, cost.build_s / products / max(1, cost.builds), cost.check_s / products
 
 
 class ModelCosts:
-    """Tells what a model will cost, times the parts of compiling it, and keeps that for the next one.
+    """Estimates the cost of compiling a model, times its stages, and stores them for later estimates.
 
     Parameters
     ----------
     hardware, threads
-        What it is compiled for.
-    request
-        What was asked for.
+        The device, and the threads of its kernels.
+    request : CompileRequest
     is_checked : bool
-        Whether outputs are compared.
+        Whether outputs are compared with the original's.
     folder : Path, optional
-        Of what earlier models took.
+        Folder of the costs of earlier models.
     clock : callable
-        Seconds.
+        Returns seconds.
     """
 
     def __init__(
@@ -180,9 +179,9 @@ class ModelCosts:
         self._estimate: ModelEstimate | None = None
 
     def announce(self, graph: Graph, *, calibrates: bool = False) -> ModelEstimate:
-        """Return the estimate for a model as it was imported, and tell whoever wants to hear.
+        """Return the estimate for a model as it was imported, and pass it to the listener.
 
-        `calibrates`: see `estimate_model`.
+        `calibrates` is explained at `estimate_model`.
         """
         listener = self._request.listeners.on_estimate
         self._estimate = estimate = estimate_model(
@@ -201,7 +200,7 @@ class ModelCosts:
 
     @contextmanager
     def time_stage(self, name: str) -> Iterator[None]:
-        """Time a part of `STAGES`, and tell whoever wants to hear that it begins."""
+        """Time a stage of `STAGES`, and tell the listener that it begins."""
         if self._request.listeners.on_stage is not None:
             self._request.listeners.on_stage(STAGES[name])
         began = self._clock()
@@ -210,7 +209,7 @@ class ModelCosts:
         self._times[name] += 1
 
     def store(self, trials: int) -> None:
-        """Keep what the model took, of which `trials` were measured now."""
+        """Store the cost of the model, for which `trials` trials were made."""
         estimate, spent = self._estimate, self._spent
         total_s = sum(spent.values())
         if (
@@ -220,9 +219,9 @@ class ModelCosts:
             or trials != estimate.trials
             or not 0.0 < total_s < math.inf
         ):
-            return  # what was told was about more, or less; a model without products says nothing of others
+            return  # the estimate was for other work; a model without products tells nothing about others
         if estimate.compile_s:
-            return  # later ones find the code
+            return  # later models load the compiled code
         cost = ModelCost(
             estimate.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
             self._times["build"], total_s, estimate.seconds,

@@ -1,4 +1,4 @@
-"""Models that share their nodes with onnxruntime: parts that are compiled, and parts that cannot be, in turn."""
+"""Models that onnxruntime runs in part: compiled parts and the nodes that anatune cannot compile take turns."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from anatune.untyped import onnx
 __all__ = ["DividedModel", "NothingCompiledError", "compile_parts", "load", "make_whole_runner"]
 
 _REPEATS = 5
-"""Runs of which the fastest counts."""
+"""Number of runs; the fastest one counts."""
 Compile = Callable[[Imported, CompileRequest], CompiledModel]
 
 
 class NothingCompiledError(WorkloadError):
-    """No node of a model can be compiled: onnxruntime itself has to run it."""
+    """No node of a model can be compiled: run the model by onnxruntime itself."""
 
 
 def make_whole_runner(model: onnx.ModelProto, reads: Sequence[str], threads: int | None) -> Callable[..., list[object]]:
-    """Return what runs a whole model (onnx.ModelProto) by onnxruntime: takes the inputs `reads`, returns all outputs.
+    """Return a function that runs a whole ONNX model by onnxruntime, from the inputs `reads` to all outputs.
 
     Raises
     ------
     WorkloadError
-        onnxruntime cannot run it either.
+        onnxruntime cannot run the model either.
     """
     return _OnnxPart(model.SerializeToString(), reads, "it", threads or 0)
 
@@ -56,7 +56,7 @@ def _import_runtime() -> ModuleType:
 
 
 class _OnnxPart:
-    """A part that onnxruntime runs; `model` is its ONNX file, `words` say what it is."""
+    """A part that onnxruntime runs: its ONNX file `model`, and `words` that name it in messages."""
 
     def __init__(self, model: bytes, reads: Sequence[str], words: str, threads: int) -> None:
         runtime = _import_runtime()
@@ -65,7 +65,7 @@ class _OnnxPart:
         options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
         try:
             self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # what its C++ does
+        except Exception as error:  # any error of its C++ code
             raise WorkloadError(f"onnxruntime cannot run {words} either: {last_line(error):.300}") from error
 
     def __call__(self, *values: object) -> list[object]:
@@ -79,7 +79,7 @@ class _OnnxPart:
         return _OnnxPart, (self.model, self._reads, self._words, self._threads)
 
     def types(self) -> list[onnx.ValueInfoProto]:
-        """Return what onnxruntime says of its outputs (onnx.ValueInfoProto); () may be a shape that is not known."""
+        """Return the outputs as onnxruntime describes them (onnx.ValueInfoProto); () may be an unknown shape."""
         onnx, types = import_module("onnx"), []
         for output in self._session.get_outputs():
             types.append(onnx.ValueInfoProto(name=output.name))
@@ -94,7 +94,7 @@ Engine = CompiledModel | _OnnxPart
 
 
 class DividedModel(CompiledModel):
-    """A model of several parts: `CompiledModel`, of which onnxruntime runs some, on the CPU."""
+    """A `CompiledModel` of several parts, some of which onnxruntime runs on the CPU."""
 
     def __init__(self, division: Division, engines: Sequence[Engine]) -> None:
         self.division, self._engines, self._lock = division, engines, new_lock()
@@ -107,7 +107,7 @@ class DividedModel(CompiledModel):
     def _run(
         self, arrays: Sequence[Array], before_part: Callable[[int, Engine, list[object]], None] | None = None
     ) -> list[object]:
-        """Return all outputs; `seen` is called with each part's place, engine and inputs before it runs."""
+        """Return all outputs; `before_part` is called with each part's index, engine and inputs before it runs."""
         values: dict[str, object] = {one.name: array for one, array in zip(self.summary.inputs, arrays, strict=True)}
         for index, (part, engine) in enumerate(zip(self.division.parts, self._engines, strict=True)):
             inputs = [values[word] for word in part.reads]
@@ -119,11 +119,11 @@ class DividedModel(CompiledModel):
         return [values[one.name] for one in self.summary.outputs]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
-        """Return a call without arguments on `inputs`, for timing; errors as a call."""
+        """Return a function that calls the model on `inputs`, for timing; errors as a call."""
         return functools.partial(self._run, self._input_arrays(inputs)[0])
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
-        """Return the time of each function in one run, as `CompiledModel`: a part of onnxruntime's is one."""
+        """Return the seconds of each function in one run, as `CompiledModel`; each part of onnxruntime is one."""
         repeats, times_by_name = checked_integer("profile: repeats", repeats, 1, 10_000), dict[str, float]()
 
         def seen(index: int, engine: Engine, given: list[object]) -> None:
@@ -137,7 +137,7 @@ class DividedModel(CompiledModel):
         return times_by_name
 
     def times(self, inputs: Sequence[object]) -> list[float]:
-        """Return the time of each part for some inputs: the least of several runs, s."""
+        """Return the seconds of each part for given inputs: the least of several runs."""
         times: list[float] = []
         self._run(
             self._input_arrays(inputs)[0], lambda _, engine, given: times.append(_fastest_s(engine, given, _REPEATS))
@@ -148,32 +148,32 @@ class DividedModel(CompiledModel):
         return DividedModel, (self.division, self._engines)
 
     def save(self, path: str | Path) -> None:
-        """Write the model into a folder, as `CompiledModel`; onnxruntime's parts lie in it as ONNX files."""
+        """Write the model into a folder, as `CompiledModel` does; onnxruntime's parts are stored as ONNX files."""
         compiled_parts = [one.to_saved_model() for one in self._engines if isinstance(one, CompiledModel)]
         onnx = [one.model for one in self._engines if isinstance(one, _OnnxPart)]
         folder.write(checked_path("save: path", path, RecordError), compiled_parts, onnx, self.division)
 
 
 def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
-    """Return the model that `CompiledModel.save` or ``anatune compile`` wrote; no compiler, torch or ONNX is needed.
+    """Load the model that `CompiledModel.save` or ``anatune compile`` wrote; no compiler, torch or ONNX is needed.
 
-    All files are compared with the digests in ``model.json``, on all cores. That finds damage, not bad intent: the
-    library is code, load only what comes from people you trust.
+    All files are compared with the digests in ``model.json``, on all cores. This finds damage, not manipulation: the
+    library is code, so load models only from people you trust.
 
     Parameters
     ----------
     mapped : bool
-        The weights' file is mapped, and processes share the memory. False: it is read, about a second for a gigabyte,
-        into large pages where the system has them, from which runs are some per cent faster.
+        Map the file of weights, so that processes share its memory. With False it is read, which takes about a second
+        per gigabyte, into large pages if the system has them; runs are then some per cent faster.
 
     Raises
     ------
     RecordError
-        It is no such folder, or damaged, or of another version.
+        The folder contains no model, is damaged, or was written by another version.
     RunError
-        It was compiled for another processor, or its library cannot be loaded.
+        The model was compiled for another processor, or its library cannot be loaded.
     MissingDependencyError
-        TVM is not installed; onnxruntime is not, and the model leaves nodes to it.
+        TVM is not installed, or onnxruntime is not and the model needs it.
     """
     folder_path = checked_path("load: path", path, RecordError)
     mapped = checked_flag("load: mapped", mapped)
@@ -190,15 +190,18 @@ def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
                 else DividedModel(division, _order_engines(folder_path, division, models, onnx_parts))
             )
         except (RecordError, RunError):
-            if folder.stamp(folder_path) == stamp:  # else another model was saved here in between
+            if folder.stamp(folder_path) == stamp:  # else another model was saved there in the meantime
                 raise
 
 
 def _order_engines(path: Path, division: Division, models: list[CompiledModel], onnx: list[bytes]) -> list[Engine]:
-    """Return the parts of a loaded model in order."""
+    """Return the engines of a loaded model in the order of its parts."""
     is_left = [bool(part.left) for part in division.parts]
     if (is_left.count(False), is_left.count(True)) != (len(models), len(onnx)):
-        raise RecordError(f"{path}: {len(models)} compiled parts and {len(onnx)} others are not those of its summary")
+        raise RecordError(
+            f"{path}: found {len(models)} compiled parts and {len(onnx)} others, its summary says otherwise; compile "
+            "it again"
+        )
     compiled, onnx_parts_left = iter(models), iter(onnx)
     threads = models[0].summary.threads
     return [
@@ -212,28 +215,28 @@ def _order_engines(path: Path, division: Division, models: list[CompiledModel], 
 def compile_parts(
     source: Imported, request: CompileRequest, threads: int, compile_part: Compile
 ) -> DividedModel | None:
-    """Return a model whose parts that can be read are compiled; None: it can be read whole.
+    """Compile the parts of a model that can be read; None if the whole model can be read.
 
     Parameters
     ----------
     source : Imported
-        Of ONNX.
+        A model that was read from ONNX.
     compile_part : callable
-        Compiles one; errors as `anatune.compile`. A part that it refuses is onnxruntime's, too.
+        Compiles one part; errors as `anatune.compile`. onnxruntime also runs the parts that it refuses.
 
     Raises
     ------
     NothingCompiledError
         No part can be compiled.
     WorkloadError
-        The model is none of ONNX, or damaged; or onnxruntime cannot run another part either.
+        The model is not ONNX, or damaged; or onnxruntime cannot run one of its parts.
     MissingDependencyError
         onnxruntime is not installed.
     """
     if source.onnx is None:
         raise WorkloadError(
-            f"compile: {source.name} is no ONNX model, and fallback is for these; of PyTorch's "
-            'torch.compile(model, backend="anatune") leaves operators to PyTorch'
+            f"compile: {source.name} is no ONNX model, which fallback needs; for a PyTorch model use "
+            'torch.compile(model, backend="anatune"), which leaves operators to PyTorch'
         )
     parts = divided(*source.onnx, source.name, functools.partial(_output_types, threads=threads))
     if not parts:
@@ -251,7 +254,7 @@ def compile_parts(
         engines.append(engine)
         summaries.append(PartSummary(part.reads, part.makes, len(part.model.graph.node), left))
     if not any(isinstance(one, CompiledModel) for one in engines):
-        raise NothingCompiledError(f"{source.name}: none of its nodes can be compiled; run it by onnxruntime itself")
+        raise NothingCompiledError(f"{source.name}: none of its nodes can be compiled; run it by onnxruntime")
     inputs = _inputs(*source.onnx)
     model = DividedModel(Division(inputs, _outputs(source.onnx[0], inputs, parts), tuple(summaries)), engines)
     return _measure_parts(model, source)
@@ -260,7 +263,7 @@ def compile_parts(
 def _engine(
     part: Part, request: CompileRequest, threads: int, compile_part: Compile
 ) -> tuple[Engine, tuple[tuple[str, str], ...]]:
-    """Return what runs a part, and which nodes are left and why."""
+    """Return the engine of a part, and the nodes that are left to onnxruntime with the reasons."""
     left = tuple((one.node, one.why) for one in part.left)
     if not left:
         try:
@@ -277,7 +280,7 @@ def _describe_nodes(left: Sequence[tuple[str, str]]) -> str:
 
 
 def _output_types(model: onnx.ModelProto, threads: int) -> list[onnx.ValueInfoProto]:
-    """Return the outputs of a model of one node with their types: by the standard, or else by onnxruntime."""
+    """Return the outputs of a one-node model with their types, by ONNX shape inference or else by onnxruntime."""
     try:
         outputs = list(import_module("onnx.shape_inference").infer_shapes(model, data_prop=True).graph.output)
     except Exception:  # noqa: BLE001  of its C++: nothing is known
@@ -294,7 +297,7 @@ def _inputs(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> tupl
 
 
 def _outputs(model: onnx.ModelProto, inputs: tuple[TensorSummary, ...], parts: list[Part]) -> tuple[TensorSummary, ...]:
-    """Return the outputs of a model: onnxruntime's may have no sizes that are known, or be no tensors of numbers."""
+    """Return the outputs of a model; onnxruntime's may have unknown sizes, or hold no numbers."""
     summaries = {one.name: one for one in inputs}
     for value in (value for part in parts for value in part.model.graph.output):
         sizes = [one.dim_value for one in value.type.tensor_type.shape.dim if one.HasField("dim_value")]
@@ -303,12 +306,12 @@ def _outputs(model: onnx.ModelProto, inputs: tuple[TensorSummary, ...], parts: l
         summaries[value.name] = TensorSummary(value.name, *type_)
     missing = [value.name for value in model.graph.output if value.name not in summaries]
     if missing:
-        raise WorkloadError(f"output {missing[0]} is a weight of the model, expected what a node computes")
+        raise WorkloadError(f"output {missing[0]} is a weight of the model, expected the result of a node")
     return tuple(summaries[value.name] for value in model.graph.output)
 
 
 def _measure_parts(model: DividedModel, source: Imported) -> DividedModel:
-    """Return a model with the times of its parts, where it runs on the caller's inputs, or else on random ones."""
+    """Return a model with the times of its parts, on the caller's inputs or on random ones, if it can run."""
     try:
         times = model.times(source.example or model.random_inputs())
     except RunError:
@@ -320,7 +323,7 @@ def _measure_parts(model: DividedModel, source: Imported) -> DividedModel:
 
 
 def _fastest_s(engine: Engine, inputs: Sequence[object], repeats: int) -> float:
-    """Return the least time of some runs, s."""
+    """Return the least seconds of several runs."""
     return min(timeit.repeat(lambda: engine(*inputs), number=1, repeat=repeats))
 
 
@@ -329,7 +332,7 @@ def _part_name(index: int, name: str) -> str:
 
 
 def _merge_summaries(division: Division, compiled: Sequence[ModelSummary]) -> ModelSummary:
-    """Return the summary of a whole model: of its compiled parts together, and of how it was divided."""
+    """Return the summary of a whole model, merged from those of its compiled parts."""
     indices = [place for place, part in enumerate(division.parts) if not part.left]
     checks = [one.check for one in compiled if one.check is not None]
     first, is_alone = compiled[0], len(compiled) == 1

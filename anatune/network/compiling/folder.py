@@ -1,8 +1,8 @@
-"""Compiled models as folders: what they are, their code, their weights.
+"""Store compiled models in folders: a summary, the code, and the weights.
 
-The names of the two large files begin their digests: whatever lies there under one path is always the same. What the
-dynamic loader has once loaded from a path is all that it gives for that path. Which files belong together is in
-``model.json``, which is written last: a folder holds the model of before, whole, until it holds the new one.
+The names of the two large files contain the beginning of their digests, so that a path always has the same content:
+the dynamic loader never loads a path twice. ``model.json`` names the files that belong together and is written last.
+A folder therefore contains the complete previous model until it contains the new one.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from anatune.network.graph.summary import Division, ModelSummary
 __all__ = ["FORMAT", "SavedModel", "check_place", "check_processor", "read", "stamp", "write"]
 
 FORMAT = 3
-"""Of the folder. A change of what its files hold makes another one."""
+"""Version of the folder's format; it grows with every change of the files' content."""
 _SUMMARY = "model.json"
 _FILE_NAMES = re.compile(
     r"model-[0-9a-f]{16}\.(so|gpu)|weights-[0-9a-f]{16}\.bin|part-[0-9a-f]{16}\.onnx|\.anatune-[0-9a-f]{16}\.part"
 )
-"""Files beside the summary: those of a model and its parts, and what a save that was killed left."""
+"""Files beside the summary: those of a model and its parts, and leftovers of a save that was killed."""
 _KIND = OutputKind("one of a compiled model", json_with("format", "sha256", "contents"))
-"""Of the summary."""
+"""How to recognise a summary."""
 _PIECE_BYTES = 4 << 20
-"""Of a file, whose pieces are hashed on all cores."""
+"""Size of the pieces of a file, which are hashed on all cores."""
 _ADVICE = "expected a folder that anatune compile wrote"
 
 _Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
@@ -54,7 +54,7 @@ class _FolderFormat(msgspec.Struct, frozen=True):
 
 
 class _SummaryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is in ``model.json``; `sha256` is that of `contents`, as they are written."""
+    """Content of ``model.json``; `sha256` is that of `contents` as written."""
 
     format: int
     sha256: _Digest
@@ -62,7 +62,7 @@ class _SummaryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _CompiledPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model, and the digests (`_digest`) of its two other files."""
+    """A compiled part, and the digests (`_digest`) of its two files."""
 
     library: _Digest
     weights: _Digest
@@ -70,12 +70,12 @@ class _CompiledPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def names(self) -> tuple[str, str]:
-        """Names of the library and of the weights' file."""
+        """Names of the library and of the file of weights."""
         return f"model-{self.library[:16]}.{'gpu' if self.model.launches else 'so'}", f"weights-{self.weights[:16]}.bin"
 
 
 class _FolderContents(_CompiledPart, frozen=True, forbid_unknown_fields=True):
-    """A model that may be divided: the first of its compiled parts, the others, what onnxruntime runs."""
+    """A model: its first compiled part, the other ones, and the parts that onnxruntime runs."""
 
     others: tuple[_CompiledPart, ...] = ()
     onnx: tuple[_Digest, ...] = ()
@@ -83,7 +83,7 @@ class _FolderContents(_CompiledPart, frozen=True, forbid_unknown_fields=True):
 
 
 class SavedModel(NamedTuple):
-    """What a folder holds of a model, or of one of its compiled parts; `code` is what is in the library's file."""
+    """A model, or one of its compiled parts, as a folder stores it; `code` is the content of the library's file."""
 
     summary: ModelSummary
     library: Path
@@ -94,23 +94,23 @@ class SavedModel(NamedTuple):
 def write(
     path: Path, models: Sequence[SavedModel], onnx: Sequence[bytes] = (), division: Division | None = None
 ) -> None:
-    """Write a model's folder; one that it holds already stays whole until the new one is.
+    """Write a model's folder. A model that is there already stays complete until the new one is.
 
-    Several processes may save into one folder: one after the other.
+    Several processes may save into one folder; they take turns.
 
     Parameters
     ----------
-    models : sequence of Saved
-        Its compiled parts, one or more, wherever their libraries are.
+    models : sequence of SavedModel
+        Its compiled parts, one or more; their libraries may be anywhere.
     onnx : sequence of bytes
         Its other parts.
     division : Division, optional
-        Says how they belong together; None: it is one part, and not divided.
+        The order of the parts; None for a model of one part.
 
     Raises
     ------
     RecordError
-        It cannot be written, or something else lies there.
+        The folder cannot be written, or contains something else.
     """
     path = Path(os.path.abspath(path))
     first, *others = [_CompiledPart(_digest(one.code), _digest(one.weights), one.summary) for one in models]
@@ -121,7 +121,7 @@ def write(
     files: dict[str, bytes | memoryview] = dict(zip(map(_onnx_name, onnx_digests), onnx, strict=True))
     for (library, memory), model in zip([part.names for part in (first, *others)], models, strict=True):
         files |= {library: model.code.data, memory: model.weights.data}
-    files[_SUMMARY] = file  # last
+    files[_SUMMARY] = file  # it has to be the last one
     check_place(path)
     try:
         is_new = not path.exists()
@@ -131,22 +131,22 @@ def write(
             files_before, stamp_before = (
                 _find_model_files(path, os.listdir(path)),
                 stamp(path),
-            )  # what else comes now is not ours
+            )  # later files are not ours
             try:
                 for name, content in files.items():
                     replace_file(path / name, (content,))
-            finally:  # one of the two models stays: the former where the summary is still its own
+            finally:  # keep one model: the previous one while the summary is still its own
                 kept_files = files_before if stamp(path) == stamp_before else {*files}
                 for name in (files_before | {*files}) - kept_files:
                     (path / name).unlink(missing_ok=True)
                 if is_new and not kept_files:
                     path.rmdir()
     except OSError as error:
-        raise RecordError(f"{path}: {reason(error)}; name a folder that can be written, with enough space") from None
+        raise RecordError(f"{path}: {reason(error)}; give a folder that can be written, with enough space") from None
 
 
 def check_place(path: Path) -> None:
-    """Raise RecordError where a model's folder cannot be written, or something else lies there."""
+    """Raise RecordError if a model's folder cannot be written, or contains something else."""
     try:
         check_folder(path, _KIND.what, _find_model_files)
     except OSError as error:
@@ -154,20 +154,20 @@ def check_place(path: Path) -> None:
 
 
 def read(path: Path, *, mapped: bool = True) -> tuple[list[SavedModel], list[bytes], Division | None]:
-    """Return what is in a model's folder, as `write` takes it. All files are what was written.
+    """Return the content of a model's folder, as `write` takes it, after comparing all files with their digests.
 
     Parameters
     ----------
     mapped : bool
-        The weights are mapped: processes share their memory. Else they are read, into large pages where the system has
-        them.
+        Map the weights, so that processes share their memory. With False they are read, into large pages if the system
+        has them.
 
     Raises
     ------
     RecordError
-        It is no such folder, or damaged.
+        The folder contains no model, or is damaged.
     RunError
-        It is for a processor with other instructions.
+        The model needs instructions that this processor lacks.
     """
     path = Path(os.path.abspath(path))
     contents = _read_contents(path)
@@ -177,7 +177,7 @@ def read(path: Path, *, mapped: bool = True) -> tuple[list[SavedModel], list[byt
 
 
 def _read_part(path: Path, compiled: _CompiledPart, *, mapped: bool) -> SavedModel:
-    """Return a model of a folder, or a compiled part of it; errors as `read`."""
+    """Return a compiled part of a folder; errors as `read`."""
     summary = compiled.model
     check_processor(path, summary)
     library, weights = (path / name for name in compiled.names)
@@ -190,15 +190,15 @@ def _read_part(path: Path, compiled: _CompiledPart, *, mapped: bool) -> SavedMod
 def _read_checked(
     file_path: Path, read_content: Callable[[Path], Memory], digest: str, size: int | None = None
 ) -> Memory:
-    """Return what is in a file of a model's; RecordError: it is not there, or not what was written."""
+    """Return the content of a model's file; RecordError if it is missing or damaged."""
     try:
         content = read_content(file_path)
     except OSError as error:
         raise RecordError(f"{error.filename or file_path}: {reason(error)}; compile the model again") from None
     if size is not None and content.size != size:
-        raise RecordError(f"{file_path} has {content.size:,} bytes, expected {size:,}; compile it again")
+        raise RecordError(f"{file_path} has {content.size:,} bytes, expected {size:,}; compile the model again")
     if _digest(content) != digest:
-        raise RecordError(f"{file_path} is damaged: it is not what was written; compile the model again")
+        raise RecordError(f"{file_path} is damaged: its content has changed; compile the model again")
     return content
 
 
@@ -207,7 +207,7 @@ def _onnx_name(digest: str) -> str:
 
 
 def stamp(path: Path) -> tuple[int, int] | None:
-    """Return what changes when another model is saved into a folder; None: there is none."""
+    """Return a value that changes when another model is saved into a folder; None if it has no model."""
     try:
         status = os.stat(path / _SUMMARY)
     except (OSError, ValueError):
@@ -216,12 +216,12 @@ def stamp(path: Path) -> tuple[int, int] | None:
 
 
 def _read_contents(path: Path) -> _FolderContents:
-    """Return what ``model.json`` says.
+    """Return the content of ``model.json``.
 
     Raises
     ------
     RecordError
-        It is not there, damaged, or of another version.
+        The file is missing, damaged, or of another version.
     """
     summary_path = path / _SUMMARY
     try:
@@ -237,14 +237,16 @@ def _read_contents(path: Path) -> _FolderContents:
             )
         file = from_json(text, _SummaryFile)
         if hashlib.sha256(file.contents).hexdigest() != file.sha256:
-            raise RecordError(f"{summary_path} is damaged: it is not what was written; compile the model again")
+            raise RecordError(f"{summary_path} is damaged: its content has changed; compile the model again")
         return from_json(file.contents, _FolderContents)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(f"{summary_path}: no summary of a compiled model: {error!s:.200}; compile it again") from None
+        raise RecordError(
+            f"{summary_path}: it is no summary of a compiled model: {error!s:.200}; compile the model again"
+        ) from None
 
 
 def _digest(content: Memory) -> str:
-    """Return the SHA-256 of the SHA-256 of all pieces."""
+    """Return the SHA-256 of the concatenated SHA-256 digests of all pieces."""
     pieces = [content[first : first + _PIECE_BYTES] for first in range(0, content.size, _PIECE_BYTES)]
     with ThreadPoolExecutor() as pool:
         return hashlib.sha256(b"".join(pool.map(lambda piece: hashlib.sha256(piece).digest(), pieces))).hexdigest()
@@ -252,8 +254,8 @@ def _digest(content: Memory) -> str:
 
 @contextlib.contextmanager
 def _lock_folder(path: Path) -> Iterator[None]:
-    """Wait until no other process writes into a folder; file systems without locks let all in."""
-    import fcntl  # late: folders are read on systems that have none
+    """Wait until no other process writes into a folder; does not wait on file systems without locks."""
+    import fcntl  # late: systems without it can read folders
 
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -265,14 +267,14 @@ def _lock_folder(path: Path) -> Iterator[None]:
 
 
 def _find_model_files(path: Path, names: Collection[str]) -> set[str]:
-    """Return those of a folder's names that a compiled model's files have."""
+    """Return the names in a folder that belong to a compiled model."""
     model_files = {name for name in names if _FILE_NAMES.fullmatch(name)}
     return model_files | {_SUMMARY} if _KIND.knows(path / _SUMMARY) else model_files
 
 
 def check_processor(path: Path | str, summary: ModelSummary) -> None:
-    """Raise RunError if the present processor lacks instructions of the code."""
-    if summary.launches:  # a GPU's code alone
+    """Raise RunError if this processor lacks instructions that the code uses."""
+    if summary.launches:  # all of its code runs on a GPU
         return
     lacking = lacking_features(summary.features)
     if lacking or platform.machine() != summary.machine:
@@ -284,11 +286,11 @@ def check_processor(path: Path | str, summary: ModelSummary) -> None:
 
 
 def _read_into_memory(path: Path) -> Memory:
-    """Return what is in a file, in memory of this process."""
+    """Return the content of a file in memory of this process."""
     with open_file(path, None) as stream:
         memory: Memory = Block("uint8", (os.fstat(stream.fileno()).st_size,)).array
         unread = memory.data
-        while unread:  # a call of the system reads two gigabytes at most
+        while unread:  # one system call reads at most two gigabytes
             count = cast(io.BufferedReader, stream).readinto(unread)
             if not count:
                 raise OSError(errno.EIO, "ends too early", str(path))

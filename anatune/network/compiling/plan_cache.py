@@ -1,7 +1,7 @@
-"""What was planned for earlier models, on disk: a model that was changed plans what is new in it.
+"""Cache plans of products on disk, so that for a changed model only new products are planned.
 
-An entry is found by all that its answer depends on: the sources of this package, corrections, the device, the accuracy,
-the product and which of its operands are constants.
+The key of an entry has all that its plan depends on: the sources of this package, the corrections, the device, the
+accuracy, the product, and its constant operands.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PlanCache:
     hardware : CpuSpec
     accuracy : str
     folder : Path, optional
-        The user's own by default.
+        The cache folder; by default the user's.
     """
 
     def __init__(self, hardware: CpuSpec, accuracy: str, folder: Path | None = None) -> None:
@@ -45,7 +45,7 @@ class PlanCache:
     def schedules(
         self, workload: Workload, constants: Sequence[str], template: str, search: Callable[[], list[Schedule]]
     ) -> list[Schedule]:
-        """Return what a search finds, or found before, in a template for a product whose operands `known` are known."""
+        """Return the schedules that a search finds in a template for a product, from the cache if it has them."""
         question = msgspec.json.encode([workload, sorted(constants), template], order="sorted")
         key = hashlib.sha256(self._device + question).hexdigest()
         cached = self._disk.read(key)

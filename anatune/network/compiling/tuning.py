@@ -126,9 +126,9 @@ def tune_kernels(
     ----------
     hardware : CpuSpec
         This machine, with all its cores.
-        request : CompileRequest
+    request : CompileRequest
         Its `tuning_progress` is called after every trial.
-        stand_ins : StandIns, optional
+    stand_ins : StandIns, optional
         Replacements for tests.
 
     Raises

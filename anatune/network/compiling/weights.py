@@ -1,4 +1,4 @@
-"""A model's weights in one piece of memory, each where the compiled code expects it: that is also the saved file."""
+"""Pack a model's weights into one block of memory, which is also the saved file."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from anatune.untyped import tvm
 __all__ = ["pack_weights"]
 
 _TRIM_BYTES = 1 << 24
-"""Memory of constants that is given back at once."""
+"""Bytes of freed constants after which memory is returned to the system."""
 
 
 def pack_weights(
     weights: Sequence[Weight], target: tvm.target.Target, *, forget: bool = False
 ) -> tuple[Memory, tuple[WeightPlace, ...]]:
-    """Return weights as the built model takes them, packed as their kernels ask for, and where each lies.
+    """Return weights packed as their kernels read them, in one block of memory, and the place of each.
 
     Parameters
     ----------
     forget : bool
-        Give each constant's memory back when it is packed: the graph's constants have no values any more.
+        Free each constant after packing it: the graph's constants then have no values.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""The cheapest of several options for each node of a graph, with what turning values costs: a 0/1 program.
+"""Find the cheapest of several options for each node of a graph, with the cost of transposes, as a 0/1 program.
 
-Variables: option k of node n is taken; value v, written in order a, is also there in order b. A value is turned at most
-once for all its readers. HiGHS (`scipy.optimize.milp`) proves how far from the optimum the answer may be.
+A variable says that option k of node n is chosen, or that value v, written in order a, is also available in order b. A
+value is transposed at most once for all its readers. HiGHS (`scipy.optimize.milp`) bounds the distance to the optimum.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from anatune.network.graph.nodes import Value
 __all__ = ["Assignment", "LayoutOption", "LayoutProblem"]
 
 _SCALE = 1e6
-"""Costs are in microseconds for the solver, whose tolerances are absolute."""
+"""Costs are in microseconds for the solver, because its tolerances are absolute."""
 _TIME_LIMIT_S = 10.0
 
 TransposeTime = Callable[[Value, Order, Order], float]
-"""(value, order it is written in, another order) -> seconds."""
+"""A function from (value, order it is written in, another order) to seconds."""
 
 
 class LayoutOption(NamedTuple):
@@ -35,7 +35,7 @@ class LayoutOption(NamedTuple):
     written : Order
         Order of the result.
     reads : tuple of (Value, Order)
-        Values that it reads, each with the order.
+        Values that it reads, and the order of each.
     """
 
     cost_s: float
@@ -44,14 +44,14 @@ class LayoutOption(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """What is taken.
+    """A solution of a `LayoutProblem`.
 
     Attributes
     ----------
     picked : dict of Value to int
-        Node -> place of its option.
+        Node -> index of its option.
     cost_s, bound_s : float
-        Of the options and of what is turned; no assignment costs less than the bound.
+        Cost of options and transposes, and a lower bound of any assignment's cost.
     """
 
     picked: dict[Value, int]
@@ -60,14 +60,14 @@ class Assignment(NamedTuple):
 
 
 class LayoutProblem(NamedTuple):
-    """What is chosen, and what it costs.
+    """The options of all nodes, and their costs.
 
     Attributes
     ----------
-    options : mapping of Value to sequence of Option
-        By node, which is the value that it computes.
+    options : mapping of Value to sequence of LayoutOption
+        Options by node, which is the value that it computes.
     needed : collection of (Value, Order)
-        What has to be there in the end.
+        Values that are needed at the end, such as outputs.
     transpose_s : callable
     default : Order
         Order of values that no node computes.
@@ -79,7 +79,7 @@ class LayoutProblem(NamedTuple):
     default: Order
 
     def cost_of(self, picked: Mapping[Value, int]) -> tuple[float, list[tuple[Value, Order, Order]]]:
-        """Return what taken options cost with all that has to be turned, and what that is: (value, from, to)."""
+        """Return the cost of chosen options with all transposes, and these transposes as (value, from, to)."""
         chosen = {node: self.options[node][place] for node, place in picked.items()}
         reads = dict.fromkeys([*(read for option in chosen.values() for read in option.reads), *self.needed])
         written = {value: chosen[value].written if value in chosen else self.default for value, _ in reads}
@@ -108,16 +108,16 @@ class LayoutProblem(NamedTuple):
 
 
 class _LayoutProgram:
-    """The 0/1 program of a problem.
+    """The 0/1 program of a layout problem.
 
     Attributes
     ----------
     costs : list of float
-        Of each variable, s.
+        Cost of each variable, s.
     takes : dict of (Value, int) to int
-        (Node, place of its option) -> the variable that says whether it is taken.
+        (Node, index of its option) -> variable that says whether it is chosen.
     rows : list of (dict, float, float)
-        Terms of a sum by variable, and the least and the most that it may be.
+        Constraints: coefficients of a sum by variable, and its least and largest value.
     """
 
     def __init__(self, problem: LayoutProblem) -> None:
@@ -140,7 +140,7 @@ class _LayoutProgram:
             self.rows.append((brought, -np.inf, available - 1.0))
 
     def _add_options(self) -> Mapping[tuple[Value, Order], Mapping[Value, list[int]]]:
-        """Make a variable of each option; return which of them read a value in an order, by their nodes."""
+        """Add a variable for each option; return the variables that read a value in an order, by node."""
         readers: dict[tuple[Value, Order], dict[Value, list[int]]] = defaultdict(lambda: defaultdict(list))
         for node, options in self._problem.options.items():
             for number, option in enumerate(options):
@@ -152,7 +152,7 @@ class _LayoutProgram:
         return readers
 
     def _add_transposes(self, reads: Iterable[tuple[Value, Order]]) -> None:
-        """Make a variable of each way to turn a value that is read in an order."""
+        """Add a variable for each transpose of a value to an order that is read."""
         origins: dict[Value, list[Order]] = defaultdict(list)
         for value, order in self._writes:
             origins[value].append(order)
@@ -161,13 +161,13 @@ class _LayoutProgram:
                 if origin == order:
                     continue
                 self._transposes[value, order].append(len(self.costs))
-                if value in self._problem.options:  # it can be turned from where it is written only
+                if value in self._problem.options:  # only an order that is written can be transposed
                     written = dict.fromkeys(self._writes[value, origin], -1.0)
                     self.rows.append(({len(self.costs): 1.0, **written}, -np.inf, 0.0))
                 self.costs.append(self._problem.transpose_s(value, origin, order))
 
     def _availability(self, value: Value, order: Order) -> tuple[dict[int, float], float]:
-        """Return the variables that bring a value in an order, and what is there without them."""
+        """Return the variables that make a value available in an order, and 1.0 if it is available without them."""
         brought = dict.fromkeys(
             (*self._writes.get((value, order), ()), *self._transposes.get((value, order), ())), -1.0
         )
@@ -175,7 +175,7 @@ class _LayoutProgram:
         return brought, 1.0 if is_given else 0.0
 
     def solve(self) -> tuple[Sequence[float], float]:
-        """Return the variables' values, and what no assignment costs less than, s.
+        """Return the values of the variables, and a lower bound of the cost of any assignment, s.
 
         Raises
         ------
@@ -196,5 +196,7 @@ class _LayoutProgram:
             options={"mip_rel_gap": 0.0, "time_limit": _TIME_LIMIT_S},
         )
         if answer.x is None:
-            raise BuildError(f"no layouts were found for the model: {answer.message!s:.200}; report it with the model")
+            raise BuildError(
+                f"the solver found no layouts for the model: {answer.message!s:.200}; report this with the model"
+            )
         return answer.x, float(answer.mip_dual_bound) / _SCALE

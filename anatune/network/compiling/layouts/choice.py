@@ -1,8 +1,8 @@
-"""Which order each activation of a model gets: predicted times of kernels in each order, and of what is turned between.
+"""Choose the order of each activation by predicted times of kernels in each order, and of transposes between them.
 
-Every sum is planned with its channels last. In other orders it is predicted with the same loops (`layouts.moving`);
-what the solver takes of them is planned for itself, and the solver asked again, until it takes nothing new. A form is
-left out where it cannot win: where the roofline is above the time with channels last and the transposes around it.
+Every product is planned with its channels last. In other orders it is first predicted with the same loops
+(`layouts.moving`). Those that the solver chooses are planned, and the solver runs again, until it chooses nothing new.
+A form is left out if it cannot win: if its lower bound is above the time with channels last and transposes around it.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ __all__ = ["choose_layouts", "transpose_s"]
 
 _ALL_LAST = Form(CHANNELS_LAST, CHANNELS_LAST)
 _MARGIN = 0.4
-"""Share that a kernel in another order must be predicted faster than with channels last. Source: Emerald Rapids, one
-thread, 28 kernels of ResNet-50, MobileNet-V2 and VGG-16 with channels first or in blocks: beside the one with channels
-last, nine of ten take at most 1.4 times what is predicted (strided 1x1 layers and those of few channels up to 2.2, more
-streams of lines than the hardware follows), none less than 0.93 times."""
+"""Share by which a kernel in another order must be predicted faster than with channels last. Source: Emerald Rapids,
+one thread, 28 kernels of ResNet-50, MobileNet-V2 and VGG-16 with channels first or in blocks. Relative to channels
+last, nine of ten take at most 1.4 times their prediction, and none less than 0.93 times. Strided 1x1 layers and those
+of few channels take up to 2.2 times: they read more streams of lines than the hardware prefetches."""
 _ROUNDS = 4
-"""Times that the solver is asked; kernels that are still not planned then keep the loops they were predicted with."""
+"""Most runs of the solver; kernels that are not planned by then keep the loops that they were predicted with."""
 
 
 def choose_layouts(
     graph: Graph, planner: ProductPlanner, progress: Callable[[int, int], None] | None = None
 ) -> tuple[Choice, LayoutSummary | None]:
-    """Return the orders of activations with the least predicted time, and what is known of them.
+    """Return the orders of activations with the least predicted time, and a summary of them.
 
     Parameters
     ----------
     graph : Graph
-        Behind `graph.passes.order.CPU`.
-    planner : SumPlanner
-        Knows the first choices for the graph's convolutions afterwards.
+        The graph after `graph.passes.order.CPU`.
+    planner : ProductPlanner
+        It has the first choices for the graph's convolutions afterwards.
     progress : callable, optional
-        Called with (different sums planned, different sums).
+        Called with (different products planned, different products).
 
     Returns
     -------
     Choice, LayoutSummary or None
-        For `graph.passes.layouts.laid_out`; None: the graph has no convolutions.
+        The choice for `graph.passes.layouts.laid_out`; None if the graph has no convolutions.
 
     Raises
     ------
@@ -108,19 +108,18 @@ def choose_layouts(
         + sum(costs.transpose_s(*one) for one in transposes),
         channels_last_s=costs.total_s(last_choice, outputs),
         channels_first_s=costs.total_s({}, outputs),
-        gap=max(0.0, 1.0 - assignment.bound_s / assignment.cost_s)
-        if assignment.cost_s
-        else 0.0,  # what is compared costs nothing
+        # 0 if everything that is compared costs nothing
+        gap=max(0.0, 1.0 - assignment.bound_s / assignment.cost_s) if assignment.cost_s else 0.0,
     )
 
 
 def _is_compared(node: Node) -> bool:
-    """Whether a node's kernels in different orders are compared: depthwise ones are fast with the channels last."""
+    """Return whether a node's orders are compared: depthwise convolutions always have their channels last."""
     return node.op == CONVOLUTION and not is_depthwise(node)
 
 
 class _LayoutCosts:
-    """Predicted times of nodes in their forms, and of values that are turned."""
+    """Predicted times of nodes in their forms, and of transposes between them."""
 
     def __init__(self, graph: Graph, planner: ProductPlanner) -> None:
         self.planner = planner
@@ -133,7 +132,7 @@ class _LayoutCosts:
     # -- kernels -----------------------------------------------------------------------------------------------
 
     def sum_of(self, node: Node, form: Form) -> tuple[Workload, PlainProduct]:
-        """Return the workload of a convolution in a form, and its sum."""
+        """Return the workload of a convolution in a form, and the product that is planned for it."""
         if (node, form) not in self._sums:
             plain = workload_of(node)
             word = layout_word(*form, len(node.attributes["strides"]))
@@ -142,14 +141,14 @@ class _LayoutCosts:
         return self._sums[node, form]
 
     def plan(self, choice: Choice, progress: Callable[[int, int], None] | None = None) -> bool:
-        """Plan the convolutions in their chosen forms; return whether any was not known before."""
+        """Plan the convolutions in their chosen forms; return whether any of them was new."""
         before = len(self.planner.planned)
         compared_nodes = (node for node in self.nodes if _is_compared(node))
         self.planner.plan((self.sum_of(node, choice.get(node, AS_IT_IS))[1] for node in compared_nodes), progress)
         return len(self.planner.planned) > before
 
     def move_schedule(self, node: Node, form: Form) -> Schedule | None:
-        """Return the schedule of a sum with channels last, or across, for the sum in another form; None: no such."""
+        """Return the loops with channels last for another form, or with rows and columns swapped; None if illegal."""
         workload, constants = key = self.sum_of(node, form)[1]
         if key not in self._moved:
             source = self.planner.planned[self.sum_of(node, _ALL_LAST)[1]]
@@ -160,7 +159,7 @@ class _LayoutCosts:
         return self._moved[key]
 
     def kernel_s(self, node: Node, form: Form) -> float | None:
-        """Return the time of a convolution in a form, as planned or else moved; None: it is neither."""
+        """Return the time of a convolution in a form, with its planned or else its moved schedule; None without one."""
         workload, product = self.sum_of(node, form)
         is_planned = product in self.planner.planned
         key = (workload, product[1], is_planned)
@@ -172,7 +171,7 @@ class _LayoutCosts:
         return self._times[key]
 
     def keep_moved(self, choice: Choice) -> None:
-        """Let the planner have the moved schedules of chosen sums that are not planned."""
+        """Give the planner the moved schedules of chosen products that are not planned."""
         for node in self.nodes:
             if _is_compared(node):
                 form = choice.get(node, AS_IT_IS)
@@ -185,10 +184,10 @@ class _LayoutCosts:
     # -- forms -------------------------------------------------------------------------------------------------
 
     def forms(self, node: Node, last: Choice, orders: Sequence[Order]) -> list[Form]:
-        """Return the forms of a node that may be chosen."""
+        """Return the forms that may be chosen for a node."""
         last_form = last.get(node, AS_IT_IS)
         if _is_compared(node) and tensor_type(node.arguments[0]).dtype in BYTE_DTYPES:
-            return [last_form]  # sums of neighbouring channels are what there are instructions for
+            return [last_form]  # the instructions sum up neighbouring channels
         if _is_compared(node):
             forms = [Form(*pair) for pair in itertools.product(orders, orders) if can_have(node, Form(*pair))]
             return [form for form in forms if form == last_form or self._can_win(node, form)]
@@ -197,16 +196,15 @@ class _LayoutCosts:
         return [Form(order, order) for order in orders if can_have(node, Form(order, order))]
 
     def _can_win(self, node: Node, form: Form) -> bool:
-        """Whether a form may cost less than channels last; what may, and has no moved schedule, is planned."""
+        """Return whether a form may be faster than channels last; plan it if it may and has no moved schedule."""
         last_s = self.kernel_s(node, _ALL_LAST)
         assert last_s is not None
         transposes = [(value, order, CHANNELS_LAST) for value, order in ordered_operands(node, form)]
         transposes.append((node, CHANNELS_LAST, form.written))
         last_s += sum(self.transpose_s(*one) for one in transposes)
         last = self.sum_of(node, _ALL_LAST)[1]
-        is_plain = (
-            self.planner.planned[last].template == CPU.name
-        )  # else moved schedules may take less than `lower_bound_s`
+        # other templates may take less time than `lower_bound_s`
+        is_plain = self.planner.planned[last].template == CPU.name
         if last_s <= self.planner.lower_bound_s(*last) * (1.0 + _MARGIN) and (
             is_plain or self.kernel_s(node, form) is None
         ):
@@ -216,7 +214,7 @@ class _LayoutCosts:
         return True
 
     def option(self, node: Node, form: Form, doubt: float = 0.0) -> LayoutOption:
-        """Return a node in a form: its time, longer by a share `doubt`, what it writes and reads."""
+        """Return the option of a node in a form: what it writes and reads, and its time, multiplied by 1 + `doubt`."""
         time_s = self.kernel_s(node, form) if _is_compared(node) else 0.0
         ordered = ordered_operands(node, form)
         has_order = dict(ordered)
@@ -227,7 +225,7 @@ class _LayoutCosts:
         )
 
     def total_s(self, choice: Choice, outputs: Collection[tuple[Value, Order]]) -> float | None:
-        """Return the time of a choice, convolutions and what is turned between them; None: some have no time."""
+        """Return the time of a choice, convolutions and transposes; None if a convolution has no time."""
         options: dict[Value, list[LayoutOption]] = {
             node: [self.option(node, choice.get(node, AS_IT_IS))] for node in self.nodes
         }
@@ -237,7 +235,7 @@ class _LayoutCosts:
     # -- values ------------------------------------------------------------------------------------------------
 
     def transpose_s(self, value: Value, before: Order, after: Order) -> float:
-        """Return the time in which a value is turned; constants are, before the run."""
+        """Return the time of transposing a value; 0 for constants, which are transposed before the run."""
         if isinstance(value, Constant):
             return 0.0
         key = (tensor_type(value), before, after)
@@ -247,14 +245,15 @@ class _LayoutCosts:
 
 
 def transpose_s(type_: TensorType, before: Order, after: Order, hardware: CpuSpec) -> float:
-    """Return the predicted time in which a tensor is turned from one order to another: 0 where nothing moves.
+    """Return the predicted time of transposing a tensor from one order to another; 0 if nothing moves.
 
-    A kernel of anatune's turns it in registers: bytes over bandwidth (1x3x224x224, Emerald Rapids: 39 us, measured 57).
+    A kernel of anatune's transposes in registers, at memory bandwidth (1x3x224x224, Emerald Rapids: 39 us, measured
+    57).
 
     Parameters
     ----------
-    kind : TensorType
-        With its channels first.
+    type_ : TensorType
+        The type with channels first.
     """
     if reordered_in_place(type_, before, after):
         return 0.0

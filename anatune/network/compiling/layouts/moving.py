@@ -1,4 +1,4 @@
-"""The loops of a convolution's schedule, for the same convolution with its tensors in other orders."""
+"""Move the loops of a convolution's schedule to the same convolution with its tensors in other orders."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ROWS, _COLUMNS = "y", "x"
 
 
 def swap_rows_and_columns(schedule: Schedule) -> Schedule | None:
-    """Return a schedule with the parts of rows and columns exchanged; None: images are not square.
+    """Return a schedule with the tiles of rows and columns swapped; None if images are not square.
 
-    Where columns are neighbours in memory and channels are not, a register tile of columns is stored at once, one of
+    If columns are adjacent in memory and channels are not, a register tile of columns is stored at once, but a tile of
     rows is not.
     """
     extents = schedule.workload.extents
@@ -41,19 +41,19 @@ def swap_rows_and_columns(schedule: Schedule) -> Schedule | None:
 
 
 def move_loops(schedule: Schedule, workload: Workload, hardware: CpuSpec, constants: Sequence[str]) -> Schedule | None:
-    """Return a schedule with the same tiles and loops for `workload`; None: there is none.
+    """Return a schedule with the same tiles and loops for `workload`; None if it is not legal.
 
-    Channels in blocks are the innermost part of their axis's loops: a block of the result's channels is a part of the
-    register tile, a block of the data's a part of the reduction in the microkernel.
+    The elements of a channel block are the innermost part of the channel's loops: a block of the result's channels is a
+    part of the register tile, a block of the data's channels a part of the reduction in the microkernel.
 
     Parameters
     ----------
     schedule : Schedule
-        Of the convolution with channels that are one axis.
+        A schedule of the convolution with channels as one axis.
     workload : Workload
-        The same convolution; data, result or both may lie in blocks.
+        The same convolution; data, result or both may have their channels in blocks.
     hardware : CpuSpec
-        Of the schedule.
+        The device of the schedule.
     constants : sequence of str
         Operands that may be packed ahead.
     """
@@ -99,7 +99,7 @@ def _inner_axes(axis: str, inner: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _nearest_order(order: object, orders: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the known order with the most axes in the same places; axes of one iteration are in none."""
+    """Return the possible order with the most axes at the same positions; orders leave out axes of one iteration."""
     assert isinstance(order, tuple)
 
     def count_matches(one: tuple[str, ...]) -> int:
@@ -112,7 +112,7 @@ def _nearest_order(order: object, orders: Sequence[tuple[str, ...]]) -> tuple[st
 def _split_factors(
     factors: tuple[int, ...], block: int, *, is_spatial: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the factors of the blocks, and of what is in one, which takes from the innermost loops; None: no block."""
+    """Return the factors of the blocks, and those within one, taken from the innermost loops; None: not divisible."""
     block_left = block
     within, outer = [1] * len(factors), list(factors)
     for level in reversed(range(len(factors))):
@@ -120,7 +120,7 @@ def _split_factors(
         within[level], outer[level] = part, outer[level] // part
         block_left //= part
         if block_left > 1 and outer[level] > 1:
-            return None  # a block would begin inside a loop's step
+            return None  # a block would begin within a step of a loop
         if is_spatial and block_left > 1:
             return None
     return (tuple(outer), tuple(within)) if block_left == 1 else None

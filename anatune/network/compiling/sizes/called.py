@@ -1,4 +1,4 @@
-"""Sizes that vary of a compiled model, as a call has them, and what it holds between calls."""
+"""Sizes and state of a compiled model in its calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["ModelState", "check_size", "fit_state_sizes", "shape_at", "sizes_of"
 
 
 def shape_at(tensor: TensorSummary, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the shape of an input or output, numbers in the place of expressions.
+    """Return the shape of a tensor with the values of its sizes.
 
     Raises
     ------
@@ -35,12 +35,12 @@ def shape_at(tensor: TensorSummary, sizes: Mapping[str, int]) -> tuple[int, ...]
 
 
 def sizes_of(summary: ModelSummary, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Return what the shapes of a call's inputs say of the sizes that vary.
+    """Return the values of the sizes that vary, from the shapes of a call's inputs.
 
     Raises
     ------
     RunError
-        One is out of its range.
+        A size is out of its range.
     """
     sizes: dict[str, int] = {}
     for summary_input, shape in zip(summary.inputs, shapes, strict=True):
@@ -53,10 +53,10 @@ def sizes_of(summary: ModelSummary, shapes: Sequence[Sequence[int]]) -> dict[str
 
 
 def check_size(summary: ModelSummary, name: str, value: int, where: str = "") -> None:
-    """Raise RunError for a size that a model does not have, or that is out of its range; `where` it is, for people."""
+    """Raise RunError if a model has no such size, or if it is out of its range; `where` is added to the message."""
     size_range = summary.ranges.get(name)
     if size_range is None:
-        advice = f"expected some of {', '.join(summary.ranges)}" if summary.ranges else "none of its sizes varies"
+        advice = f"expected one of {', '.join(summary.ranges)}" if summary.ranges else "none of its sizes varies"
         raise RunError(f"the model has no size {name!r:.60}, {advice}")
     if not size_range.least <= value <= size_range.most:
         raise RunError(
@@ -71,7 +71,7 @@ def _parse(expression: str) -> ast.expr:
 
 
 def fit_state_sizes(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return sizes with so few held elements that what comes in a call fits behind them."""
+    """Return sizes with the held elements reduced so that one more call fits into the state."""
     fitted = dict(sizes)
     for tensor in summary.state:
         if tensor.grows:
@@ -81,7 +81,7 @@ def fit_state_sizes(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str
 
 
 def _value(expression: str, sizes: Mapping[str, int]) -> int:
-    """Return the value of an expression of sums, products and floors."""
+    """Return the value of an expression of sums, products and floor divisions."""
     if expression in sizes:
         return sizes[expression]
 
@@ -93,7 +93,7 @@ def _value(expression: str, sizes: Mapping[str, int]) -> int:
                 return -value(operand)
             case ast.Name(id=name):
                 if name not in sizes:
-                    raise RunError(f"size {name} is not known, expected inputs that have it, or a number for it")
+                    raise RunError(f"size {name} is not known; give inputs that have it, or a value for it")
                 return sizes[name]
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 return value(left) + value(right)
@@ -101,48 +101,48 @@ def _value(expression: str, sizes: Mapping[str, int]) -> int:
                 return value(left) * value(right)
             case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
                 return value(left) // value(right)
-        raise RunError(f"{expression!r:.80} is no size; compile the model again")
+        raise RunError(f"{expression!r:.80} is no expression of sizes; compile the model again")
 
     return value(_parse(expression))
 
 
 class ModelState:
-    """Tensors as one stream of calls has them. A call hands them to the library, and takes what comes out.
+    """The tensors that one stream of calls keeps. A call passes them to the library and keeps the new ones.
 
     Parameters
     ----------
     summary : ModelSummary
     weights : sequence of ndarray
-        What parts of the state are at first are some of them; nobody writes there.
+        The weights, some of which are initial values of the state; they are not written to.
 
     Attributes
     ----------
     sizes : dict of str to int
-        How many elements are held along what grows, and the sizes that the state has had since it was empty.
+        Number of elements held along each size that grows, and the sizes that the state has had since it was empty.
     """
 
     def __init__(self, summary: ModelSummary, weights: Sequence[Array]) -> None:
         self.summary, self.weights = summary, weights
         inputs = {size for one in (*summary.inputs, *summary.state) for size in one.shape}
-        # in the order of their symbols, as a library has them
+        # in the order of their symbols, which the library expects
         self.unseen_sizes = [name for name in sorted(summary.ranges, key="{}_".format) if name not in inputs]
         self._growing = dict.fromkeys((one.grows, one.after) for one in summary.state if one.grows)
         self.reset()
 
     def reset(self) -> None:
-        """Make it what it was at first."""
+        """Set the state to its initial values."""
         self.tensors: list[tvm.runtime.Tensor] = []
         self.sizes = {one.grows: 0 for one in self.summary.state if one.grows}
 
     def copy(self) -> ModelState:
-        """Return the same state in memory of its own."""
+        """Return a copy of the state in its own memory."""
         other = ModelState(self.summary, self.weights)
         if self.tensors:
             other.set_arrays(self.arrays())
         return other
 
     def add_held_sizes(self, input_sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return the sizes of a call, whose inputs have told some.
+        """Return the sizes of a call: those of its inputs and those of the state.
 
         Raises
         ------
@@ -152,31 +152,31 @@ class ModelState:
         for name, size in input_sizes.items():
             if self.sizes.get(name, size) != size:
                 raise RunError(
-                    f"size {name} is {size}, and the state of the model has {self.sizes[name]}; set `state`, call "
+                    f"size {name} is {size}, but the state of the model has {self.sizes[name]}; set `state`, call "
                     "reset(), or load the model a second time for another stream"
                 )
         return {**input_sizes, **self.sizes}
 
     def sizes_after(self, call_sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return how many elements are held behind a call of these sizes.
+        """Return the number of elements that are held after a call of these sizes.
 
         Raises
         ------
         RunError
-            More than there is memory for.
+            It exceeds the range that the model was compiled for.
         """
         sizes_after = {name: _value(after, call_sizes) for name, after in self._growing}
         for name, size in sizes_after.items():
             most = self.summary.ranges[name].most
             if size > most:
                 raise RunError(
-                    f"state: {call_sizes[name]} elements are held along {name}, and {size - call_sizes[name]} more exceed "
-                    f"the {most} that the model was compiled for; call reset(), or compile it for more (--size)"
+                    f"state: {call_sizes[name]} elements are held along {name}, and {size - call_sizes[name]} more "
+                    f"exceed the {most} that the model was compiled for; call reset(), or compile it for more (--size)"
                 )
         return sizes_after
 
     def arguments(self, call_sizes: Mapping[str, int]) -> tuple[list[tvm.runtime.ShapeTuple], list[tvm.runtime.Tensor]]:
-        """Return what a library's ``main`` takes before and behind the inputs of a call of these sizes."""
+        """Return the arguments of the library's ``main`` before and after the inputs, for a call of these sizes."""
         if not self.tensors:
             self.tensors = [tensor_of(self.initial_array(one, call_sizes)) for one in self.summary.state]
             shapes = {size for one in self.summary.state for size in one.shape if isinstance(size, str)}
@@ -189,12 +189,12 @@ class ModelState:
         return numbers, self.tensors
 
     def keep_results(self, tensors: Sequence[tvm.runtime.Tensor], after: Mapping[str, int]) -> None:
-        """Keep what a call returned, and how much is held then."""
+        """Keep the tensors that a call returned, and the number of held elements after it."""
         self.tensors = list(tensors)
         self.sizes |= after
 
     def arrays(self) -> dict[str, Array]:
-        """Return copies of what is held."""
+        """Return copies of the held elements, by name."""
         arrays = {}
         for index, tensor in enumerate(self.summary.state):
             array = array_of(self.tensors[index]) if self.tensors else self.initial_array(tensor, self.sizes)
@@ -202,16 +202,16 @@ class ModelState:
         return arrays
 
     def set_arrays(self, arrays: Mapping[str, Array]) -> None:
-        """Hold what `arrays` has, all of it.
+        """Replace the whole state by arrays.
 
         Raises
         ------
         RunError
-            A name is missing, or none of the state's; a shape or dtype is another one.
+            A name is missing or unknown, or a shape or dtype differs.
         """
         names = [one.name for one in self.summary.state]
         if not isinstance(arrays, Mapping):
-            raise RunError(f"state: got {shown(arrays)}, expected arrays by the names {', '.join(names)}")
+            raise RunError(f"state: got {shown(arrays)}, expected arrays with the names {', '.join(names)}")
         if sorted(arrays) != sorted(names):
             raise RunError(f"state: got {', '.join(map(str, arrays)) or 'nothing'}, expected {', '.join(names)}")
         sizes: dict[str, int] = {}
@@ -239,11 +239,11 @@ class ModelState:
         self.keep_results(tensors, sizes)
 
     def held_slices(self, tensor: StateSummary) -> tuple[slice, ...]:
-        """Return which elements of a tensor of the state are held."""
+        """Return the slices of a tensor's held elements."""
         return (*[slice(None)] * tensor.axis, slice(self.sizes[tensor.grows])) if tensor.grows else ()
 
     def initial_array(self, tensor: StateSummary, sizes: Mapping[str, int]) -> Array:
-        """Return what a tensor is at first."""
+        """Return the initial value of a tensor."""
         shape = shape_at(tensor, sizes)
         kind = array_dtype(tensor.dtype)
         array: Array = new_memory(math.prod(shape) * kind.itemsize).view(kind).reshape(shape)

@@ -1,4 +1,4 @@
-"""Models for ranges of sizes on CPUs: planned at one size, the same decisions at a few others, one graph of all."""
+"""Models for ranges of sizes on CPUs: one plan, applied to readings at a few sizes, and one graph from all of them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from anatune.templates.scaled.rules import scaled_at
 __all__ = ["environments", "extend_attention", "extend_products", "merge_readings", "varying_ranges"]
 
 _LEAST_SIZE = 5
-"""Smallest size that is looked at: smaller ones are those of other things, and 1 is no size like others."""
+"""Least size of a reading: smaller numbers occur in a model for other reasons, and size 1 is a special case."""
 _MOST_PRIME = 1 << 15
 _MOST_READINGS = 32
-"""Sizes that a model is looked at."""
+"""Most sizes that a model is read at."""
 _AXES = {MATMUL: "i", SCALED_MATMUL: "i", BATCH_MATMUL: "b"}
-"""Product -> the axis that may vary; of convolutions the images."""
+"""Product -> its axis that may vary; for convolutions that is the batch."""
 _MOST_PLANNED_ROWS = 29
-"""Largest number of rows that products are planned for. Source: Zen 3, products of 768 to 3072 columns planned for 29
-rows take 1.00 to 1.05 times what plans of the very sizes take from 64 to 2048 rows, up to 1.09 at 17; planned for 113
-rows up to 1.5 at 17: few rows wait for weights, many do not care."""
+"""Most rows that products are planned for. Source: Zen 3, products of 768 to 3072 columns planned for 29 rows take 1.00
+to 1.05 times as long as plans for the exact size from 64 to 2048 rows, and up to 1.09 times at 17 rows. Plans for 113
+rows take up to 1.5 times as long at 17 rows: few rows wait for weights, many do not."""
 
 
 def varying_ranges(ranges: Ranges) -> dict[str, tuple[int, int]]:
@@ -47,18 +47,18 @@ def varying_ranges(ranges: Ranges) -> dict[str, tuple[int, int]]:
 
 
 def environments(ranges: Ranges, state: Sequence[StatePair] = (), *, within: bool = False) -> list[dict[str, int]]:
-    """Return the sizes that a model is looked at: what is planned first, where all are largest last.
+    """Return the sets of sizes that a model is read at: the planned sizes first, the largest last.
 
-    Each symbol has three different values, so that no two expressions fit. They are primes but for the largest,
-    different for each symbol, so that no size is another one, or a number of the model, by chance; in small ranges some
-    are other numbers, or beyond the range. In the last one a state that grows is empty, and as much comes as it
-    ever holds: constants, such as the positions of tokens, are those of all calls.
+    Each symbol has three different values, so that no two expressions of it agree on all of them. Values are primes
+    except the largest, and differ between symbols, so that none equals another size or a constant of the model by
+    chance. Small ranges also use other numbers, or numbers beyond the range. In the last set a growing state is empty
+    and the input is as large as the state may become: constants, such as the positions of tokens, then have all rows.
 
     Parameters
     ----------
     within : bool
-        Whether 2 is better than a size beyond the range: tables may have no more rows, but slices of 2 elements are
-        often something else.
+        Prefer 2 to a size beyond the range: a table may have no more rows, but a slice of 2 elements often has another
+        meaning.
     """
     fixed = {symbol: ends[0] for symbol, ends in ranges.items() if ends[0] == ends[1]}
     middle: dict[str, int] = {}
@@ -89,7 +89,7 @@ def _choose_size(
     Parameters
     ----------
     more : sequence of int
-        Sizes that are taken rather than one beyond the range.
+        Sizes that are preferred to one beyond the range.
     """
     inside = [p for p in _primes() if max(least, _LEAST_SIZE) <= p < most]
     small_sizes = [
@@ -114,23 +114,23 @@ def merge_readings(
     ranges: Ranges,
     fallback_sizes: Sequence[Mapping[str, int]] = (),
 ) -> tuple[Graph, dict[Node, Node]]:
-    """Return the graph of all sizes, and each node of the first reading -> its node there.
+    """Read a model at several sizes and return one graph of all sizes, and its node for each node of the first reading.
 
     Parameters
     ----------
     read : callable
-        Takes sizes, and returns the model behind all passes.
-    at : sequence of mapping of str to int
-        `environments`.
+        Takes sizes, and returns the model after all passes.
+    size_sets : sequence of mapping of str to int
+        The sizes from `environments`.
     name : str
-        For messages.
-    within : sequence of mapping of str to int, optional
-        Other sizes, that are looked at where the model cannot be read at the first ones, or is another one there.
+        Name of the model for messages.
+    fallback_sizes : sequence of mapping of str to int, optional
+        Other sizes, used if the model cannot be read at the first ones, or computes something else there.
 
     Raises
     ------
     WorkloadError
-        As `graph.varying.together`, or no expression is certain.
+        As `graph.varying.together`, or an expression of the sizes is ambiguous.
     """
     if fallback_sizes and fallback_sizes != size_sets:
         try:
@@ -147,8 +147,8 @@ def merge_readings(
         except MoreReadingsError as more:
             if len(readings) > _MOST_READINGS:
                 raise WorkloadError(
-                    f"{name} does with {', '.join(map(name_of, ranges))} what no expression says for sure; compile it "
-                    "for fixed sizes, or for a smaller range"
+                    f"{name} uses the sizes {', '.join(map(name_of, ranges))} in a way that readings at several sizes "
+                    "do not determine; compile it for fixed sizes, or for a smaller range"
                 ) from more
             readings.insert(-1, Reading(more.sizes, read(more.sizes)))
 
@@ -156,21 +156,21 @@ def merge_readings(
 def extend_products(
     kernels: Sequence[PlannedKernel], node_map: Mapping[Node, Node], planner: ProductPlanner, ranges: Ranges
 ) -> Iterator[PlannedKernel]:
-    """Yield the kernels of a model's products at its planned sizes as those of all sizes.
+    """Yield the kernels of a model's products, extended from the planned sizes to all sizes.
 
-    Those with two sizes that vary have none: TVM compiles them.
+    Products with two sizes that vary get no kernel: TVM compiles them.
 
     Parameters
     ----------
-    of : mapping of Node to Node
-        A node at the planned sizes -> the node of all sizes.
+    node_map : mapping of Node to Node
+        Node at the planned sizes -> node of all sizes.
     ranges : mapping of str to (int, int)
-        Of the symbols.
+        Ranges of the symbols.
 
     Raises
     ------
     WorkloadError
-        The sizes of an image vary, or of weights.
+        The sizes of images or of weights vary.
     SpaceError
         No schedule of a product runs for a range.
     """
@@ -198,8 +198,8 @@ def extend_products(
                 key = (axis, extent.at(ends[0]), extent.at(ends[1]))
                 if key[1] < 1:
                     raise WorkloadError(
-                        f"{name_of(extent)} may be {key[1]}, and a product has 1 row or more; give its sizes a range "
-                        "that begins with 1 (--size NAME=1..512)"
+                        f"{name_of(extent)} may be {key[1]}, but a product needs at least 1 row; give its sizes a "
+                        "range that begins with 1 (--size NAME=1..512)"
                     )
             groups.setdefault(key, []).append(ranged_node)
         for number, (key, nodes) in enumerate(groups.items()):
@@ -211,7 +211,7 @@ def extend_products(
 
 
 def extend_attention(planned: PlannedAttention, node_map: Mapping[Node, Node]) -> PlannedAttention:
-    """Return an attention at the planned sizes as that of all sizes; `of` as `extend_products`."""
+    """Return an attention extended from the planned sizes to all sizes; `node_map` as in `extend_products`."""
     nodes = tuple(node_map[node] for node in planned.nodes)
     return planned._replace(kernel=attention_at_run_time(planned.kernel, nodes[0]), nodes=nodes)
 
@@ -219,7 +219,7 @@ def extend_attention(planned: PlannedAttention, node_map: Mapping[Node, Node]) -
 def _extend_product(
     kernel: PlannedKernel, name: str, nodes: Sequence[Node], key: tuple[str, int, int], planner: ProductPlanner
 ) -> PlannedKernel:
-    """Return the kernel of a product for all extents of an axis: (axis, least, largest)."""
+    """Return the kernel of a product for all extents of an axis; `key` is (axis, least, largest)."""
     axis, least, most = key
     workload, constants = kernel.workload, known_operands(nodes[0])
     middle, extent = math.isqrt(least * most), workload.extents[axis]
@@ -252,7 +252,7 @@ def _extend_product(
 
 @cache
 def _primes() -> list[int]:
-    """Return the primes that sizes are looked at, ascending."""
+    """Return the primes that readings use as sizes, ascending."""
     sieve = np.ones(_MOST_PRIME, bool)
     sieve[:2] = False
     for number in range(2, math.isqrt(_MOST_PRIME) + 1):

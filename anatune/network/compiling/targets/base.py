@@ -94,7 +94,7 @@ class GeneratedCode(NamedTuple):
     ----------
     planned : PlannedModel
         The model with the kernels that the compiler accepted.
-        kernels : mapping of Node to ModelKernel
+    kernels : mapping of Node to ModelKernel
         The kernel of each node that anatune has one for.
     weights : tuple of Weight
     built : Built
@@ -129,16 +129,16 @@ class ModelTarget(ABC):
     hardware : CpuSpec or GpuSpec
     cores : CpuSpec or GpuSpec
         The device with the cores that kernels may use; times are predicted for it.
-        threads : int
-        request : CompileRequest
+    threads : int
+    request : CompileRequest
     target : tvm.target.Target
     features : tuple of str
         LLVM's names of the instructions that code may use.
-        measures : bool
+    measures : bool
         Whether kernels are measured by `tune`.
-        reads_float32 : bool
-        Whether models of 16 bits are read as float32; passes then search for the casts.
-        keeps_state : bool
+    reads_float32 : bool
+    Whether models of 16 bits are read as float32; passes then search for the casts.
+    keeps_state : bool
         Whether models may keep a state between calls.
     """
 

@@ -1,4 +1,4 @@
-"""``anatune.compare``: what a model would be on several GPUs, none of which is there, at one size or at several."""
+"""``anatune.compare``: predict a model on several GPUs, none of which need be present, at one or several sizes."""
 
 from __future__ import annotations
 
@@ -38,30 +38,32 @@ def compare(
     link_bytes_per_s: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ModelSummary]:
-    """Return what a model would be on several GPUs: kernels planned and predicted for each, nothing compiled.
+    """Predict a model on several GPUs: kernels are planned for each of them, and nothing is compiled.
 
-    Where one size varies, beside how much a state holds, it is that at the ends of its range and at the powers of two
-    between them, all devices at the smallest first: `ModelSummary.ranges` says the size.
+    If one size varies, other than the held size of a state, the model is predicted at the ends of its range and at the
+    powers of two between them. Summaries of all devices at the smallest size come first; `ModelSummary.ranges` has the
+    size.
 
     Parameters
     ----------
     model, example_inputs, precision, accuracy, sizes, dynamic_shapes, state
-        As of `anatune.compile`. What a state holds is the most that it can. Weights may be on PyTorch's meta device.
+        As `anatune.compile`. A state is predicted at its largest size. Weights may be on PyTorch's meta device.
     hw : str, or sequence of str, Path or GpuSpec
     ranks : int
-        Devices that a module on the meta device is divided over; what is predicted is one of them, whose inputs
-        (caches) are given. What it sends is a line of `ModelSummary.rows`, with a time where the link is known.
+        Number of devices that a module on the meta device is divided over. One of them is predicted, with the inputs
+        (caches) of one device. The bytes it sends are a line of `ModelSummary.rows`, with a time if the link is given.
     rank_plan : mapping of str to str, optional
-        How: see `anatune.network.compiling.targets.ranks.divide_module`. By default as the module says (``tp_plan``).
+        How to divide it: see `anatune.network.compiling.targets.ranks.divide_module`; by default the module's
+        ``tp_plan``.
     link_bytes_per_s : float, optional
-        What a device sends to the others.
+        Bytes per second that a device sends to the others.
     progress : callable, optional
         Called with (predictions made, predictions to make).
 
     Raises
     ------
     SpaceError
-        A device is a CPU, or its matrix units do not multiply numbers of the precision; several sizes vary.
+        A device is a CPU, its matrix units do not multiply numbers of the precision, or several sizes vary.
     WorkloadError, BuildError, UnknownNameError, MissingDependencyError
         As `anatune.compile`.
     """
@@ -71,11 +73,11 @@ def compare(
     from anatune.network.relax.frontends import imported
 
     if link_bytes_per_s is not None and not 0 < link_bytes_per_s < math.inf:
-        raise SpaceError(f"compare: link_bytes_per_s is {link_bytes_per_s}, expected bytes a second, such as 450e9")
+        raise SpaceError(f"compare: link_bytes_per_s is {link_bytes_per_s}, expected bytes per second, such as 450e9")
     devices = [hardware(one) for one in ([hw] if isinstance(hw, str) else hw)]
     names = [device.name for device in devices]
     if not names or len(set(names)) < len(names):
-        raise SpaceError(f"compare: hw is {', '.join(names) or 'empty'}, expected GPUs, each once; correct the list")
+        raise SpaceError(f"compare: hw is {', '.join(names) or 'empty'}, expected GPUs, each of them once")
     for device in devices:
         if device.kind != "gpu":
             raise SpaceError(f"compare: {device.name} is a CPU, expected GPUs; leave it out")
@@ -104,7 +106,7 @@ def compare(
 
 
 def _points(source: Imported) -> list[tuple[dict[str, RangeSummary], Imported]]:
-    """Return a model at the values of the size that varies, and what they are; as it is where none does."""
+    """Return each value of the size that varies with the model at it; the model alone if no size varies."""
     from anatune.network.compiling.sizes.varying import varying_ranges
     from anatune.network.relax.ranges import name_of
 
@@ -114,8 +116,8 @@ def _points(source: Imported) -> list[tuple[dict[str, RangeSummary], Imported]]:
         return [({}, source)]
     if len(vary) > 1:
         raise SpaceError(
-            f"compare: sizes {', '.join(map(name_of, vary))} of {source.name} vary, expected one at most; give numbers "
-            "for the others (sizes, --size)"
+            f"compare: sizes {', '.join(map(name_of, vary))} of {source.name} vary, expected one at most; give values "
+            "of the others (sizes, --size)"
         )
     ((symbol, (least, most)),) = vary.items()
     powers = itertools.takewhile(lambda power: power < most, (1 << bits for bits in itertools.count()))

@@ -1,4 +1,4 @@
-"""What is known of a planned model of launches: its tensors, kernels, predicted times, and where its state begins."""
+"""Summaries of a planned model of launches: its tensors, kernels, predicted times, and places of its initial state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["initial_state_places", "memory_size", "summary_of"]
 def summary_of(
     planned: PlannedModel, lowered_model: Lowered, hardware: GpuSpec, precision: str, facts: Mapping[str, CompilerFacts]
 ) -> ModelSummary:
-    """Return what is known of the model; `facts`: what the compiler said of planned kernels, by name."""
+    """Return the summary of a model; `facts` is what the compiler reported of planned kernels, by name."""
     rows: Counter[str] = Counter()
     seconds: dict[str, float] = {}
     named = {kernel.name for kernel in planned.kernels}
@@ -65,7 +65,7 @@ def summary_of(
 
 
 def initial_state_places(planned: PlannedModel, lowered_model: Lowered) -> tuple[WeightPlace, ...]:
-    """Return where lies what parts of the state are at first: behind the weights."""
+    """Return the places of the initial state, which follow the weights."""
     places, offset = [], lowered_model.weight_bytes
     for pair in planned.state:
         if pair.initial is not None:
@@ -75,7 +75,7 @@ def initial_state_places(planned: PlannedModel, lowered_model: Lowered) -> tuple
 
 
 def _state_summaries(planned: PlannedModel) -> tuple[StateSummary, ...]:
-    """Return what stays in the model; each call puts as many rows behind those that are held."""
+    """Return the summaries of the state; each call writes its rows after those that are held."""
     summaries, initial_count = [], 0
     graph, count = planned.graph, len(planned.state)
     inputs, outputs = graph.inputs[len(graph.inputs) - count :], graph.outputs[len(graph.outputs) - count :]
@@ -90,5 +90,5 @@ def _state_summaries(planned: PlannedModel) -> tuple[StateSummary, ...]:
 
 
 def memory_size(initial: Sequence[WeightPlace], lowered_model: Lowered) -> int:
-    """Return the bytes of all weights, and of what a state is at first."""
+    """Return the bytes of all weights and of the initial state."""
     return initial[-1].offset + num_bytes_of(initial[-1]) if initial else lowered_model.weight_bytes

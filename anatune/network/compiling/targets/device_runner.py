@@ -1,4 +1,4 @@
-"""Networks that are launches of kernels, on a GPU: functions loaded, memory allocated, launches as one call."""
+"""Run a network of launches on a GPU: load its functions, allocate its memory, and launch it as one graph."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from anatune.network.relax.device.program import DeviceLaunch, DeviceProgram, Re
 __all__ = ["DeviceRunner"]
 
 _MOST_LAUNCH_SETS = 8
-"""Sets of addresses whose launches are kept: an allocator gives out few in turn, as PyTorch's does."""
+"""Most sets of tensor addresses whose launches are stored; allocators such as PyTorch's reuse few of them."""
 
 
 class _Launches:
-    """Launches on the same memory: one by one the first time, then as a graph where there are graphs.
+    """Launches on the same memory: one by one the first time, then as one graph if the driver supports graphs.
 
-    What is launched once needs none, and a driver may load code with its first launch, which no capture should hold.
+    A single launch needs no graph. A driver may load code with the first launch, which no graph should capture.
     """
 
     def __init__(self, device: GpuDevice, calls: Sequence[Callable[[], None]]) -> None:
@@ -38,7 +38,7 @@ class _Launches:
     def __call__(self) -> None:
         self._times += 1
         if self._times == 2 and len(self.calls) > 1:
-            with contextlib.suppress(RunError, DeviceError):  # what is worse than no graphs, the launches say
+            with contextlib.suppress(RunError, DeviceError):  # without a graph, the launches report the error
                 self._launch, self.free = self._device.graph(self._each)
         self._launch()
 
@@ -53,7 +53,7 @@ class DeviceRunner:
         (num_bytes,) uint8, copied once.
     inputs, outputs : sequence of TensorSummary
     device : GpuDevice
-        Open, and of the architecture that the kernels are for.
+        The open device, of the architecture that the kernels were compiled for.
 
     Raises
     ------
@@ -81,7 +81,7 @@ class DeviceRunner:
         device.activate()
         buffers: list[GpuBuffer] = []
         self._launches: dict[tuple[int, ...], _Launches] = {}
-        """By addresses of the tensors, the latest last; the runner's own memory has none."""
+        """Launches by the addresses of their tensors, the latest last; () has the runner's own memory."""
         weakref.finalize(self, _release, device, buffers, self._launches)
         self._memory: dict[str, list[GpuBuffer]] = {}
         for role, role_sizes in sizes.items():
@@ -98,7 +98,7 @@ class DeviceRunner:
         self._names = [launch.name for launch in program.launches]
 
     def _bind(self, launch: DeviceLaunch, memory: Mapping[str, Sequence[GpuBuffer]]) -> Callable[[], None]:
-        """Return a launch on memory."""
+        """Return a function that launches a kernel on the given memory."""
 
         def borrow(region: Region) -> GpuBuffer:
             return BorrowedBuffer(memory[region.role][region.place].address + region.offset, region.num_bytes)
@@ -109,14 +109,14 @@ class DeviceRunner:
         return self._device.prepare(self._functions[launch.kernel], kernel.grid, kernel.block, arguments)
 
     def run_on(self, tensors: Sequence[int], copied_inputs: Sequence[Array]) -> None:
-        """Launch everything once on tensors that lie on the device already, and return at once.
+        """Launch everything once on tensors that lie on the device, and return at once.
 
         Parameters
         ----------
         tensors : sequence of int
-            Addresses of inputs, and behind them of outputs.
-        numbers : sequence of ndarray
-            The last inputs, which are copied.
+            Addresses of the inputs, followed by those of the outputs.
+        copied_inputs : sequence of ndarray
+            The last inputs, which are copied to the device.
         """
         self._device.activate()
         input_buffers = self._memory["input"]
@@ -130,7 +130,7 @@ class DeviceRunner:
         launches()
 
     def _bind_tensors(self, tensors: Sequence[int], input_count: int) -> _Launches:
-        """Return the launches on tensors from outside, of which `given` are inputs."""
+        """Return the launches on tensors of the caller; the first `input_count` of them are inputs."""
         buffers: list[GpuBuffer] = [BorrowedBuffer(address, 0) for address in tensors]
         memory = dict(self._memory)
         memory["input"], memory["output"] = (
@@ -149,7 +149,7 @@ class DeviceRunner:
         return self._device.index
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return what the model makes of its inputs."""
+        """Return the outputs of the model for arrays."""
         self._device.activate()  # another thread may call
         for buffer, array in zip(self._memory["input"], arrays, strict=True):
             self._device.upload(buffer, array)
@@ -161,7 +161,7 @@ class DeviceRunner:
         return outputs
 
     def read_state(self) -> list[Array]:
-        """Return what stays from run to run, (num_bytes,) uint8 each."""
+        """Return the state of the model, (num_bytes,) uint8 each."""
         self._device.activate()
         arrays: list[Array] = []
         for buffer in self._memory["state"]:
@@ -170,13 +170,13 @@ class DeviceRunner:
         return arrays
 
     def write_state(self, state: Sequence[Array]) -> None:
-        """Write what stays from run to run."""
+        """Write the state of the model."""
         self._device.activate()
         for buffer, array in zip(self._memory["state"], state, strict=True):
             self._device.upload(buffer, array)
 
     def launch(self) -> None:
-        """Launch everything once, on the inputs of the last run; returns at once."""
+        """Launch everything once on the inputs of the last run, and return at once."""
         self._owned()
 
     def times(self, samples: int) -> dict[str, float]:
@@ -193,11 +193,11 @@ def _bytes_of(tensor: TensorSummary) -> int:
 
 
 def _do_nothing() -> None:
-    """There is nothing to free."""
+    """Stand in for the function that frees a graph."""
 
 
 def _release(device: GpuDevice, buffers: Iterable[GpuBuffer], launches: Mapping[tuple[int, ...], _Launches]) -> None:
-    with contextlib.suppress(RunError, DeviceError):  # it may be gone
+    with contextlib.suppress(RunError, DeviceError):  # the device may be closed
         device.activate()
         for kept_launches in launches.values():
             kept_launches.free()

@@ -1,4 +1,4 @@
-"""Products of 8-bit floats: rows of data are scaled while the model runs, columns of weights when it is compiled."""
+"""Products of 8-bit floats: rows of data are scaled at run time, columns of weights when the model is compiled."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from anatune.templates.triton.instructions import instructions_of
 __all__ = ["float8_of", "use_float8"]
 
 _LARGEST = {"float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0}
-"""Dtypes with 4 bits of exponent. Source: OCP OFP8; AMD CDNA3 ISA."""
+"""Number format with 4 bits of exponent -> its largest number. Source: OCP OFP8; AMD CDNA3 ISA."""
 _LEAST_MAGNITUDE = 1e-10
-"""Largest magnitude that a row of zeros is taken to have, as `quantise_rows` has it."""
+"""Magnitude that stands for that of a row of zeros, as in `quantise_rows`."""
 _LEAST_DEPTH = 16
-"""Elements whose rows begin at whole 16 bytes."""
+"""Rows of so many 8-bit elements begin at multiples of 16 bytes."""
 
 
 def float8_of(hardware: GpuSpec) -> str:
@@ -50,7 +50,7 @@ def float8_of(hardware: GpuSpec) -> str:
     Raises
     ------
     SpaceError
-        It has none.
+        The GPU has none.
     """
     for dtype in _LARGEST:
         units = instructions_of(hardware.arch, dtype)
@@ -72,23 +72,23 @@ def use_float8(
     plain: Callable[[Node], Workload | None],
     seconds: Callable[[Sequence[Workload]], Mapping[Workload, float]],
 ) -> Graph:
-    """Return a graph whose products with constant weights are of 8-bit floats where that should take less time.
+    """Return a graph whose products with constant weights use 8-bit floats where that is predicted to be faster.
 
-    Rows of the data are divided by their largest magnitude, columns of the weights by theirs, over the largest number
-    of the dtype; sums are float32. What was fused into such a product follows it. Products that are outputs, or that
-    choices of experts follow from, stay.
+    Each row of the data and each column of the weights is scaled so that its largest magnitude becomes the largest
+    number of the format; sums are float32. The epilogue of such a product becomes separate nodes. Products that are
+    outputs, or that decide the choice of experts, stay.
 
     Parameters
     ----------
     plain : callable
-        The workload of a product as it is; None: it stays.
+        Returns the workload of a product as it is; None if the product must stay.
     seconds : callable
-        Predicted times of the first choices for workloads.
+        Returns the predicted times of the first choices for workloads.
 
     Raises
     ------
     SpaceError
-        The device has none.
+        The device has no 8-bit floats.
     """
     dtype = float8_of(hardware)
     candidates: dict[Node, tuple[Workload, Workload]] = {}
@@ -106,10 +106,10 @@ def use_float8(
                 candidates[node] = before, after
     times = seconds(list(dict.fromkeys(one for pair in candidates.values() for one in pair)))
     chosen: set[Value] = set()
-    for node, (before, after) in candidates.items():  # what comes first in the model is decided first
+    for node, (before, after) in candidates.items():  # earlier nodes of the model are decided first
         m, n, k = after.extents["i"], after.extents["j"], after.extents["k"]
         source = source_of(node.arguments[0])
-        more_s = 0.0  # of what no other loops join
+        more_s = 0.0  # time of loops that cannot be fused with others
         if _is_planned(source) and not (source in chosen and _epilogue(source)):
             more_s += streaming_s(hardware, 3 * m * k)
         if _epilogue(node) and any(map(_is_planned, users[node])):
@@ -143,15 +143,15 @@ def _epilogue(value: Value) -> tuple[str, ...]:
 
 
 def _scale_rows(value: Value, dtype: str) -> tuple[Value, Value]:
-    """Return rows in 8 bits, and what each was divided by."""
+    """Return rows in 8 bits, and the scale of each."""
     largest = reduced("max", elementwise("abs", value), [1], keepdims=True)
     scales = elementwise("multiply", elementwise("maximum", largest, _LEAST_MAGNITUDE), 1.0 / _LARGEST[dtype])
     return cast(elementwise("divide", value, scales), dtype), reshape(scales, [-1])
 
 
 def _scale_columns(array: Array, dtype: str) -> tuple[Constant, Constant]:
-    """Return weights (k, n) as (n, k) in 8 bits, and what each column was divided by."""
-    import_module("ml_dtypes")  # NumPy has the dtype from it
+    """Return weights (k, n) as (n, k) in 8 bits, and the scale of each column."""
+    import_module("ml_dtypes")  # it adds the dtype to NumPy
     k, n = array.shape
     if is_unknown(array):
         return Constant(unknown(TensorType((n, k), dtype))), Constant(unknown(TensorType((n,), "float32")))

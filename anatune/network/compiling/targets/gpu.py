@@ -51,9 +51,9 @@ class GpuTarget(ModelTarget):
     ------
     SpaceError
         `threads` is given.
-        DeviceError
+    DeviceError
         `trials` is given.
-        BuildError
+    BuildError
         The GPU is not NVIDIA's, or NVRTC does not know its architecture.
     """
 

@@ -1,4 +1,4 @@
-"""Which kernel each product of a model gets on a GPU, and in which order its activations lie."""
+"""Plan the kernels of a model for a GPU, and choose the order of its activations."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _TRANSPOSE = "permute_dims"
 
 
 class _GpuChoice(NamedTuple):
-    """A schedule of a sum, and its prediction."""
+    """A schedule of a product without epilogue, and its prediction."""
 
     schedule: Schedule
     prediction: Prediction
 
 
 def lay_out_both_orders(graph: Graph) -> tuple[Graph, Graph]:
-    """Return an imported model behind all passes, with channels first, and last wherever an operator can."""
+    """Return an imported model after all passes, with channels first, and with channels last where possible."""
     first = after(GPU, graph)
     return first, simplified(laid_out(first, everywhere(first)))
 
@@ -55,15 +55,15 @@ def choose_graph(
     accuracy: str = STANDARD,
     progress: Callable[[int, int], None] | None = None,
 ) -> PlannedModel:
-    """Return the graph with the least predicted time, planned.
+    """Plan several graphs and return the one with the least predicted time.
 
     Parameters
     ----------
     graphs : sequence of Graph
-        The same model with its activations in different orders. They are compared by quick templates; the one that
-        is chosen gets the widened ones besides, whose spaces are searched several times as long.
+        The same model with its activations in different orders. Templates with quick searches compare them; the best
+        graph is then planned with the widened templates as well, whose searches take several times as long.
     progress : callable, optional
-        Called with (sums planned, sums to plan).
+        Called with (products planned, products to plan).
 
     Raises
     ------
@@ -79,7 +79,7 @@ def choose_graph(
             progress(min(done, total), total)
 
     def choices(workloads: Sequence[Workload], *, widened: bool, before: int) -> dict[Workload, _GpuChoice]:
-        """Return the first choices of the quick templates, or of the widened ones; sums without one are missing."""
+        """Return the first choices of quick or of widened templates; products without one are missing."""
         used = [template for template in templates_of(hardware) if (template.widens is not None) == widened]
         results = search_in_parallel(
             lambda workload: _first_choice(workload, used, hardware, accuracy),
@@ -115,12 +115,12 @@ def transposes_s(graph: Graph, hardware: GpuSpec) -> float:
 
 
 def apply_records(kernels: Iterable[PlannedKernel], records: RecordPlace, accuracy: str) -> list[PlannedKernel]:
-    """Return planned kernels with the best schedules that a record file has of their sums.
+    """Return planned kernels with the best schedules that a record store has for their products.
 
     Raises
     ------
     RecordError
-        The file cannot be used.
+        The record store cannot be used.
     """
     with RecordStore(records) as store:
         return [_apply_record(kernel, store, accuracy) for kernel in kernels]
@@ -142,19 +142,19 @@ def _apply_record(kernel: PlannedKernel, store: RecordStore, accuracy: str) -> P
 
 
 def predict(schedule: Schedule) -> Prediction:
-    """Return what the analytical model says of a schedule."""
+    """Return the analytical model's prediction of a schedule."""
     model = make_model(schedule.workload, schedule.hardware, schedule.template)
     prediction: Prediction = model.predictions(np.array([model.space.point_of(schedule)]))[0]
     return prediction
 
 
 def _is_admitted(template: Template, workload: Workload, hardware: HardwareSpec) -> bool:
-    """Whether a model's product may get schedules of a template: TVM builds the module, and no kernels of Triton's."""
+    """Return whether TVM can build a template's kernels for a product: it cannot build Triton's."""
     return template.toolchain != "triton" and template.takes(workload, hardware)
 
 
 def _plain_workloads(graph: Graph) -> tuple[Workload, ...]:
-    """Return the different sums of a graph, nothing fused into their stores."""
+    """Return the different products of a graph, without their epilogues."""
     return tuple(dict.fromkeys(strip_epilogue(workload_of(node)) for node in graph.nodes() if node.op in PRODUCTS))
 
 

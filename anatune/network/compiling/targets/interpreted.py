@@ -1,4 +1,4 @@
-"""A model that is launches, on the CPU: each kernel's text in Triton's interpreter, memory as it lies on the device."""
+"""Run a model of launches on the CPU: each kernel in Triton's interpreter, with the memory layout of the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anatune.templates.triton.program.kernel import TritonProgram
 __all__ = ["interpret_model"]
 
 _LAUNCH_S, _PROGRAM_S = 600.0, 2.0
-"""Limit of a launch, and more for each program of its grid."""
+"""Time limit of a launch, and of each program of its grid in addition."""
 
 
 def interpret_model(
@@ -26,22 +26,22 @@ def interpret_model(
     state: Sequence[Array] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Array]:
-    """Return what a model makes of its inputs.
+    """Return the outputs of a model for its inputs.
 
-    Every kernel reads and writes the very bytes that it does on a device: of the inputs, of `weights`, of one piece of
-    memory between launches.
+    Every kernel reads and writes the same bytes as on a device: those of the inputs, of `weights`, and of one arena for
+    all intermediate tensors.
 
     Parameters
     ----------
     state : sequence of ndarray
-        (num_bytes,) uint8 each, of `DeviceProgram.state`: written to.
+        (num_bytes,) uint8 each, as `DeviceProgram.state`; it is changed.
     progress : callable, optional
         Called with (launches done, launches).
 
     Raises
     ------
     RunError
-        A kernel did what none may.
+        A kernel accessed memory out of bounds, or failed otherwise.
     MissingDependencyError
         Triton is not installed.
     """
@@ -80,7 +80,7 @@ def interpret_model(
 
 
 def _group_launches(program: DeviceProgram) -> list[tuple[TritonProgram, tuple[DeviceLaunch, ...]]]:
-    """Return launches by the programs that they belong to: one of several kernels is launched as a whole."""
+    """Return launches grouped by program: all kernels of a program are launched together."""
     calls, index = [], 0
     while index < len(program.launches):
         text = program.programs[program.kernels[program.launches[index].kernel].program]

@@ -1,4 +1,4 @@
-"""Compiled models that are launches of kernels on a GPU: no compiler and no TVM is needed to run them."""
+"""Compiled models that are launches of kernels on a GPU; they run without a compiler and without TVM."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _NAME = "model.gpu"
 class LaunchedModel(CompiledModel):
     """A model for a GPU's matrix units; ``model(*inputs)`` runs it there.
 
-    Inputs are NumPy or torch arrays on the CPU, copied to the device and back in every run, or tensors of PyTorch's on
-    the device, where outputs are then, too: nothing is copied. ``model.launch(*tensors)`` takes those of any library.
-    Its code and weights go there before the first run.
+    Inputs are NumPy or torch arrays on the CPU, which are copied to the device and back in every run, or torch tensors
+    on the device: then outputs are on the device as well, and nothing is copied. ``model.launch(*tensors)`` takes
+    tensors of any library. Code and weights go to the device before the first run.
 
     Attributes
     ----------
     interprets : bool
-        Whether runs are made by Triton's interpreter on the CPU: minutes, on memory that lies as it does on the device.
+        Run in Triton's interpreter on the CPU, with the memory layout of the device. A run takes minutes.
     """
 
     _interprets = False
@@ -58,7 +58,7 @@ class LaunchedModel(CompiledModel):
     def interprets(self, value: bool) -> None:
         state = self._state_bytes() if value != self._interprets and self._has_run and self.summary.state else None
         self._interprets = value
-        if state is not None:  # one stream, wherever it goes on
+        if state is not None:  # the same stream goes on
             self._set_state(state)
 
     @property
@@ -71,24 +71,26 @@ class LaunchedModel(CompiledModel):
 
     @classmethod
     def from_program(cls, summary: ModelSummary, program: DeviceProgram, memory: Memory) -> LaunchedModel:
-        """Return a model of its program and weights, in a scratch folder that goes with it."""
+        """Return the model of a program and its weights, in a scratch folder that is removed with it."""
         folder = scratch_folder(BuildError)
         (folder / _NAME).write_bytes(msgspec.msgpack.encode(program))
         return cls(summary, folder / _NAME, memory, folder)
 
     @LockedProperty
     def program(self) -> DeviceProgram:
-        """Its kernels and launches.
+        """Return the kernels and launches of the model.
 
         Raises
         ------
         RecordError
-            The file is of another version.
+            Another version wrote the file.
         """
         try:
             return msgspec.msgpack.decode(self.code.tobytes(), type=DeviceProgram)
         except msgspec.MsgspecError as error:
-            raise RecordError(f"{self._library}: no program of a model: {error!s:.200}; compile it again") from None
+            raise RecordError(
+                f"{self._library}: it is no program of a model: {error!s:.200}; compile the model again"
+            ) from None
 
     @LockedProperty
     def _runner(self) -> DeviceRunner:
@@ -97,8 +99,8 @@ class LaunchedModel(CompiledModel):
         if not _has_arch(device, arch):
             device.close()
             raise RunError(
-                f"the model was compiled for {self.summary.hardware} ({arch}), and the GPU here is of {device.arch}; "
-                "compile it for this one (--hw host_gpu)"
+                f"the model was compiled for {self.summary.hardware} ({arch}), but the GPU here is {device.arch}; "
+                "compile the model for this one (--hw host_gpu)"
             )
         count = [TensorSummary(COUNT, "int32", (1,))] if self.summary.ranges else []
         runner = DeviceRunner(
@@ -113,7 +115,7 @@ class LaunchedModel(CompiledModel):
         return self._initial_state()
 
     def _initial_state(self) -> list[Array]:
-        """Return the state as it is at first, as memory holds it."""
+        """Return the initial state as it lies in memory."""
         sizes = {name: one.most for name, one in self.summary.ranges.items()}
         return [
             self._to_bytes(place, self._state.initial_array(one, sizes)) for place, one in enumerate(self.summary.state)
@@ -125,15 +127,16 @@ class LaunchedModel(CompiledModel):
 
     @in_turn
     def launch(self, *tensors: object) -> None:
-        """Run on tensors that lie on the device already, inputs and then outputs, and return at once.
+        """Run on tensors that lie on the device, inputs and then outputs, and return at once.
 
-        They are of any library that has DLPack (PyTorch, CuPy, JAX), C-contiguous; nothing is copied. Launches are
-        queued on the legacy default stream, behind what computes the tensors there; they have to stay until it ends.
+        Tensors are C-contiguous and from any library that has DLPack (PyTorch, CuPy, JAX); nothing is copied. Launches
+        are queued on the legacy default stream, after the work that computes the tensors there. Keep the tensors until
+        it ends.
 
         Raises
         ------
         RunError
-            Another number of tensors, or one that is not on the device, of another shape or dtype, not contiguous.
+            The number of tensors differs, or one is not on the device, not contiguous, or of another shape or dtype.
         """
         tensor_summaries = (*self.summary.inputs, *self.summary.outputs)
         if len(tensors) != len(tensor_summaries):
@@ -163,7 +166,7 @@ class LaunchedModel(CompiledModel):
     @property
     @in_turn
     def state(self) -> dict[str, Array]:
-        """What stays in the model between calls, copied from where it is; settable: see `CompiledModel.state`."""
+        """Copies of the tensors that stay in the model between calls; can be set, see `CompiledModel.state`."""
         arrays = {}
         for tensor, buffer, array in zip(self.summary.state, self.program.state, self._state_bytes(), strict=True):
             full_array = array.view(array_dtype(buffer.dtype)).reshape(buffer.shape).astype(array_dtype(tensor.dtype))
@@ -184,7 +187,7 @@ class LaunchedModel(CompiledModel):
 
     @in_turn
     def reset(self) -> None:
-        """Make the state what it was at first: the next call is the first of another stream."""
+        """Set the state to its initial values: the next call begins another stream."""
         self._state.reset()
         if self._has_run:
             self._set_state(self._initial_state())
@@ -204,7 +207,7 @@ class LaunchedModel(CompiledModel):
         return tuple(outputs) if self.summary.is_tuple else outputs[0]
 
     def _call_on_device(self, inputs: Sequence[TorchTensor]) -> object:
-        """Return outputs for tensors of PyTorch's on the device, where they are, too."""
+        """Return outputs on the device for torch tensors on the device."""
         torch = sys.modules["torch"]
         outputs = tuple(
             inputs[0].new_empty(tuple(map(int, one.shape)), dtype=getattr(torch, one.dtype))
@@ -212,13 +215,13 @@ class LaunchedModel(CompiledModel):
         )
         self.launch(*inputs, *outputs)
         device = inputs[0].device
-        torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))  # where launches go
+        torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))  # which launches run on
         return outputs if self.summary.is_tuple else outputs[0]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
-        """Return a call without arguments on `inputs`, copies included, for timing; errors as a call.
+        """Return a function that calls the model on `inputs`, with all copies, for timing; errors as a call.
 
-        The state stays as it is; where it is more than rows of caches it is copied back in each call.
+        It keeps the state. A state of more than cache rows is copied back in each call.
         """
         arrays = self._prepare_inputs(inputs)
         if not self._needs_restoring:
@@ -234,7 +237,7 @@ class LaunchedModel(CompiledModel):
 
     @in_turn
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
-        """Return the time of each kernel in one run, by events on the device: the least of several, s."""
+        """Return the seconds of each kernel in one run, by events on the device: the least of several runs."""
         repeats = checked_integer("profile: repeats", repeats, 1, 10_000)
         arrays = self._prepare_inputs(inputs or tuple(self.random_inputs()))
         initial = self._runner.read_state() if self._needs_restoring else None
@@ -246,21 +249,21 @@ class LaunchedModel(CompiledModel):
 
     @property
     def _needs_restoring(self) -> bool:
-        """Whether a run changes what the next one reads; rows of caches behind those that are held say nothing."""
+        """True if a run changes what the next one reads; new cache rows after the held ones do not."""
         return not all(one.grows for one in self.summary.state)
 
     def _prepare_inputs(self, inputs: Sequence[object]) -> list[Array]:
-        """Return inputs as arrays, for which there is room behind what is held; errors as a call."""
+        """Return inputs as arrays, after checking that the state has space for another call; errors as a call."""
         arrays, _ = self._input_arrays(inputs)
         self._state.sizes_after(self._state.add_held_sizes({}))
         return arrays
 
     def _state_bytes(self) -> list[Array]:
-        """Return the state as memory holds it: copies."""
+        """Return a copy of the state as it lies in memory."""
         return [array.copy() for array in (self._host_state if self.interprets else self._runner.read_state())]
 
     def sources(self) -> dict[str, str]:
-        """Return the Triton text of each kernel, by the name of its launches."""
+        """Return the Triton source of each kernel, by the name of its launches."""
         program = self.program
         return {
             launch.name: program.programs[program.kernels[launch.kernel].program].source for launch in program.launches
@@ -268,7 +271,7 @@ class LaunchedModel(CompiledModel):
 
 
 def has_gpu(arch: str) -> bool:
-    """Whether this machine's first GPU runs code of an architecture."""
+    """Return whether this machine's first GPU runs code of an architecture."""
     try:
         with open_device(arch=arch) as device:
             return _has_arch(device, arch)
@@ -277,4 +280,4 @@ def has_gpu(arch: str) -> bool:
 
 
 def _has_arch(device: GpuDevice, arch: str) -> bool:
-    return device.arch in (arch, arch.rstrip("a"))  # "sm_90a" is sm_90 with all of its instructions
+    return device.arch in (arch, arch.rstrip("a"))  # "sm_90a" is sm_90 with its optional instructions

@@ -1,4 +1,4 @@
-"""Products whose sums are made in parts: whoever reads a result adds the parts up, with what follows, in one kernel."""
+"""Products whose sums are computed in parts: the kernel that reads the result adds the parts up."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["split_partial_sums"]
 
 
 def split_partial_sums(planned: PlannedModel) -> PlannedModel:
-    """Return a model in which the parts of a product's sums are a tensor, (parts, *sizes) float32, and then added up.
+    """Return a model in which a product writes its partial sums, (parts, *sizes) float32, which a node adds up.
 
-    So what adds them up is joined with what follows, such as a residual sum and a norm, and is no launch of its own. Of
-    kernels with parts nothing but the first launch is needed then.
+    The addition can then be fused with what follows, such as a residual sum and a norm, and needs no launch of its own.
+    Of the launches of such a kernel only the first one is used.
     """
     spaces = {
         node: space.shape

@@ -1,7 +1,7 @@
-"""The same kernel for less work: what Triton's interpreter takes hours for at a model's sizes takes seconds so.
+"""Shrink a kernel's workload: Triton's interpreter takes seconds for it instead of hours at a model's sizes.
 
-Tile, options, epilogue, strides and remainders stay what they are: two tiles along each axis and what does not fill
-one, three steps of each sum and of each of its parts.
+Tile, options, epilogue, strides and remainders stay the same. Each spatial axis keeps two tiles and a remainder, each
+reduction and each of its parts three steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TILES, _STEPS = 2, 3
 
 
 def shrink_schedule(schedule: Schedule) -> Schedule:
-    """Return a schedule of the template triton for a smaller workload; itself where there is no smaller one."""
+    """Return a Triton schedule for a smaller workload; the schedule itself if its workload cannot shrink."""
     workload, attributes = schedule.workload, schedule.workload.attribute
     sizes = {axis: factors[-1] for axis, factors in schedule.tiles.items()}
     sizes_of_workload = {name: value for name, value in attributes.items() if isinstance(value, int)}
@@ -42,7 +42,7 @@ def shrink_schedule(schedule: Schedule) -> Schedule:
 
 
 def _shrink_extent(extent: int, tile: int, number: int) -> int:
-    """Return a smaller extent of so many tiles that leaves as much behind the last whole one."""
+    """Return a smaller extent of `number` tiles with the same remainder."""
     return min(extent, number * tile + extent % tile)
 
 
@@ -51,14 +51,14 @@ def _shrink_product(schedule: Schedule, workload_sizes: Mapping[str, int], sizes
     tile = max(sizes["m"], sizes["n"])
     steps = _STEPS * int(str(schedule.options.get("split_k", 1)))
     operator, extents = schedule.workload.operator, schedule.workload.extents
-    if operator in ("matmul", "batch_matmul", "scaled_matmul"):  # scaled: by rows, as models have it
+    if operator in ("matmul", "batch_matmul", "scaled_matmul"):  # scales by rows, which models use
         smaller_sizes = {
             "m": _shrink_extent(workload_sizes["m"], tile, _TILES),
             "n": _shrink_extent(workload_sizes["n"], tile, _TILES),
         }
         smaller_sizes["k"] = _shrink_extent(workload_sizes["k"], sizes["k"], steps)
         return smaller_sizes | ({"b": min(workload_sizes["b"], 2)} if "b" in workload_sizes else {})
-    if operator == "grouped_matmul":  # of an activation two columns of the weights are one of the result
+    if operator == "grouped_matmul":  # with an activation, two columns of the weights give one of the result
         smaller_sizes = {
             "n": _shrink_extent(workload_sizes["n"], sizes["n"] // (1 + workload_sizes["activation"]), _TILES),
             "tokens": _TILES * sizes["m"],
@@ -76,16 +76,15 @@ def _shrink_product(schedule: Schedule, workload_sizes: Mapping[str, int], sizes
     smaller_sizes["c"] = min(workload_sizes["c"], channels + workload_sizes["c"] % sizes["k"])
     if "h" in workload_sizes and "d" not in workload_sizes:
         rows = -(-_TILES * tile // extents["x"])
-        smaller_sizes["h"] = min(
-            workload_sizes["h"], rows * -(-workload_sizes["h"] // extents["y"]) + extents["ry"]
-        )  # of as many rows of results
+        # the rows that give as many rows of results
+        smaller_sizes["h"] = min(workload_sizes["h"], rows * -(-workload_sizes["h"] // extents["y"]) + extents["ry"])
     return smaller_sizes
 
 
 def _shrink_attention(
     schedule: Schedule, workload_sizes: Mapping[str, int], sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return fewer heads, queries and keys, which lie as far apart."""
+    """Return smaller sizes of an attention: fewer heads, queries and keys, with the same strides."""
     shared = workload_sizes["heads"] // workload_sizes["kv_heads"]
     parts = int(str(schedule.options.get("split_kv", 1)))
     smaller_sizes = {"batch": min(workload_sizes["batch"], 2), "kv_heads": min(workload_sizes["kv_heads"], 2)}

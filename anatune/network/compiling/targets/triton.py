@@ -1,7 +1,7 @@
-"""Whole models for the matrix units of GPUs: every kernel is Triton's, compiled where there may be no GPU.
+"""Compile whole models for the matrix units of GPUs: Triton compiles every kernel, with or without a GPU.
 
-Products, convolutions and attentions are planned; everything between them is loops that are joined and written as
-Triton. What comes out is machine code and launches: nothing of TVM's is in it.
+Products, convolutions and attentions are planned. The loops between them are fused and written as Triton source. The
+result is machine code and launches, without anything of TVM's.
 """
 
 from __future__ import annotations
@@ -64,32 +64,32 @@ from anatune.tuning.machine import usable_cores
 __all__ = ["TritonTarget"]
 
 _MOST_ERROR = {"bfloat16": 5e-2, "float16": 1e-2, WIDE: 1e-2, FP8: 0.25}
-"""Largest error of an output over its largest magnitude; float32 stands for tf32, which is as precise as float16."""
+"""Largest error of an output over its largest magnitude; float32 means tf32, which is as precise as float16."""
 _LEAST_DIM = 16
-"""Of a product in Triton."""
+"""Least head dimension of an attention: the least dimension of a product in Triton."""
 _MOST_INTERPRETER_S = 600.0
-"""Seconds in Triton's interpreter up to which a model is checked as a whole."""
+"""Seconds in Triton's interpreter above which a model is not checked as a whole."""
 _PROGRAM_S, _FLOP_PER_S = 3e-3, 2e8
-"""What a program, and a product in it, take there. Source: one core of a Zen 4."""
-_ADVICE = "anatune.verify says of each planned kernel's schedule whether the interpreter agrees"
+"""Seconds of a program, and operations per second, in Triton's interpreter. Source: one core of a Zen 4."""
+_ADVICE = "anatune.verify checks each planned kernel's schedule in the interpreter"
 
 
 class _TritonPlanner:
-    """What is planned of one model in numbers of one precision; it remembers its first choices."""
+    """Plans the kernels of one model in one precision; it keeps its first choices."""
 
     def __init__(self, hardware: GpuSpec, request: CompileRequest, precision: str) -> None:
         self.hardware, self.request, self.precision = hardware, request, precision
         self._choices: dict[Workload, tuple[Schedule, Prediction]] = {}
 
     def find_attentions(self, graph: Graph) -> Graph:
-        """Return an imported model behind the passes that find attentions."""
+        """Return an imported model after the passes that find attentions."""
         graph = after(MATRIX_UNITS, graph)
         graph = simplified(laid_out(graph, everywhere(graph)))
         graph = with_attention(graph, lambda node: self._attention_workload(node) is not None)
         return rewritten(graph, without_mask)
 
     def plan_kernels(self, graph: Graph) -> PlannedModel:
-        """Return a model whose attentions are found, with the model's first choices of kernels."""
+        """Return a model whose attentions are found, with first choices of kernels."""
         graph = with_joined_products(graph, takes_columns=True)
         if self.request.precision == FP8:
             graph = use_float8(graph, self.hardware, self._inner_workload, self._predict_times)
@@ -108,19 +108,19 @@ class _TritonPlanner:
         return PlannedModel(graph, planned, precision=self.precision, target_data=self)
 
     def _inner_workload(self, node: Node) -> Workload | None:
-        """Return the workload of a product that is no output; None: no template takes it."""
+        """Return the workload of a product as if it were no output; None if no template takes it."""
         return self.workload(node, is_output=False)[0]
 
     def _predict_times(self, workloads: Sequence[Workload]) -> dict[Workload, float]:
-        """Return the predicted times of first choices, s."""
+        """Return the predicted times of the first choices for workloads, s."""
         return {workload: choice[1].time_s for workload, choice in self._choose(workloads).items()}
 
     def _unfuse_untaken(self, node: Node) -> Value:
-        """Return a node, without what is fused into it where no template takes it."""
+        """Return a node, without its epilogue if no template takes it with one."""
         return unfused(node) if node.op in PRODUCTS and self._inner_workload(node) is None else node
 
     def workload(self, node: Node, *, is_output: bool) -> tuple[Workload | None, tuple[int, ...]]:
-        """Return what a node asks of a planned kernel, and the offsets of its operands; None: no template takes it."""
+        """Return a node's workload and the offsets of its operands; None if no template takes it."""
         if node.op == ATTENTION:
             attention_workload = self._attention_workload(node)
             assert attention_workload is not None
@@ -128,26 +128,26 @@ class _TritonPlanner:
         if node.op not in (*PRODUCTS, EXPERTS):
             return None, ()
         plain_workload = workload_of(node)
-        if plain_workload.num_reduced == 1:  # positions times frequencies: a multiplication
+        if plain_workload.num_reduced == 1:  # such as positions times frequencies: an elementwise multiplication
             return None, ()
         if node.op == SCALED_MATMUL:
             return plain_workload, (0,) * len(node.arguments)
         is_wider = is_output and node.op != EXPERTS and self.precision != WIDE
         dtype_text = f"{self.precision}:{WIDE}" if is_wider else self.precision
         workload = workload_named(plain_workload.operator, **{**plain_workload.attribute, "dtype": dtype_text})
-        if node.op == EXPERTS:  # nothing else computes it
+        if node.op == EXPERTS:  # no other kernel computes it
             return workload, (0, 0, lead_of(workload.tensor("ends").num_elements), 0)
         return (workload if TRITON.takes(workload, self.hardware) else None), (0,) * len(node.arguments)
 
     def _attention_workload(self, node: Node) -> tuple[Workload, tuple[int, ...]] | None:
-        """Return an attention's workload and where its operands begin; None: the template does not take it."""
+        """Return an attention's workload and the offsets of its operands; None if the template does not take it."""
         operands = attention_of(node)
-        if operands is None or self.precision == WIDE:  # its kernels are of 16 bits; else it is products and a softmax
+        if operands is None or self.precision == WIDE:  # its kernels have 16 bits; float32 runs as products and softmax
             return None
         attributes = node.attributes
         steps = (attributes["dim"], *operands.offsets, *(step for place in operands.strides for step in place))
         if any(step % 8 for step in steps) or attributes["dim"] < _LEAST_DIM:
-            return None  # rows begin at multiples of 16 bytes
+            return None  # rows have to begin at multiples of 16 bytes
         plain = attention(
             attributes["batch"], attributes["heads"], operands.kv_heads, attributes["queries"], attributes["keys"],
             attributes["dim"],
@@ -159,7 +159,7 @@ class _TritonPlanner:
         return (workload, offsets) if TRITON.takes(workload, self.hardware) else None
 
     def _choose(self, workloads: Sequence[Workload]) -> dict[Workload, tuple[Schedule, Prediction]]:
-        """Return the model's first choice for each workload, and what is predicted of it."""
+        """Return the first choice for each workload, and its prediction."""
 
         def first(workload: Workload) -> tuple[Schedule, Prediction]:
             plan = api.plan(workload, self.hardware, 1, template=TRITON.name, correction=NONE)
@@ -178,34 +178,34 @@ def _planner_of(planned: PlannedModel) -> _TritonPlanner:
 
 
 def _has_float64(graph: Graph) -> bool:
-    """Return whether anything that is computed is float64."""
+    """Return whether any tensor of a graph is float64."""
     values = [*graph.inputs, *graph.outputs, *graph.nodes()]
     types = [kind for value in values for kind in ([value.type] if isinstance(value.type, TensorType) else value.type)]
     return any(kind.dtype == "float64" for kind in types)
 
 
 class TritonTarget(ModelTarget):
-    """A GPU with matrix units, which need not be there; see `ModelTarget`.
+    """A GPU with matrix units, which need not be present; see `ModelTarget`.
 
     Raises
     ------
     SpaceError
-        Threads were asked for, or a precision that its matrix units have not.
+        `threads` is given, or a precision that the matrix units do not have.
     DeviceError
-        Trials were asked for.
+        `trials` or `records` is given.
     BuildError
-        Triton compiles nothing for it.
+        Triton cannot compile for the device.
     """
 
     hardware: GpuSpec
 
     def __init__(self, hardware: GpuSpec, request: CompileRequest) -> None:
         if request.threads is not None:
-            raise SpaceError(f"compile: threads are for CPUs, and {hardware.name} is none; leave them out")
+            raise SpaceError(f"compile: threads is for CPUs, and {hardware.name} is a GPU; leave it out")
         if request.trials or request.records is not None:
             raise DeviceError(
-                f"compile: kernels for {hardware.name} are planned, not measured, where all are Triton's; leave trials "
-                "and records out"
+                f"compile: kernels for {hardware.name} are planned and not measured if Triton compiles all of them; "
+                "leave trials and records out"
             )
         self._uses_tf32 = request.accuracy == RELAXED and hardware.vendor == "nvidia"
         if request.precision not in (None, *HALVES, FP8, *((WIDE,) if self._uses_tf32 else ())):
@@ -218,7 +218,7 @@ class TritonTarget(ModelTarget):
         check_target(hardware)
         self._check_units(_memory_dtype(request.precision) or HALVES[0])
         if self._uses_tf32 and request.precision in (None, WIDE):
-            self.keeps_state = False  # as models of float32 on CUDA cores
+            self.keeps_state = False  # like float32 models on CUDA cores
         if request.precision == FP8:
             float8_of(hardware)
 
@@ -229,7 +229,7 @@ class TritonTarget(ModelTarget):
     # -- planning ----------------------------------------------------------------------------------------------------
 
     def choose_fallback(self, error: AnatuneError) -> ModelTarget | None:
-        """Return the target of CUDA cores, where tf32 is only admitted and a refusal, not a compiler, ended it."""
+        """Return the target of CUDA cores if tf32 is optional and the model was refused, not failed by a compiler."""
         is_refusal = isinstance(error, NoSourceError | SpaceError)
         if not is_refusal or not self._uses_tf32 or self.request.precision is not None:
             return None
@@ -238,20 +238,20 @@ class TritonTarget(ModelTarget):
         return GpuTarget(self.hardware, self.request)
 
     def plan(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
-        """Return an imported model behind all passes, with the model's first choices of kernels."""
+        """Return an imported model after all passes, with first choices of kernels."""
         if has_integers(graph):
             raise BuildError(
-                f"compile: the model is quantised, and for {self.hardware.name} products are {' or '.join(HALVES)}; "
+                f"compile: the model is quantised, and products on {self.hardware.name} are {' or '.join(HALVES)}; "
                 "compile the float32 model"
             )
         if self._uses_tf32 and _has_float64(graph):
-            raise SpaceError("compile: the model has numbers of float64, which tf32 would round; leave --accuracy out")
+            raise SpaceError("compile: the model has float64 numbers, which tf32 would round; leave --accuracy out")
         precision = _memory_dtype(self.request.precision) or precision_of(graph)
         if precision not in HALVES and not self._uses_tf32:
             others = f", or --accuracy {RELAXED} for tf32" if self.hardware.vendor == "nvidia" else ""
             raise SpaceError(
-                f"compile: the model is {precision}, which {self.hardware.name}'s matrix units do not multiply "
-                f"unrounded; name a precision (--precision {HALVES[1]} or {HALVES[0]}){others}"
+                f"compile: the model is {precision}, which {self.hardware.name}'s matrix units do not multiply without "
+                f"rounding; give a precision (--precision {HALVES[1]} or {HALVES[0]}){others}"
             )
         self._check_units(precision)
         planner = _TritonPlanner(self.hardware, self.request, precision)
@@ -260,12 +260,12 @@ class TritonTarget(ModelTarget):
         return planner.plan_kernels(planner.find_attentions(graph))
 
     def extend_to_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
-        """Return a model that keeps tensors that grow, for fixed sizes of everything else."""
+        """Return a model whose growing tensors may have any size, and all else a fixed one."""
         planner, (symbol,) = _planner_of(planned), varying_ranges(source.ranges)
         pairs = [pair for pair in source.state if pair.symbol]
         most = min(pair.most for pair in pairs)
         fixed = {name: ends[0] for name, ends in source.ranges.items() if name != symbol}
-        # tables are those of all positions, whatever comes in a call
+        # tables have the rows of all positions, whatever the size of a call
         free = {pair.by: (fixed[pair.by], max(most, fixed[pair.by] + 1)) for pair in pairs if pair.by}
         ranges = {**source.ranges, **free}
         size_sets = environments(ranges, source.state)
@@ -289,14 +289,14 @@ class TritonTarget(ModelTarget):
     # -- building ----------------------------------------------------------------------------------------------------
 
     def build(self, planned: PlannedModel, *, forget: bool) -> ModelBuild:
-        """Return a planned model as machine code and launches.
+        """Build a planned model as machine code and launches.
 
         Raises
         ------
         BuildError
             An operator has no Triton source, or Triton refuses a kernel.
         SpaceError
-            A kernel needs more of the device than there is, or the model more memory.
+            A kernel exceeds the resources of the device, or the model its memory.
         """
         lowered_model, stubs = self._lower(planned)
         device = self._compile(lowered_model.calls, lowered_model.arena_bytes, lowered_model.state)
@@ -313,17 +313,17 @@ class TritonTarget(ModelTarget):
         return ModelBuild(LaunchedModel.from_program(summary, device, memory), planned, stubs)
 
     def describe(self, planned: PlannedModel) -> ModelSummary:
-        """Return what is predicted of a planned model, nothing compiled; errors as `build`."""
+        """Return the summary of a planned model with its predictions, without compiling it; errors as `build`."""
         lowered_model, _ = self._lower(planned)
         return summary_of(planned, lowered_model, self.hardware, self.request.precision or planned.precision, {})
 
     def programs(self, planned: PlannedModel) -> DeviceProgram:
-        """Return the machine code and the launches of a planned model without its weights; errors as `build`."""
+        """Return the machine code and the launches of a planned model, without its weights; errors as `build`."""
         lowered_model, _ = self._lower(planned)
         return self._compile(lowered_model.calls, lowered_model.arena_bytes, lowered_model.state)
 
     def _lower(self, planned: PlannedModel) -> tuple[Lowered, dict[Node, ModelKernel]]:
-        """Return a planned model as calls of programs, and what stands for each product and attention."""
+        """Return a planned model as calls of programs, and a stub kernel for each product and attention."""
         planned = split_partial_sums(planned)
         stubs: dict[Node, ModelKernel] = {}
         calls: dict[str, Planned] = {}
@@ -335,7 +335,7 @@ class TritonTarget(ModelTarget):
             offsets: tuple[int, ...] = ()
             if kernel.nodes[0].op in (ATTENTION, EXPERTS):
                 _, offsets = _planner_of(planned).workload(kernel.nodes[0], is_output=False)
-            elif program.workspace is not None:  # the parts are the result
+            elif program.workspace is not None:  # its partial sums are the result
                 operands, space = kernel.workload.reads, program.workspace.tensor
                 program = TritonProgram(program.schedule_key, program.source, program.kernels[:1], space)
             names = tuple(access.tensor for access in operands)
@@ -348,7 +348,7 @@ class TritonTarget(ModelTarget):
         return lowered_model, stubs
 
     def _add_unplanned(self, graph: Graph, stubs: dict[Node, ModelKernel], calls: dict[str, Planned]) -> None:
-        """Add products that no template takes and rows put into caches, as loops; scans, and experts' rows."""
+        """Add kernels that are not planned: products that no template takes, cache rows, scans, experts' routing."""
         kernels: dict[Workload, ModelKernel] = {}
         for node in graph.nodes():
             if node.op == PUT:
@@ -367,9 +367,9 @@ class TritonTarget(ModelTarget):
                 stubs[node] = kernels[workload]
 
     def _check_memory(self, graph: Graph, lowered_model: Lowered) -> None:
-        """Raise SpaceError for a model that the device's memory does not hold."""
+        """Raise SpaceError if the device's memory cannot hold a model."""
         size = self.hardware.dram.capacity_bytes
-        parts = inputs_of(graph), outputs_of(graph)  # of which the last ones are caches
+        parts = inputs_of(graph), outputs_of(graph)  # the last ones are caches
         io_bytes = sum(num_bytes_of(one) for part in parts for one in part[: len(part) - len(lowered_model.state)])
         state_bytes = sum(buffer.num_bytes for buffer in lowered_model.state)
         total = lowered_model.weight_bytes + lowered_model.arena_bytes + io_bytes + state_bytes
@@ -382,7 +382,7 @@ class TritonTarget(ModelTarget):
             )
 
     def _compile(self, calls: Sequence[DeviceCall], arena_bytes: int, state: tuple[Buffer, ...]) -> DeviceProgram:
-        """Return the machine code of all programs, and the launches of the calls."""
+        """Return the machine code of all programs, and the launches of all calls."""
         programs = list({call.program.source: call.program for call in calls}.values())
         program_numbers = {program.source: number for number, program in enumerate(programs)}
         numbered_kernels = [(number, kernel) for number, program in enumerate(programs) for kernel in program.kernels]
@@ -408,7 +408,7 @@ class TritonTarget(ModelTarget):
                 )
             )
             code += image.image
-        # what the compiler keeps between instructions of a launch lies behind everything else
+        # the scratch memory of a launch's program lies after all other memory
         most = max((kernel.grid * kernel.scratch_bytes for kernel in kernels_list), default=0)
         scratch = Region("arena", 0, arena_bytes, most)
         launches = []
@@ -424,16 +424,16 @@ class TritonTarget(ModelTarget):
     # -- checking ----------------------------------------------------------------------------------------------------
 
     def is_checked(self, source: Imported) -> bool:
-        """Whether outputs are compared: where such a GPU is; elsewhere in Triton's interpreter, which takes minutes."""
+        """Return whether outputs are compared: on the GPU if present, or on request in Triton's slow interpreter."""
         wants_check = self.request.check
         return bool(wants_check) or (
             wants_check is None and source.reference is not None and has_gpu(self.hardware.arch)
         )
 
     def check(self, build: ModelBuild, source: Imported) -> CheckResult:
-        """Return how far outputs are from the original's, on the GPU or in Triton's interpreter.
+        """Return the error of the outputs, on the GPU or in Triton's interpreter.
 
-        Where that would take long: the largest error of planned kernels, each for a smaller workload.
+        If the interpreter would take long, it is the largest error of the planned kernels, each for a smaller workload.
         """
         model = build.compiled
         assert isinstance(model, LaunchedModel)
@@ -444,7 +444,7 @@ class TritonTarget(ModelTarget):
             return CheckResult(emulated=max(map(emulated_error, smaller_kernels), default=0.0))
         if source.reference is None:
             return CheckResult()
-        if not has_gpu(self.hardware.arch):  # what this one holds is not carried to a GPU
+        if not has_gpu(self.hardware.arch):  # its own state stays for runs on a GPU
             model = LaunchedModel.from_program(model.summary, model.program, model.memory)
             model.interprets = True
         allowed = _MOST_ERROR[self.request.precision or build.planned.precision]
@@ -452,12 +452,12 @@ class TritonTarget(ModelTarget):
 
 
 def _memory_dtype(precision: str | None) -> str | None:
-    """Return the dtype of 16 bits that memory holds numbers in, where a precision is named."""
+    """Return the 16-bit number format of tensors in memory for a precision; None if no precision is given."""
     return HALVES[1] if precision == FP8 else precision
 
 
 def _interpreter_s(planned: PlannedModel, model: LaunchedModel) -> float:
-    """Return about how long Triton's interpreter takes for a run, s."""
+    """Return the estimated seconds of a run in Triton's interpreter."""
     programs = sum(model.program.kernels[launch.kernel].grid for launch in model.program.launches)
     flop = sum(len(kernel.nodes) * kernel.workload.flop for kernel in planned.kernels)
     return programs * _PROGRAM_S + flop / _FLOP_PER_S
