@@ -8,7 +8,7 @@ import pytest
 
 import anatune.network.backends.torch as adapter
 from anatune.errors import SpaceError
-from anatune.network.backends.torch_weights import WeightDigests, _device_digest, is_static, tensors_held
+from anatune.network.backends.torch_weights import WeightDigests, _device_digest, attribute_tensors, is_static
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
@@ -301,7 +301,7 @@ def test_tensors_that_a_graph_has_itself():
             return self.layer(x) + self.plain
 
     traced = torch.fx.symbolic_trace(Holder())
-    held = tensors_held(torch, traced)
+    held = attribute_tensors(torch, traced)
     assert {tuple(tensor.shape) for tensor in held} == {(2, 2), (2,)}
     assert len(held) == 3
     assert not any(map(is_static, held))
