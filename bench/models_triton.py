@@ -24,7 +24,7 @@ from anatune.network.compiling.sizes.varying import environments
 from anatune.network.compiling.targets.planned import plan_model
 from anatune.network.compiling.targets.smaller import shrink_schedule
 from anatune.network.compiling.targets.triton import TritonTarget
-from anatune.network.relax.frontends import imported
+from anatune.network.relax.frontends import import_model
 from bench.cpu.networks import network
 from bench.results import environment, write_json
 
@@ -102,7 +102,7 @@ def measured(asked: Asked, devices: list[str], precision: str, *, kernels: bool)
     """Return what a model is on each device."""
     module, inputs, more = asked
     began = time.process_time()
-    source = imported(module, inputs, more.get("sizes"), more.get("dynamic_shapes"), more.get("state")).widened()
+    source = import_model(module, inputs, more.get("sizes"), more.get("dynamic_shapes"), more.get("state")).widen()
     graph = source.graph(environments(source.ranges, source.state)[0])
     reading_s, found = time.process_time() - began, []
     for name in devices:

@@ -27,7 +27,7 @@ from anatune.network.graph.nodes import Array, is_unknown
 from anatune.network.graph.onnx.call import UnknownValueError
 from anatune.network.graph.onnx.reading import onnx_dtype, put_in_order
 from anatune.network.graph.torch.arrays import any_array
-from anatune.network.relax.onnx_files import inputs_of, onnx_model
+from anatune.network.relax.onnx_files import inputs_of, load_onnx
 from anatune.threads import new_lock
 
 __all__ = ["Backend", "InferenceSession", "Prepared", "TensorInfo"]
@@ -231,7 +231,7 @@ def _model_of(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
         path = Path(source)
         if not path.is_file():
             raise WorkloadError(f"{path} does not exist, expected an ONNX file (.onnx)")
-        return onnx_model(path)
+        return load_onnx(path)
     try:
         model = onnx.load_from_string(source) if isinstance(source, bytes) else source
     except Exception as error:

@@ -22,9 +22,9 @@ from anatune.network.compiling.memory import views
 from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.targets.cpu import CpuTarget, require_cpu
 from anatune.network.compiling.weights import pack_weights
-from anatune.network.relax.building import lowered, split_module
+from anatune.network.relax.building import lower_module, split_module
 from anatune.network.relax.reading import graph_of
-from anatune.network.relax.writing import Weight, written
+from anatune.network.relax.writing import Weight, write_model
 from anatune.untyped import ir, tvm
 
 __all__ = ["pipeline", "target"]
@@ -74,8 +74,8 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
             memory, places = pack_weights(weights, cpu.target)
             return [tvm.runtime.tensor(weight) for weight in views(memory, places)]
 
-        model = written(planned.graph, cpu.kernels(planned), known).module
-        rest, loops = split_module(lowered(model, cpu.target, cpu.threads)[0])
+        model = write_model(planned.graph, cpu.kernels(planned), known).module
+        rest, loops = split_module(lower_module(model, cpu.target, cpu.threads)[0])
         code = tvm.tirx.build(tvm.IRModule(loops), current_target or cpu.target, pipeline=register_pipeline(tvm))
         return rest.with_attr("external_mods", [code])
 

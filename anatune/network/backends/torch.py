@@ -34,7 +34,7 @@ from anatune.network.backends.torch_weights import WeightDigests, attribute_tens
 from anatune.network.compiling import session
 from anatune.network.compiling.compiled import CompiledModel
 from anatune.network.graph.nodes import HALVES
-from anatune.network.relax.frontends import decomposed, exported
+from anatune.network.relax.frontends import decompose, export_module
 from anatune.report import units
 from anatune.threads import in_turn, new_lock, one_by_one
 from anatune.untyped import ExportedProgram, TorchArgument, TorchTensor, fx, nn
@@ -182,7 +182,7 @@ class _SubGraph:
     def _compile(
         self, arguments: Sequence[TorchArgument], constants: Mapping[int, TorchTensor], weights: Sequence[TorchTensor]
     ) -> tuple[_CompiledSubGraph | None, object]:
-        """Return a model for a set of weights, if compiling ran it; None: PyTorch runs it.
+        """Return a model for a set of weights, and the result if compiling ran it; None: PyTorch runs it.
 
         Raises
         ------
@@ -243,14 +243,14 @@ class _SubGraph:
             automatic = self._torch.export.Dim.AUTO
             shapes = (tuple(dict.fromkeys(argument_axes, automatic) or None for argument_axes in axes),)
             try:
-                program = exported(graph, inputs, shapes)
+                program = export_module(graph, inputs, shapes)
                 check_effects(self._torch, program)
-                return self._compile_model(decomposed(program, "it"), inputs), None
+                return self._compile_model(decompose(program, "it"), inputs), None
             except WorkloadError as error:
                 self._warn(f"anatune compiles a sub-graph again for each size ({self._describe()}): {error}")
-        program = exported(graph, inputs)
+        program = export_module(graph, inputs)
         check_effects(self._torch, program)
-        program = decomposed(program, "it")
+        program = decompose(program, "it")
         refused_counts = count_refused_operators(program)
         if not refused_counts:
             return self._compile_model(program, inputs), None

@@ -33,11 +33,11 @@ from anatune.network.graph.nodes import Array, Constant, Graph, Node, TensorType
 from anatune.network.graph.operators import PRODUCTS
 from anatune.network.graph.products import workload_of
 from anatune.network.graph.summary import Check, ModelSummary
-from anatune.network.relax.building import built
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.building import build_library
+from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel
-from anatune.network.relax.machine import Machine
-from anatune.network.relax.writing import written
+from anatune.network.relax.machine import LibraryRunner
+from anatune.network.relax.writing import write_model
 from anatune.untyped import tvm
 
 __all__ = ["TOLERANCE", "FaultSearch", "check_outputs", "compare_outputs", "error_of", "tolerance_of"]
@@ -83,7 +83,7 @@ magnitude, compiled and onnxruntime: ResNet-18 0.007 and 0.014, MobileNet-V2 0.0
 
 
 def check_outputs(
-    compiled: CompiledModel, source: Imported, blame: Blame, *, allowed: float = 0.0, rounds: bool = False
+    compiled: CompiledModel, source: ImportedModel, blame: Blame, *, allowed: float = 0.0, rounds: bool = False
 ) -> Check:
     """Return the largest error of a model's outputs on random inputs, compared with the original's.
 
@@ -120,7 +120,13 @@ def _sizes_to_try(summary: ModelSummary) -> list[dict[str, int]]:
 
 
 def _check_at_sizes(
-    compiled: CompiledModel, source: Imported, blame: Blame, sizes: Mapping[str, int], allowed: float, *, rounds: bool
+    compiled: CompiledModel,
+    source: ImportedModel,
+    blame: Blame,
+    sizes: Mapping[str, int],
+    allowed: float,
+    *,
+    rounds: bool,
 ) -> Check:
     """Return the largest error of a model's outputs at some sizes; errors as `compare_outputs`."""
     assert source.reference is not None
@@ -189,7 +195,7 @@ def _fill(array: Array, numbers: Sequence[float]) -> Array:
 
 
 def _check_edges(
-    compiled: CompiledModel, source: Imported, inputs: Arrays, edges: Sequence[float], limit: float, usual: Arrays
+    compiled: CompiledModel, source: ImportedModel, inputs: Arrays, edges: Sequence[float], limit: float, usual: Arrays
 ) -> None:
     """Compare outputs for unusual inputs with the original's; `usual` are the original's outputs for random inputs.
 
@@ -372,13 +378,15 @@ class FaultSearch:
 
     def _run_graph(self, graph: Graph, kernels: Mapping[Node, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
         """Build a graph, run it and return its outputs; errors as `compiling.session.compile`."""
-        model = written(graph, kernels)
-        library = built(model, self.target, self.threads)
+        model = write_model(graph, kernels)
+        library = build_library(model, self.target, self.threads)
         memory, places = pack_weights(model.weights, self.target)
         folder = scratch_folder(BuildError)
         try:
             library.link(folder / "model.so")
-            machine = Machine(folder / "model.so", [tensor_of(view) for view in views(memory, places)], self.threads)
+            machine = LibraryRunner(
+                folder / "model.so", [tensor_of(view) for view in views(memory, places)], self.threads
+            )
             result = machine.run(*(tensor_of(array) for array in inputs))
             listed = list(result) if graph.is_tuple else [result]
             return [np.array(array_of(one)) for one in listed]

@@ -29,7 +29,7 @@ from anatune.network.compiling.sizes.called import ModelState, check_size, shape
 from anatune.network.graph.nodes import Array, is_unknown
 from anatune.network.graph.summary import ModelSummary, TensorSummary
 from anatune.network.graph.torch.arrays import array_of_torch
-from anatune.network.relax.machine import Frame, Machine
+from anatune.network.relax.machine import Frame, LibraryRunner
 from anatune.printable import printable
 from anatune.threads import LockedProperty, in_turn, new_lock
 from anatune.untyped import tvm
@@ -111,7 +111,7 @@ class CompiledModel:
             _ = self._machine  # a model for a GPU need not run on this machine
 
     @LockedProperty
-    def _machine(self) -> Machine:
+    def _machine(self) -> LibraryRunner:
         if self._is_cached:
             mapped, self.memory = self.memory, new_memory(self.memory.size)
             self.memory[:] = mapped
@@ -122,7 +122,7 @@ class CompiledModel:
             set_threads(threads)
         weights = [tensor_of(view) for view in views(self.memory, self.summary.weights)]
         most = 1 if threads > 1 or is_on_gpu else os.cpu_count() or 1
-        return Machine(self._library, weights, threads, most, self.summary.arch if is_on_gpu else None)
+        return LibraryRunner(self._library, weights, threads, most, self.summary.arch if is_on_gpu else None)
 
     @LockedProperty
     def _weight_addresses(self) -> range:
@@ -152,7 +152,7 @@ class CompiledModel:
             return self._call(inputs)
 
     def _call(self, inputs: Sequence[object]) -> object:
-        frame = self._machine.take()
+        frame = self._machine.take_frame()
         try:
             tensors = arguments = self._copy_inputs(inputs, frame)
             if not tensors:
@@ -169,7 +169,7 @@ class CompiledModel:
                     outputs[index] = tensor.copyto(tensor.device)
                 addresses.add(address)
         finally:
-            self._machine.give(frame)
+            self._machine.return_frame(frame)
         return self._convert_outputs(outputs, array_of, inputs)
 
     def _convert_outputs(

@@ -24,7 +24,7 @@ from anatune.network.graph.nodes import Array
 from anatune.network.graph.onnx.dividing import Part, divided
 from anatune.network.graph.onnx.reading import onnx_dtype, place_of
 from anatune.network.graph.summary import Division, ModelSummary, PartSummary, TensorSummary
-from anatune.network.relax.frontends import Imported, imported
+from anatune.network.relax.frontends import ImportedModel, import_model
 from anatune.network.relax.machine import check_gpu
 from anatune.threads import new_lock
 from anatune.untyped import onnx
@@ -33,7 +33,7 @@ __all__ = ["DividedModel", "NothingCompiledError", "compile_parts", "load", "mak
 
 _REPEATS = 5
 """Number of runs; the fastest one counts."""
-Compile = Callable[[Imported, CompileRequest], CompiledModel]
+Compile = Callable[[ImportedModel, CompileRequest], CompiledModel]
 
 
 class NothingCompiledError(WorkloadError):
@@ -213,7 +213,7 @@ def _order_engines(path: Path, division: Division, models: list[CompiledModel], 
 
 
 def compile_parts(
-    source: Imported, request: CompileRequest, threads: int, compile_part: Compile
+    source: ImportedModel, request: CompileRequest, threads: int, compile_part: Compile
 ) -> DividedModel | None:
     """Compile the parts of a model that can be read; None if the whole model can be read.
 
@@ -267,7 +267,7 @@ def _engine(
     left = tuple((one.node, one.why) for one in part.left)
     if not left:
         try:
-            return compile_part(imported(part.model), request), ()
+            return compile_part(import_model(part.model), request), ()
         except (WorkloadError, BuildError) as error:
             left = tuple(
                 (f"{node.op_type} ({place_of(node)})", f"cannot be compiled: {error}") for node in part.model.graph.node
@@ -310,7 +310,7 @@ def _outputs(model: onnx.ModelProto, inputs: tuple[TensorSummary, ...], parts: l
     return tuple(summaries[value.name] for value in model.graph.output)
 
 
-def _measure_parts(model: DividedModel, source: Imported) -> DividedModel:
+def _measure_parts(model: DividedModel, source: ImportedModel) -> DividedModel:
     """Return a model with the times of its parts, on the caller's inputs or on random ones, if it can run."""
     try:
         times = model.times(source.example or model.random_inputs())

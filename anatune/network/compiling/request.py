@@ -23,7 +23,7 @@ from anatune.network.graph.passes.precision import FP8, WIDE
 from anatune.records.place import ServerAddress, record_place
 
 if TYPE_CHECKING:
-    from anatune.network.relax.frontends import Imported
+    from anatune.network.relax.frontends import ImportedModel
     from anatune.network.relax.ranges import Sizes
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
@@ -232,8 +232,8 @@ class ModelSource(msgspec.Struct, frozen=True):
     dynamic_shapes: object = None
     state: str | Mapping[str, str] | None = None
 
-    def read(self) -> Imported:
-        """Import the model; errors as `relax.frontends.imported`."""
-        from anatune.network.relax.frontends import imported  # late: a model from the cache is not imported
+    def read(self) -> ImportedModel:
+        """Import the model; errors as `relax.frontends.import_model`."""
+        from anatune.network.relax.frontends import import_model  # late: a model from the cache is not imported
 
-        return imported(self.model, self.example_inputs, self.sizes, self.dynamic_shapes, self.state)
+        return import_model(self.model, self.example_inputs, self.sizes, self.dynamic_shapes, self.state)

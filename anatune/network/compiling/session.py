@@ -34,7 +34,7 @@ from anatune.threads import one_by_one
 if TYPE_CHECKING:
     from anatune.network.compiling.costs import ModelCosts
     from anatune.network.compiling.targets.base import ModelBuild, ModelTarget, PlannedModel
-    from anatune.network.relax.frontends import Imported
+    from anatune.network.relax.frontends import ImportedModel
     from anatune.network.relax.ranges import Sizes
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
@@ -211,7 +211,7 @@ def compile_source(model_source: ModelSource, device: HardwareSpec, request: Com
     return compiled
 
 
-def compile_imported(source: Imported, target: ModelTarget) -> CompiledModel:
+def compile_imported(source: ImportedModel, target: ModelTarget) -> CompiledModel:
     """Return an imported model compiled for a target, or for the target's fallback if the target refuses it."""
     try:
         return _compile_for_target(source, target)
@@ -221,12 +221,12 @@ def compile_imported(source: Imported, target: ModelTarget) -> CompiledModel:
     return _compile_for_target(source, other)
 
 
-def _compile_for_target(source: Imported, target: ModelTarget) -> CompiledModel:
+def _compile_for_target(source: ImportedModel, target: ModelTarget) -> CompiledModel:
     """Return an imported model planned, tuned, built and checked for one target; errors as `compile`."""
     from anatune.network.compiling.costs import ModelCosts
 
     if target.reads_float32:
-        source = source.widened()
+        source = source.widen()
     is_checked = target.is_checked(source)
     costs = ModelCosts(target.hardware, target.threads, target.request, is_checked=is_checked)
     decisions = tune(plan(source, target, costs), target, costs)
@@ -277,7 +277,7 @@ class ModelPlan:
         return "\n".join([f"{self.name}: products predicted to take {duration(best.time_s)} a run", *lines])
 
 
-def plan(source: Imported, target: ModelTarget, costs: ModelCosts) -> ModelPlan:
+def plan(source: ImportedModel, target: ModelTarget, costs: ModelCosts) -> ModelPlan:
     """Return a model's plan: its graph after all passes, layouts and first choices of kernels; errors as `compile`."""
     from anatune.network.compiling.sizes.varying import environments
     from anatune.network.compiling.targets.planned import plan_model
@@ -320,7 +320,7 @@ def build(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> Model
     return built
 
 
-def _compile_quantised(source: Imported, device: HardwareSpec, request: CompileRequest) -> CompiledModel:
+def _compile_quantised(source: ImportedModel, device: HardwareSpec, request: CompileRequest) -> CompiledModel:
     """Return a float32 model compiled with 8-bit integers; errors as `compile`."""
     from anatune.network.compiling.costs import ModelCosts
     from anatune.network.compiling.precision.quantising import output_error, quantise_model
@@ -347,7 +347,7 @@ def _compile_quantised(source: Imported, device: HardwareSpec, request: CompileR
     plain_request = msgspec.structs.replace(request, measuring=MeasuringOptions(), listeners=listeners)
     data, percentile = request.quantising.calibrate, request.quantising.percentile
     with costs.time_stage("calibrate"):
-        quantised_model = quantise_model(source.widened(), lambda: target_of(device, plain_request), data, percentile)
+        quantised_model = quantise_model(source.widen(), lambda: target_of(device, plain_request), data, percentile)
     listeners = msgspec.structs.replace(request.listeners, on_estimate=None)
     build_request = msgspec.structs.replace(request, listeners=listeners, check=None)
     compiled = compile_imported(quantised_model.source, target_of(device, build_request))
@@ -361,11 +361,11 @@ def _compile_quantised(source: Imported, device: HardwareSpec, request: CompileR
     return compiled
 
 
-def _compile_divided(source: Imported, device: HardwareSpec, target: ModelTarget) -> CompiledModel | None:
+def _compile_divided(source: ImportedModel, device: HardwareSpec, target: ModelTarget) -> CompiledModel | None:
     """Return a model in which onnxruntime runs the unreadable nodes; None if all can be read. Errors as `compile`."""
     from anatune.network.compiling.divided import compile_parts
 
-    def compile_part(part: Imported, part_request: CompileRequest) -> CompiledModel:
+    def compile_part(part: ImportedModel, part_request: CompileRequest) -> CompiledModel:
         return compile_imported(part, target_of(device, part_request))
 
     return compile_parts(source, target.request, target.threads, compile_part)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, tensor_of
 from anatune.network.compiling.memory import Memory, new_memory, release_freed_memory, views
 from anatune.network.graph.summary import WeightPlace
-from anatune.network.relax.objects import objects_of
-from anatune.network.relax.packing import packed_by
+from anatune.network.relax.objects import compile_objects
+from anatune.network.relax.packing import apply_copies
 from anatune.network.relax.writing import Weight
 from anatune.untyped import tvm
 
@@ -41,12 +41,12 @@ def pack_weights(
         end += -(-weight.num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     memory = new_memory(end)
     packers = {one.packer.name: one.packer for one in weights if one.packer and one.packer.copies is None}
-    library = objects_of({name: packer.function for name, packer in packers.items()}, target).loaded()
+    library = compile_objects({name: packer.function for name, packer in packers.items()}, target).load()
     freed = 0
     readers = Counter(weight.constant for weight in weights)
     for weight, array in zip(weights, views(memory, places), strict=True):
         if weight.packer and weight.packer.copies is not None:
-            packed_by(weight.packer.copies, weight.constant.array, array)
+            apply_copies(weight.packer.copies, weight.constant.array, array)
         elif weight.packer:
             library[weight.packer.name](tensor_of(weight.constant.array), tensor_of(array))
         else:

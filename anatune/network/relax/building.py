@@ -11,19 +11,19 @@ from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line,
 from anatune.codegen.extremes import register_pipeline
 from anatune.codegen.linking import link_library
 from anatune.errors import BuildError
-from anatune.network.relax.objects import objects_of
+from anatune.network.relax.objects import compile_objects
 from anatune.network.relax.rest.legalising import LEGALISED
-from anatune.network.relax.rest.schedule import scheduled, with_gathers
+from anatune.network.relax.rest.schedule import mark_gathers, schedule_module
 from anatune.network.relax.writing import WrittenModel
 
 if TYPE_CHECKING:
     from anatune.codegen.cuda.device_modules import Cubins
     from anatune.network.relax.gpu_kernels import GpuModelKernel
 
-__all__ = ["Built", "built", "built_for_gpu", "fused", "lowered", "split_module"]
+__all__ = ["BuiltLibrary", "build_gpu_library", "build_library", "fuse_operators", "lower_module", "split_module"]
 
 
-class Built(NamedTuple):
+class BuiltLibrary(NamedTuple):
     """An executable that is no file yet.
 
     Attributes
@@ -50,7 +50,7 @@ class Built(NamedTuple):
             self.cubins.embed(path)
 
 
-def built(model: WrittenModel, target: TvmObject, threads: int) -> Built:
+def build_library(model: WrittenModel, target: TvmObject, threads: int) -> BuiltLibrary:
     """Return the executable of a written model.
 
     Raises
@@ -61,15 +61,15 @@ def built(model: WrittenModel, target: TvmObject, threads: int) -> Built:
     from tvm import relax
 
     try:
-        module, plain = lowered(model.module, target, threads)
-        rest, own = split_module(module)
+        module, plain = lower_module(model.module, target, threads)
+        rest, functions = split_module(module)
         executable = relax.build(rest, target, relax_pipeline=None, exec_mode="bytecode")
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot compile the model: {last_line(error)}") from error
-    objects = objects_of(own, target)
+    objects = compile_objects(functions, target)
     for part in objects.modules():
         executable.mod.import_module(part)
-    return Built(executable, plain, aliases=objects.aliases, triple=triple_of(target))
+    return BuiltLibrary(executable, plain, aliases=objects.aliases, triple=triple_of(target))
 
 
 def split_module(module: TvmObject) -> tuple[TvmObject, dict[str, TvmObject]]:
@@ -80,7 +80,7 @@ def split_module(module: TvmObject) -> tuple[TvmObject, dict[str, TvmObject]]:
     return tvm.IRModule({name: one for name, one in items if name.name_hint not in loops}), loops
 
 
-def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
+def lower_module(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
     """Return a Relax module that `relax.build` makes code of without passes, and what nothing could schedule.
 
     Errors are TVM's.
@@ -106,11 +106,11 @@ def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObje
         ]
     )
     with target:
-        module, plain = scheduled(fused(module), threads)
+        module, plain = schedule_module(fuse_operators(module), threads)
         return lowering(module), plain
 
 
-def fused(module: TvmObject) -> TvmObject:
+def fuse_operators(module: TvmObject) -> TvmObject:
     """Return a Relax module whose operators are functions of loops, joined where each reads the one before.
 
     Errors are TVM's.
@@ -125,7 +125,7 @@ def fused(module: TvmObject) -> TvmObject:
             passes.LegalizeOps(LEGALISED),  # sorts and running sums, too, which the next one has for GPUs
             relax.backend.DispatchSortScan(),
             passes.AnnotateTIROpPattern(),
-            tvm.transform.module_pass(lambda module, _: with_gathers(module), opt_level=0, name="Gathers"),
+            tvm.transform.module_pass(lambda module, _: mark_gathers(module), opt_level=0, name="Gathers"),
             passes.FuseOps(),
             passes.FuseTIR(),
             passes.DeadCodeElimination(),
@@ -134,7 +134,9 @@ def fused(module: TvmObject) -> TvmObject:
     return fusing(module)
 
 
-def built_for_gpu(model: WrittenModel, kernels: Iterable[GpuModelKernel], target: TvmObject, arch: str) -> Built:
+def build_gpu_library(
+    model: WrittenModel, kernels: Iterable[GpuModelKernel], target: TvmObject, arch: str
+) -> BuiltLibrary:
     """Return the executable of a written model for a GPU: TVM's own passes and schedules for the rest.
 
     Parameters
@@ -170,7 +172,7 @@ def built_for_gpu(model: WrittenModel, kernels: Iterable[GpuModelKernel], target
             )
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot compile the model for {arch}: {last_line(error)}") from None
-    return Built(executable, cubins=cubins)
+    return BuiltLibrary(executable, cubins=cubins)
 
 
 def _gpu_passes(target: TvmObject) -> TvmObject:

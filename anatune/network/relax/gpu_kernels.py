@@ -86,10 +86,10 @@ def _launcher(name: str, schedule: Schedule, kernel: CudaKernel) -> TvmObject:
     tensors = [Buffer.of(operand) for operand in (*schedule.workload.operands, schedule.workload.write)]
     tensors += [] if kernel.workspace is None else [kernel.workspace]
     open_function(text, "main", [(tensor.tensor, buffer_type(tensor.shape, tensor.dtype)) for tensor in tensors])
-    for one in kernel.launches:
-        size = [one.grid, one.block]
-        if one.dynamic_shared_bytes:
-            size.append(one.dynamic_shared_bytes)
-        arguments = [f'"{one.name}"', *(f"{buffer.tensor}.data" for buffer in one.parameters), *map(str, size)]
+    for launch in kernel.launches:
+        size = [launch.grid, launch.block]
+        if launch.dynamic_shared_bytes:
+            size.append(launch.dynamic_shared_bytes)
+        arguments = [f'"{launch.name}"', *(f"{buffer.tensor}.data" for buffer in launch.parameters), *map(str, size)]
         text.line(f"T.evaluate(T.call_packed({', '.join(arguments)}))")
     return kernel_function(str(text), "", name, schedule.key).with_attr("tirx.is_scheduled", True)

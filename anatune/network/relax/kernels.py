@@ -40,15 +40,15 @@ __all__ = [
 
 KERNEL = "anatune.kernel"
 """Attribute of a function that is a kernel of anatune's: TVM's passes leave it as it is."""
-_PIECE = 256
+_MOST_NEST_ROWS = 256
 """Rows of a product with any number of them that one nest runs for."""
 OPAQUE = 8
 """TVM's word for a function that nothing is fused with."""
 
 
-_Program: TypeAlias = Callable[[Any, str, int, CpuSpec], tuple[str, str]]
+_KernelWriter: TypeAlias = Callable[[Any, str, int, CpuSpec], tuple[str, str]]
 """What writes a kernel of a name, for so many threads of a CPU: TVMScript, and the LLVM IR that it calls."""
-_Coded: TypeAlias = tuple[Any, _Program]
+_KernelAndWriter: TypeAlias = tuple[Any, _KernelWriter]
 """A kernel, and what writes it."""
 
 
@@ -147,12 +147,12 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: RangedCalls 
     """
     if span is not None and span.axis == "i" and not schedule.workload.is_kernel:
         program = ranged_program(
-            schedule, span.axis, span.least, threads=threads, prefix=name, piece=_PIECE, usual=span.usual
+            schedule, span.axis, span.least, threads=threads, prefix=name, piece=_MOST_NEST_ROWS, usual=span.usual
         )
     else:
         program = program_of(schedule, threads, prefix=name, extents=OneByOne(span.axis) if span else FIXED)
     packers = {
-        tensor: _packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
+        tensor: _make_packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
         for tensor, text in program.packing.items()
     }
     return ModelKernel(name, kernel_function(program.main, program.llvm, name, schedule.key), packers)
@@ -163,10 +163,10 @@ def kernel_function(text: str, llvm: str, name: str, kind: str) -> TvmObject:
     return parse_program(text, llvm).with_attrs({"global_symbol": name, KERNEL: kind, "op_pattern": OPAQUE})
 
 
-def _packer(text: str, llvm: str, num_elements: int, kernel: str) -> Packer:
+def _make_packer(text: str, llvm: str, num_elements: int, kernel: str) -> Packer:
     """Return a function that packs an operand of a kernel, named by what it does."""
-    own = f"{text}{llvm}".replace(kernel, "")  # functions that it calls are named after the kernel
-    name = f"anatune_pack_{hashlib.sha256(own.encode()).hexdigest()[:16]}"
+    anonymous_text = f"{text}{llvm}".replace(kernel, "")  # functions that it calls are named after the kernel
+    name = f"anatune_pack_{hashlib.sha256(anonymous_text.encode()).hexdigest()[:16]}"
     return Packer(name, text, llvm, num_elements)
 
 
@@ -180,56 +180,58 @@ def attention_kernel(name: str, kernel: AttentionKernel, lanes: int, threads: in
     """
     from anatune.network.kernels.attention import attention_program
 
-    return _without_weights(name, "attention", attention_program(kernel, name, lanes, threads))
+    return _make_unpacked_kernel(name, "attention", attention_program(kernel, name, lanes, threads))
 
 
-def _without_weights(name: str, kind: str, program: tuple[str, str]) -> ModelKernel:
+def _make_unpacked_kernel(name: str, kind: str, program: tuple[str, str]) -> ModelKernel:
     """Return a kernel of a program, TVMScript and LLVM IR, that packs none of its operands."""
     return ModelKernel(name, kernel_function(*program, name, kind), {})
 
 
 def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[Node, ModelKernel]:
     """Return each node of `_OPERATORS` -> its kernel, which equal nodes share."""
-    made: dict[str, dict[Hashable, ModelKernel]] = {}
+    kernels_by_group: dict[str, dict[Hashable, ModelKernel]] = {}
     kernels = {}
     for node in graph.nodes():
         if node.op not in _OPERATORS or not _OPERATORS[node.op].takes(node) or 0 in tensor_type(node).shape:
             continue
         operator = _OPERATORS[node.op]
-        if operator.is_fixed and _is_open(node):
+        if operator.is_fixed and _has_varying_size(node):
             raise WorkloadError(
                 f"{node.op.removeprefix('anatune.')} of {name_of(node.type)}: its sizes vary, and there are kernels "
                 "for fixed ones alone; compile the model for fixed sizes (example inputs)"
             )
-        known = made.setdefault("rows" if operator.word == "rows" else "others", {})
+        group = kernels_by_group.setdefault("rows" if operator.word == "rows" else "others", {})
         kernel, program = operator.kernel_of(node)
-        if kernel not in known:
-            name = f"anatune_{operator.word}_{len(known)}_{kernel.kind}"
-            known[kernel] = _without_weights(name, kernel.kind, program(kernel, name, threads, hardware))
-        kernels[node] = known[kernel]
+        if kernel not in group:
+            name = f"anatune_{operator.word}_{len(group)}_{kernel.kind}"
+            group[kernel] = _make_unpacked_kernel(name, kernel.kind, program(kernel, name, threads, hardware))
+        kernels[node] = group[kernel]
     return kernels
 
 
-def _on_lanes(program: Callable[..., tuple[str, str]]) -> _Program:
+def _write_with_lanes(program: Callable[..., tuple[str, str]]) -> _KernelWriter:
     """Return what writes the program of a kernel that asks for the elements of a vector alone."""
     return lambda kernel, name, threads, hardware: program(kernel, name, threads=threads, lanes=hardware.fp32_lanes)
 
 
-def _row_kernel(node: Node) -> _Coded:
+def _row_kernel(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.rows import RowKernel, row_program
 
     rows, length = tensor_type(node).shape
-    own, program = node.attributes, _on_lanes(row_program)
+    attributes, program = node.attributes, _write_with_lanes(row_program)
     if node.op == SOFTMAX:
         mask_rows = tensor_type(node.arguments[1]).shape[0] if len(node.arguments) > 1 else 0
-        kind = RowKernel("softmax", rows, length, own["scale"], mask_rows, own["zero_rows"], block=own["block"])
-        return kind, program
+        kernel = RowKernel(
+            "softmax", rows, length, attributes["scale"], mask_rows, attributes["zero_rows"], block=attributes["block"]
+        )
+        return kernel, program
     assert node.op == LAYER_NORM
     operands, dtype = len(node.arguments) - 1, tensor_type(node).dtype
-    return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=operands, dtype=dtype), program
+    return RowKernel("layer_norm", rows, length, epsilon=attributes["epsilon"], operands=operands, dtype=dtype), program
 
 
-def _window(node: Node) -> _Coded:
+def _window(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.windows import WindowKernel, window_program
 
     def program(kernel: WindowKernel, name: str, threads: int, hardware: CpuSpec) -> tuple[str, str]:
@@ -251,63 +253,72 @@ def _window(node: Node) -> _Coded:
     return kernel, program
 
 
-def _recurrent(node: Node) -> _Coded:
+def _recurrent(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.recurrent import RecurrentKernel, recurrent_program
 
     steps, batch, _ = tensor_type(node.arguments[0]).shape
-    own = {**node.attributes, "functions": tuple(name.removeprefix("nn.") for name in node.attributes["functions"])}
-    return RecurrentKernel(steps=steps, batch=batch, hidden=tensor_type(node).shape[2], **own), recurrent_program
+    attributes = {
+        **node.attributes,
+        "functions": tuple(name.removeprefix("nn.") for name in node.attributes["functions"]),
+    }
+    return RecurrentKernel(steps=steps, batch=batch, hidden=tensor_type(node).shape[2], **attributes), recurrent_program
 
 
-def _permute(node: Node) -> _Coded:
+def _permute(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.moves import PermuteKernel, permute_program
 
     shape, axes = tensor_type(node.arguments[0]).shape, tuple(node.attributes["axes"])
-    return PermuteKernel(shape, axes, tensor_type(node).dtype), _on_lanes(permute_program)
+    return PermuteKernel(shape, axes, tensor_type(node).dtype), _write_with_lanes(permute_program)
 
 
-def _concat(node: Node) -> _Coded:
+def _concat(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.moves import ConcatKernel, concat_program
 
     (outer, _), dtype = tensor_type(node)
     widths = tuple(tensor_type(part).shape[1] for part in node.arguments)
-    return ConcatKernel(outer, widths, dtype), _on_lanes(concat_program)
+    return ConcatKernel(outer, widths, dtype), _write_with_lanes(concat_program)
 
 
-def _divisor(node: Node) -> _Coded:
+def _divisor(node: Node) -> _KernelAndWriter:
     from anatune.codegen.cpu.divisors import DivisorKernel, divisor_program
 
     return DivisorKernel(*tensor_type(node), node.attributes["operator"]), divisor_program
 
 
-def _put(node: Node) -> _Coded:
+def _put(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.puts import PutKernel, put_program
 
     (shape, dtype), places = tensor_type(node), node.arguments[2]
     first = places.value if isinstance(places, Scalar) and isinstance(places.value, int) else -1
     kernel = PutKernel(shape, tensor_type(node.arguments[1]).shape, node.attributes["axis"], dtype, first)
-    return kernel, _on_lanes(put_program)
+    return kernel, _write_with_lanes(put_program)
 
 
-def _scatter(node: Node) -> _Coded:
+def _scatter(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.places import ScatterKernel, scatter_program
 
     data, index, updates = map(tensor_type, node.arguments)
-    own = node.attributes
+    attributes = node.attributes
     kernel = ScatterKernel(
-        data.shape, updates.shape, data.dtype, index.shape, index.dtype, own["axis"] % len(data.shape), own["reduction"]
+        data.shape,
+        updates.shape,
+        data.dtype,
+        index.shape,
+        index.dtype,
+        attributes["axis"] % len(data.shape),
+        attributes["reduction"],
     )
     return kernel, scatter_program
 
 
-def _top(node: Node) -> _Coded:
+def _top(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.places import TopKernel, top_program
 
-    (shape, dtype), own = tensor_type(node.arguments[0]), node.attributes
-    return TopKernel(shape, dtype, own["axis"] % len(shape), own["k"], own["largest"]), top_program
+    (shape, dtype), attributes = tensor_type(node.arguments[0]), node.attributes
+    return TopKernel(shape, dtype, attributes["axis"] % len(shape), attributes["k"], attributes["largest"]), top_program
 
 
-def _is_open(node: Node) -> bool:
+def _has_varying_size(node: Node) -> bool:
     """Whether a size of what a node reads or returns is known at run time."""
     return at_run_time((tensor_type(node).shape, *(tensor_type(value).shape for value in values_in(node.arguments))))
 
@@ -328,7 +339,7 @@ class _Operator(NamedTuple):
     """
 
     word: str
-    kernel_of: Callable[[Node], _Coded]
+    kernel_of: Callable[[Node], _KernelAndWriter]
     takes: Callable[[Node], bool] = _is_float
     is_fixed: bool = False
 

@@ -20,14 +20,14 @@ from anatune.errors import DivisionError, RunError
 from anatune.network.graph.nodes import Array
 from anatune.threads import new_lock
 
-__all__ = ["Frame", "Machine", "check_gpu"]
+__all__ = ["Frame", "LibraryRunner", "check_gpu"]
 
-_HELPERS = "vm.builtin."
+_RUNTIME_PREFIX = "vm.builtin."
 """What the names of the runtime's own functions begin with: allocating, checking, naming memory anew."""
 _LOADER = "ffi.Module.load_from_bytes.cuda"
 """Function that TVM's CUDA library registers."""
 _RUNTIME, _CUDART = "libtvm_runtime_cuda.so", "libcudart.so.13"
-_PATIENCE_S = 10.0
+_MOST_FORK_WAIT_S = 10.0
 """How long `fork` waits for a run that another thread is in."""
 
 
@@ -48,8 +48,8 @@ class Frame:
         self.inputs: list[tuple[Array, TvmObject]] | None = None
 
 
-class Machine:
-    """The functions of a library that `building.built` or `building.built_for_gpu` made.
+class LibraryRunner:
+    """The functions of a library that `building.build_library` or `building.build_gpu_library` made.
 
     Several threads may run it at once: each run has a frame of its own, and waits where all are in use. `fork` waits
     for runs, whose locks the child could not open.
@@ -94,20 +94,20 @@ class Machine:
         try:
             self._library = tvm.runtime.load_module(str(library))
             self._threads = threads
-            self._idle = [self._frame()]
+            self._idle = [self._make_frame()]
         except (RuntimeError, AttributeError, ValueError, OSError) as error:
             raise RunError(f"{library} cannot be loaded: {last_line(error)}") from None
         self._num_frames, self._most_frames = 1, most_frames
         self._waiting: deque[SimpleQueue[Frame]] = deque()
-        self._weights = tvm.runtime.convert([self._copied(weight, self._device) for weight in weights])
+        self._weights = tvm.runtime.convert([self._copy_to(weight, self._device) for weight in weights])
         self._lock, self._serving = new_lock(), new_lock()
         _machines.add(self)
 
-    def _frame(self) -> Frame:
-        main = self._machine()["main"]
+    def _make_frame(self) -> Frame:
+        main = self._make_virtual_machine()["main"]
         return Frame(main if self._threads == 1 else functools.partial(call_parallel, main))
 
-    def take(self) -> Frame:
+    def take_frame(self) -> Frame:
         """Return what a run needs, which nobody else has until `give`; where all are in use, wait in a queue."""
         try:
             return self._idle.pop()
@@ -115,31 +115,31 @@ class Machine:
             pass
         with self._lock:
             if self._num_frames < self._most_frames:
-                frame = self._frame()
+                frame = self._make_frame()
                 self._num_frames += 1
                 return frame
-        return self._next()
+        return self._wait_for_frame()
 
-    def give(self, frame: Frame) -> None:
+    def return_frame(self, frame: Frame) -> None:
         """Let others have what `take` returned."""
         self._idle.append(frame)
         if self._waiting:
-            self._serve()
+            self._hand_out_frames()
 
-    def _next(self, timeout_s: float | None = None) -> Frame:
+    def _wait_for_frame(self, timeout_s: float | None = None) -> Frame:
         """Wait for a frame; queue.Empty: none came in time."""
-        box = SimpleQueue[Frame]()
-        self._waiting.append(box)
-        self._serve()
+        queue = SimpleQueue[Frame]()
+        self._waiting.append(queue)
+        self._hand_out_frames()
         try:
-            return box.get(timeout=timeout_s)
+            return queue.get(timeout=timeout_s)
         except Empty:
             with self._serving:
-                if box in self._waiting:
-                    self._waiting.remove(box)
-            return box.get_nowait()
+                if queue in self._waiting:
+                    self._waiting.remove(queue)
+            return queue.get_nowait()
 
-    def _serve(self) -> None:
+    def _hand_out_frames(self) -> None:
         """Hand idle frames to those who wait: who came first goes first."""
         with self._serving:
             while self._idle and self._waiting:
@@ -153,20 +153,20 @@ class Machine:
         self._paused: list[Frame] = []
         with contextlib.suppress(Empty):  # after so long a time a child may have to do with less
             while len(self._paused) < self._num_frames:
-                self._paused.append(self._next(_PATIENCE_S))
+                self._paused.append(self._wait_for_frame(_MOST_FORK_WAIT_S))
 
     def resume(self, *, is_child: bool) -> None:
         """Go on behind `pause`; those who have a frame, or wait for one, are not in a child."""
         if is_child:
             self._waiting.clear()
             if not self._paused:
-                self._paused.append(self._frame())
+                self._paused.append(self._make_frame())
             self._num_frames = len(self._paused)
         for frame in self._paused:
-            self.give(frame)
+            self.return_frame(frame)
         self._lock.release()
 
-    def _copied(self, tensor: TvmObject, device: TvmObject) -> TvmObject:
+    def _copy_to(self, tensor: TvmObject, device: TvmObject) -> TvmObject:
         """Return a tensor where a device has it: a CPU's are everywhere in one memory."""
         return tensor if self._device is self._host else tensor.copyto(device)
 
@@ -180,22 +180,22 @@ class Machine:
         DivisionError
             Whole numbers were to be divided by zero.
         """
-        frame = self.take()
+        frame = self.take_frame()
         try:
             return self.run_on(frame, inputs)
         finally:
-            self.give(frame)
+            self.return_frame(frame)
 
     def run_on(self, frame: Frame, inputs: Sequence[TvmObject]) -> TvmObject:
         """Run as `run` does, on what `take` returned."""
         try:
-            result = frame.main(*(self._copied(tensor, self._device) for tensor in inputs), self._weights)
+            result = frame.main(*(self._copy_to(tensor, self._device) for tensor in inputs), self._weights)
         except ZeroDivisionError as error:
             raise DivisionError(f"{last_line(error)}; keep zeros out of what whole numbers are divided by") from None
         except TVM_ERRORS as error:
             raise RunError(f"the model cannot be run: {last_line(error):.300}; compile it again") from None
         if self._device is self._host or hasattr(result, "copyto"):
-            return self._copied(result, self._host)
+            return self._copy_to(result, self._host)
         return [tensor.copyto(self._host) for tensor in result]
 
     def times(self, inputs: Sequence[TvmObject], runs: int) -> dict[str, float]:
@@ -205,7 +205,9 @@ class Machine:
         """
         times: list[dict[str, float]] = []
         began = 0.0
-        machine = self._machine()  # of its own: one that was instrumented once calls Python before and after everything
+        machine = (
+            self._make_virtual_machine()
+        )  # of its own: one that was instrumented once calls Python before and after everything
 
         def instrument(_function: TvmObject, name: str, before: bool, *_: TvmObject) -> int:
             nonlocal began
@@ -218,19 +220,19 @@ class Machine:
             return 0
 
         machine.set_instrument(instrument)
-        main, given = machine["main"], [self._copied(tensor, self._device) for tensor in inputs]
+        main, given = machine["main"], [self._copy_to(tensor, self._device) for tensor in inputs]
         for _ in range(runs):
             times.append({})
             call_parallel(main, *given, self._weights)
-        return {name: min(run[name] for run in times) for name in times[0] if not name.startswith(_HELPERS)}
+        return {name: min(run[name] for run in times) for name in times[0] if not name.startswith(_RUNTIME_PREFIX)}
 
-    def _machine(self) -> TvmObject:
+    def _make_virtual_machine(self) -> TvmObject:
         from tvm.runtime.vm import VirtualMachine
 
         return VirtualMachine(self._library, self._device)
 
 
-_machines: WeakSet[Machine] = WeakSet()
+_machines: WeakSet[LibraryRunner] = WeakSet()
 
 
 def _pause() -> None:
@@ -245,7 +247,7 @@ def _resume(*, is_child: bool = False) -> None:
     _paused.clear()
 
 
-_paused: list[Machine] = []
+_paused: list[LibraryRunner] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_pause, after_in_parent=_resume, after_in_child=functools.partial(_resume, is_child=True)
@@ -260,7 +262,7 @@ def check_gpu(what: str, arch: str) -> None:
     """
     advice = f"run it where there is a GPU of {arch}, or compile it for the processor here with --hw host"
     tvm = import_tvm()
-    if (reason := _loaded()) is not None:
+    if (reason := _load_cuda_runtime()) is not None:
         raise RunError(f"{what} was compiled for a GPU ({arch}), and there is none here ({reason}); {advice}")
     device = tvm.cuda(0)
     if not device.exist:
@@ -271,7 +273,7 @@ def check_gpu(what: str, arch: str) -> None:
         raise RunError(f"{what} was compiled for {arch}, and the GPU here is of sm_{major}{minor}; {advice}")
 
 
-def _loaded() -> str | None:
+def _load_cuda_runtime() -> str | None:
     """Load TVM's CUDA library into this process; return why that cannot be."""
     tvm = import_tvm()
     if tvm.get_global_func(_LOADER, allow_missing=True) is not None:

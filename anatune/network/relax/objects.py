@@ -22,7 +22,7 @@ from anatune.files import temporary_folder
 from anatune.network.relax.kernels import KERNEL
 from anatune.resources import usable_cores, user_cache_folder
 
-__all__ = ["FOLDERS", "Objects", "objects_of"]
+__all__ = ["FOLDERS", "ObjectFiles", "compile_objects"]
 
 FOLDERS = ("codegen", "network/relax")
 """Folders of the sources that make an object file of a function: it is compiled again where they change."""
@@ -32,7 +32,7 @@ _SYMBOL = "__tvm_ffi_"
 """What TVM's runtime puts before the names of functions."""
 
 
-class Objects(NamedTuple):
+class ObjectFiles(NamedTuple):
     """Object files of functions.
 
     Attributes
@@ -48,10 +48,10 @@ class Objects(NamedTuple):
 
     def modules(self) -> list[TvmObject]:
         """Return each as a module of TVM's, for libraries."""
-        with temporary_folder() as place:
-            return [static_library(file, name) for name, file in self._files(place)]
+        with temporary_folder() as folder:
+            return [static_library(file, name) for name, file in self._files(folder)]
 
-    def loaded(self) -> TvmObject:
+    def load(self) -> TvmObject:
         """Return a library in this process, as a module of TVM's; None: there are no functions.
 
         Raises
@@ -61,9 +61,9 @@ class Objects(NamedTuple):
         """
         if not self.contents:
             return None
-        with temporary_folder() as place:
-            link_objects([str(file) for _, file in self._files(place)], place / "all.so", self.aliases)
-            return import_tvm().runtime.load_module(str(place / "all.so"))
+        with temporary_folder() as folder:
+            link_objects([str(file) for _, file in self._files(folder)], folder / "all.so", self.aliases)
+            return import_tvm().runtime.load_module(str(folder / "all.so"))
 
     def _files(self, folder: Path) -> list[tuple[str, Path]]:
         """Return all written into a folder."""
@@ -76,7 +76,7 @@ class Objects(NamedTuple):
         return files
 
 
-def objects_of(functions: Mapping[str, TvmObject], target: TvmObject, folder: Path | None = None) -> Objects:
+def compile_objects(functions: Mapping[str, TvmObject], target: TvmObject, folder: Path | None = None) -> ObjectFiles:
     """Return functions as object files, compiled on all cores, or found.
 
     Parameters
@@ -99,26 +99,26 @@ def objects_of(functions: Mapping[str, TvmObject], target: TvmObject, folder: Pa
     distinct = {symbol: name for name, symbol in symbols.items()}
     pipeline = register_pipeline(import_tvm())
 
-    def made(symbol: str) -> bytes | BuildError:
+    def compile_symbol(symbol: str) -> bytes | BuildError:
         name = distinct[symbol]
-        is_kept = symbol != name  # other linkers make no aliases
-        content = disk.read(keys[name]) if is_kept else None
+        is_cached = symbol != name  # other linkers make no aliases
+        content = disk.read(keys[name]) if is_cached else None
         if content is None:
             try:
                 content = object_of(symbol, functions[name], target, pipeline)
             except BuildError as error:
                 return error
-            if is_kept:
+            if is_cached:
                 disk.write(keys[name], content)
         return content
 
     with ThreadPoolExecutor(usable_cores()) as pool:
-        found = dict(zip(distinct, pool.map(made, distinct), strict=True))
-    refused = {distinct[symbol]: one for symbol, one in found.items() if isinstance(one, BuildError)}
-    if refused:
-        raise BuildError(f"TVM cannot compile {', '.join(refused)}: {next(iter(refused.values()))}")
+        contents = dict(zip(distinct, pool.map(compile_symbol, distinct), strict=True))
+    errors = {distinct[symbol]: one for symbol, one in contents.items() if isinstance(one, BuildError)}
+    if errors:
+        raise BuildError(f"TVM cannot compile {', '.join(errors)}: {next(iter(errors.values()))}")
     aliases = {f"{_SYMBOL}{name}": f"{_SYMBOL}{symbol}" for name, symbol in symbols.items() if name != symbol}
-    return Objects({symbol: one for symbol, one in found.items() if isinstance(one, bytes)}, aliases)
+    return ObjectFiles({symbol: one for symbol, one in contents.items() if isinstance(one, bytes)}, aliases)
 
 
 def _key(name: str, function: TvmObject, target: TvmObject) -> str:

@@ -13,18 +13,18 @@ from anatune.files import reason
 from anatune.named import import_optional
 from anatune.network.graph.nodes import Array
 from anatune.network.graph.onnx.reading import onnx_dtype, put_in_order
-from anatune.network.relax.ranges import symbol_named
+from anatune.network.relax.ranges import make_symbol
 from anatune.untyped import OnnxObject
 
-__all__ = ["inputs_of", "onnx_inputs", "onnx_model", "onnx_shapes", "weight_files"]
+__all__ = ["inputs_of", "load_onnx", "onnx_inputs", "onnx_shapes", "weight_files"]
 
 
 def onnx_inputs(path: Path) -> list[tuple[str, str]]:
     """Return name and dtype of each input of an ONNX file; errors as `imported`."""
-    return [(value.name, onnx_dtype(value)) for value in inputs_of(onnx_model(path), str(path))]
+    return [(value.name, onnx_dtype(value)) for value in inputs_of(load_onnx(path), str(path))]
 
 
-def onnx_model(path: Path) -> OnnxObject:
+def load_onnx(path: Path) -> OnnxObject:
     """Return the ONNX model in a file, with the weights that lie beside it.
 
     Raises
@@ -60,12 +60,14 @@ def onnx_model(path: Path) -> OnnxObject:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the files beside an ONNX file that its tensors lie in, each once; errors as `onnx_model`."""
+    """Return the files beside an ONNX file that its tensors lie in, each once; errors as `load_onnx`."""
     onnx = import_optional("onnx", "onnx", "anatune compile of ONNX files")
     helper = onnx.external_data_helper
     model = onnx.load(str(path), format="protobuf", load_external_data=False)
-    apart = [one for one in helper._get_all_tensors(model) if helper.uses_external_data(one)]
-    return [path.parent / name for name in dict.fromkeys(helper.ExternalDataInfo(one).location for one in apart)]
+    external_tensors = [one for one in helper._get_all_tensors(model) if helper.uses_external_data(one)]
+    return [
+        path.parent / name for name in dict.fromkeys(helper.ExternalDataInfo(one).location for one in external_tensors)
+    ]
 
 
 def inputs_of(model: OnnxObject, where: str) -> list[OnnxObject]:
@@ -76,16 +78,16 @@ def inputs_of(model: OnnxObject, where: str) -> list[OnnxObject]:
     WorkloadError
         One is no tensor. `where` the model is.
     """
-    known = {weight.name for weight in model.graph.initializer}
-    found = [value for value in model.graph.input if value.name not in known]
-    for value in found:
+    weight_names = {weight.name for weight in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weight_names]
+    for value in inputs:
         try:
             onnx_dtype(value)
         except KeyError:
             raise WorkloadError(
                 f"{where}: input {value.name} is no tensor of a type that ONNX has; export it again"
             ) from None
-    return found
+    return inputs
 
 
 def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) -> dict[str, list[int | str]]:
@@ -119,7 +121,7 @@ def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) 
                     "export it again"
                 )
         shapes[item.name] = [
-            size.dim_value if size.HasField("dim_value") else symbol_named(size.dim_param or f"{item.name}_{axis}")
+            size.dim_value if size.HasField("dim_value") else make_symbol(size.dim_param or f"{item.name}_{axis}")
             for axis, size in enumerate(sizes)
         ]
     return shapes
@@ -133,10 +135,10 @@ def _check_shape(item: OnnxObject, shape: tuple[int, ...], where: str) -> None:
     fixed = [size.dim_value if size.HasField("dim_value") else None for size in sizes]
     if len(fixed) == len(shape) and all(size in (None, own) for size, own in zip(fixed, shape, strict=True)):
         return
-    told = "x".join(str(size.dim_value) if size.HasField("dim_value") else size.dim_param or "?" for size in sizes)
+    expected = "x".join(str(size.dim_value) if size.HasField("dim_value") else size.dim_param or "?" for size in sizes)
     raise WorkloadError(
         f"{where}: the shape given for input {item.name} is {'x'.join(map(str, shape)) or 'scalar'}, expected "
-        f"{told or 'scalar'} as the model says; give example inputs (--input-shape) that agree"
+        f"{expected or 'scalar'} as the model says; give example inputs (--input-shape) that agree"
     )
 
 
@@ -155,15 +157,19 @@ def _load_weights(onnx: OnnxObject, model: OnnxObject, path: Path) -> None:
     helper = onnx.external_data_helper
     for weight in [one for one in helper._get_all_tensors(model) if helper.uses_external_data(one)]:
         info = helper.ExternalDataInfo(weight)
-        place = path.parent / info.location
-        if not place.is_file():
-            what = "no file" if place.exists() else "missing"
-            raise WorkloadError(f"{place} is {what}: weights in files of their own have to lie beside {path.name}")
+        weight_path = path.parent / info.location
+        if not weight_path.is_file():
+            what = "no file" if weight_path.exists() else "missing"
+            raise WorkloadError(
+                f"{weight_path} is {what}: weights in files of their own have to lie beside {path.name}"
+            )
         end = (info.offset or 0) + (info.length or 0)
-        if place.stat().st_size < end:
-            size = place.stat().st_size
-            raise WorkloadError(f"{place} has {size:,} bytes, {path.name} expects {end:,} at least; export it again")
-        folder, name = _behind_links(path, info.location)
+        if weight_path.stat().st_size < end:
+            size = weight_path.stat().st_size
+            raise WorkloadError(
+                f"{weight_path} has {size:,} bytes, {path.name} expects {end:,} at least; export it again"
+            )
+        folder, name = _resolve_links(path, info.location)
         for entry in weight.external_data:
             entry.value = name if entry.key == "location" else entry.value
         helper.load_external_data_for_tensor(weight, str(folder))
@@ -171,14 +177,14 @@ def _load_weights(onnx: OnnxObject, model: OnnxObject, path: Path) -> None:
         weight.ClearField("external_data")
 
 
-def _behind_links(path: Path, location: str) -> tuple[Path, str]:
+def _resolve_links(path: Path, location: str) -> tuple[Path, str]:
     """Return the folder that a file of weights lies in, and its name there.
 
     Links may lead to files of the model's folder, or of the folder that the model's own link leads to, as in the cache
     of huggingface_hub; what is anywhere else keeps its name, which onnx refuses.
     """
-    name, place = Path(location), (path.parent / location).resolve()
+    name, target = Path(location), (path.parent / location).resolve()
     for folder in (path.parent.resolve(), path.resolve().parent):
-        if not name.is_absolute() and ".." not in name.parts and place.is_relative_to(folder):
-            return folder, str(place.relative_to(folder))
+        if not name.is_absolute() and ".." not in name.parts and target.is_relative_to(folder):
+            return folder, str(target.relative_to(folder))
     return path.parent, location

@@ -26,7 +26,7 @@ from anatune.network.graph.state import StatePair
 from anatune.network.graph.torch.arrays import array_of_torch, torch_of_array
 from anatune.untyped import OnnxObject, TorchObject
 
-__all__ = ["Arrays", "Reference", "onnx_reference", "reordered", "torch_reference"]
+__all__ = ["Arrays", "Reference", "onnx_reference", "reorder_reference", "torch_reference"]
 
 _log = logging.getLogger(__name__)
 Arrays = list[Array]
@@ -63,30 +63,32 @@ def torch_reference(torch: TorchObject, source: TorchObject, name: str, written:
     def run(arrays: Arrays, *, is_wide: bool = False) -> Arrays:
         tensors = [torch_of_array(np.array(array)) for array in arrays]
         count = len(tensors) - len(buffers)
-        held = dict(zip(buffers, tensors[count:], strict=True))
+        buffer_values = dict(zip(buffers, tensors[count:], strict=True))
         if is_wide:
-            held = {word: one.double() if one.is_floating_point() else one for word, one in held.items()}
+            buffer_values = {
+                word: one.double() if one.is_floating_point() else one for word, one in buffer_values.items()
+            }
         with torch.no_grad():
-            outputs = torch.func.functional_call(source, held, tuple(tensors[:count]))
-        changed = [held[word] if isinstance(word, str) else tensors[word] for word in written]
+            outputs = torch.func.functional_call(source, buffer_values, tuple(tensors[:count]))
+        changed = [buffer_values[word] if isinstance(word, str) else tensors[word] for word in written]
         listed = [*torch.utils._pytree.tree_leaves(outputs), *changed]
         return [array_of_torch(tensor) for tensor in listed if isinstance(tensor, torch.Tensor)]
 
-    return _reference(lambda arrays: _in_float64(torch, partial(run, is_wide=True), arrays), run, "PyTorch", name)
+    return _make_reference(lambda arrays: _in_float64(torch, partial(run, is_wide=True), arrays), run, "PyTorch", name)
 
 
-def reordered(reference: Reference, pairs: Sequence[StatePair], count: int) -> Reference:
+def reorder_reference(reference: Reference, pairs: Sequence[StatePair], count: int) -> Reference:
     """Return a reference whose last inputs and outputs are a model's state; `count`: its inputs."""
-    taken = [pair.input for pair in pairs]
-    inputs = [*(place for place in range(count) if place not in taken), *taken]
-    held = [pair.output for pair in pairs]
+    state_inputs = [pair.input for pair in pairs]
+    inputs = [*(place for place in range(count) if place not in state_inputs), *state_inputs]
+    state_outputs = [pair.output for pair in pairs]
 
     def run(arrays: Arrays, *, is_narrow: bool = False) -> tuple[Arrays, str]:
-        given = dict(zip(inputs, arrays, strict=True))
-        found, library = reference([given[place] for place in range(count)], is_narrow=is_narrow)
+        ordered = dict(zip(inputs, arrays, strict=True))
+        outputs, library = reference([ordered[place] for place in range(count)], is_narrow=is_narrow)
         return [
-            *(one for place, one in enumerate(found) if place not in held),
-            *(found[place] for place in held),
+            *(one for place, one in enumerate(outputs) if place not in state_outputs),
+            *(outputs[place] for place in state_outputs),
         ], library
 
     return run
@@ -110,11 +112,13 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
         names: Iterable[str], written: Collection[str], args: TorchObject, kwargs: TorchObject
     ) -> tuple[list[TorchObject], TorchObject]:
         """Return arguments, those of `written` names as they are."""
-        given = [value if name in written else tree_map(wide, value) for name, value in zip(names, args, strict=False)]
+        positional = [
+            value if name in written else tree_map(wide, value) for name, value in zip(names, args, strict=False)
+        ]
         named = {name: value if name in written else tree_map(wide, value) for name, value in kwargs.items()}
         if named.get("dtype") in floats:
             named["dtype"] = torch.float64
-        return given, named
+        return positional, named
 
     class Dispatched(dispatch):  # type: ignore[misc]
         """Converts what an operator reads, not what it writes into."""
@@ -129,7 +133,7 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
             given, named = widened([value.name for value in schema], written, args, kwargs or {})
             if function.namespace == "quantized_decomposed" and "quantize_per" in function.__name__:
                 names = [value.name for value in schema]
-                return _converted(torch, function.__name__, {**dict(zip(names, given, strict=False)), **named})
+                return _convert_scaled(torch, function.__name__, {**dict(zip(names, given, strict=False)), **named})
             return function(*given, **named)
 
     class Called(function_mode):  # type: ignore[misc]
@@ -151,7 +155,7 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
         return run(arrays)
 
 
-def _converted(torch: TorchObject, name: str, given: Mapping[str, TorchObject]) -> TorchObject:
+def _convert_scaled(torch: TorchObject, name: str, given: Mapping[str, TorchObject]) -> TorchObject:
     """Return what becomes integers with a scale, or of them; PyTorch's own takes float32 alone."""
     data = given["input"].double()
     scale, zero = (given.get(word, given.get(f"{word}s")) for word in ("scale", "zero_point"))
@@ -181,17 +185,17 @@ def onnx_reference(model: OnnxObject, name: str) -> Reference:
         weights = {weight.name: weight for weight in model.graph.initializer}
         names = [value.name for value in model.graph.input if value.name not in weights]
         given = dict(zip(names, arrays, strict=True))
-        evaluate = functools.partial(evaluator, new_ops=_operators())
-        with _one_thread():
+        evaluate = functools.partial(evaluator, new_ops=_reference_operators())
+        with _limit_threads():
             if is_wide or any(node.op_type in _SCALED for node in model.graph.node):
-                return _by_nodes(onnx, evaluate, model, weights, given, _wide if is_wide else np.asarray)
+                return _evaluate_nodes(onnx, evaluate, model, weights, given, _to_float64 if is_wide else np.asarray)
             return list(evaluate(model).run(None, given))
 
     wide, narrow = functools.partial(run, is_wide=True), functools.partial(run, is_wide=False)
-    return _reference(wide, narrow, "ONNX's reference evaluator", name)
+    return _make_reference(wide, narrow, "ONNX's reference evaluator", name)
 
 
-def _operators() -> list[OnnxObject]:
+def _reference_operators() -> list[OnnxObject]:
     """Return operators, as the standard has them, in place of those of the evaluator's that fail or are slow (1.23).
 
     And onnxruntime's product with weights of few bits.
@@ -221,7 +225,7 @@ def _operators() -> list[OnnxObject]:
         op_domain = ""
 
         def _run(self, x: Array, **attributes: TorchObject) -> tuple[Array, ...]:
-            windows = None if len(self.onnx_node.output) > 1 else _windows(x, attributes, -np.inf)
+            windows = None if len(self.onnx_node.output) > 1 else _pool_windows(x, attributes, -np.inf)
             if windows is None:
                 return tuple(super()._run(x, **attributes))
             return (windows.max(axis=tuple(range(x.ndim, windows.ndim))),)
@@ -230,8 +234,10 @@ def _operators() -> list[OnnxObject]:
         op_domain = ""
 
         def _run(self, x: Array, **attributes: TorchObject) -> tuple[Array, ...]:
-            windows, taps = _windows(x, attributes, 0.0), tuple(range(x.ndim, 2 * x.ndim - 2))
-            counted = _windows(np.ones_like(x[:1, :1]), attributes, float(bool(attributes.get("count_include_pad"))))
+            windows, taps = _pool_windows(x, attributes, 0.0), tuple(range(x.ndim, 2 * x.ndim - 2))
+            counted = _pool_windows(
+                np.ones_like(x[:1, :1]), attributes, float(bool(attributes.get("count_include_pad")))
+            )
             if windows is None or counted is None:
                 return tuple(super()._run(x, **attributes))
             return ((windows.sum(axis=taps) / counted.sum(axis=taps)).astype(x.dtype),)
@@ -258,7 +264,7 @@ def _operators() -> list[OnnxObject]:
     return [GatherElements, Erf, MaxPool, AveragePool, MatMulNBits]
 
 
-def _windows(x: Array, attributes: Mapping[str, TorchObject], fill: float) -> Array | None:
+def _pool_windows(x: Array, attributes: Mapping[str, TorchObject], fill: float) -> Array | None:
     """Return what a pool's windows hold, (N, C, *positions, *taps); None: it has more than steps and borders."""
     rank, taps = x.ndim - 2, attributes["kernel_shape"]
     pads, steps = attributes.get("pads") or [0] * 2 * rank, attributes.get("strides") or [1] * rank
@@ -266,11 +272,11 @@ def _windows(x: Array, attributes: Mapping[str, TorchObject], fill: float) -> Ar
     if not is_plain or set(attributes.get("dilations") or [1]) != {1} or x.dtype.kind != "f" or len(pads) != 2 * rank:
         return None
     padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)], constant_values=fill)
-    found = sliding_window_view(padded, tuple(taps), tuple(range(2, x.ndim)))
-    return found[(slice(None), slice(None), *(slice(None, None, step) for step in steps))]
+    windows = sliding_window_view(padded, tuple(taps), tuple(range(2, x.ndim)))
+    return windows[(slice(None), slice(None), *(slice(None, None, step) for step in steps))]
 
 
-def _one_thread() -> contextlib.AbstractContextManager[object]:
+def _limit_threads() -> contextlib.AbstractContextManager[object]:
     """Keep NumPy's products to one thread: those that wait for a core that others use take as much time as the work.
 
     BERT beside three other programs on two cores: 7.9 s of CPU time, with one thread 2.1 (and 14 s instead of 36 s).
@@ -279,11 +285,11 @@ def _one_thread() -> contextlib.AbstractContextManager[object]:
         limits = import_module("threadpoolctl").threadpool_limits
     except ImportError:
         return contextlib.nullcontext()
-    found: contextlib.AbstractContextManager[object] = limits(1, "blas")
-    return found
+    context: contextlib.AbstractContextManager[object] = limits(1, "blas")
+    return context
 
 
-def _reference(
+def _make_reference(
     wide: Callable[[Arrays], Arrays], narrow: Callable[[Arrays], Arrays], library: str, name: str
 ) -> Reference:
     """Return what computes in float64 (`wide`), or, where that is refused, in the model's own dtypes (`narrow`)."""
@@ -305,7 +311,7 @@ def _reference(
     return reference
 
 
-def _by_nodes(
+def _evaluate_nodes(
     onnx: OnnxObject,
     evaluator: OnnxObject,
     model: OnnxObject,
@@ -318,37 +324,39 @@ def _by_nodes(
     Results are dropped behind their last reader.
     """
     versions = {operators.domain: operators.version for operators in model.opset_import}
-    nodes = [part for node in model.graph.node for part in _spelt(onnx, node)]
+    nodes = [part for node in model.graph.node for part in _expand_scaled(onnx, node)]
     readers = Counter(name for node in nodes for name in node.input)
     wanted = [output.name for output in model.graph.output]
     readers.update(wanted)
-    known = {name: convert(array) for name, array in given.items()}
+    values = {name: convert(array) for name, array in given.items()}
 
     def value(name: str) -> Array:
-        return known[name] if name in known else convert(onnx.numpy_helper.to_array(weights[name]))
+        return values[name] if name in values else convert(onnx.numpy_helper.to_array(weights[name]))
 
-    def place(name: str) -> OnnxObject:
+    def make_value_info(name: str) -> OnnxObject:
         return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, None)
 
     for node in nodes:
         names = [name for name in dict.fromkeys(node.input) if name]
         # a branch, a loop: they read what is around them
         if any(entry.g.node or entry.graphs for entry in node.attribute):
-            names = list({**known, **weights})
+            names = list({**values, **weights})
         results = [name for name in node.output if name]
-        graph = onnx.helper.make_graph([node], "node", list(map(place, names)), list(map(place, results)))
-        own = versions
+        graph = onnx.helper.make_graph(
+            [node], "node", list(map(make_value_info, names)), list(map(make_value_info, results))
+        )
+        opsets = versions
         if node.op_type in _CONVERSIONS:  # older ones say the same
-            own = {**versions, "": max(_LEAST_QUANTISED, versions.get("", _LEAST_QUANTISED))}
-        alone = evaluator(graph, opsets=own, functions=list(model.functions))
-        computed = alone.run(None, {name: value(name) for name in names})
+            opsets = {**versions, "": max(_LEAST_QUANTISED, versions.get("", _LEAST_QUANTISED))}
+        evaluator_of_node = evaluator(graph, opsets=opsets, functions=list(model.functions))
+        computed = evaluator_of_node.run(None, {name: value(name) for name in names})
         if node.op_type in ("Cast", "CastLike") and computed[0].dtype.name in HALVES:
             computed = [value(node.input[0]).astype(np.float64)]  # 16 bits are for the sake of speed
-        known.update((name, convert(array)) for name, array in zip(results, computed, strict=True))
+        values.update((name, convert(array)) for name, array in zip(results, computed, strict=True))
         for name in node.input:
             readers[name] -= 1
             if not readers[name]:
-                known.pop(name, None)
+                values.pop(name, None)
     return [value(name) for name in wanted]
 
 
@@ -368,7 +376,7 @@ _CONVERSIONS, _LEAST_QUANTISED = ("DequantizeLinear", "QuantizeLinear"), 19
 """Conversions from and to integers, and their first opset that ONNX's evaluator has."""
 
 
-def _spelt(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
+def _expand_scaled(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
     """Return a node on scaled integers as conversions around one on numbers; others as they are.
 
     The evaluator has few of them, and those round to float32.
@@ -383,37 +391,39 @@ def _spelt(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
         op, places, end = _SCALED[node.op_type]
     else:
         return [node]
-    own = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
-    if own.pop("channels_last", 0):
+    attributes = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
+    if attributes.pop("channels_last", 0):
         return [node]
-    own.pop("opset", None)
+    attributes.pop("opset", None)
     make, name = onnx.helper.make_node, node.output[0]
-    made, operands = [], []
-    for number, place in enumerate(places):
+    nodes, operands = [], []
+    for number, index in enumerate(places):
         word = f"{name}/{number}"
-        if place >= len(given) or place == -1 or not given[place]:
-            operands += [given[0]] * (place == -1)
+        if index >= len(given) or index == -1 or not given[index]:
+            operands += [given[0]] * (index == -1)
         elif number == 2 and op in ("Conv", "Gemm"):
-            made.append(make("Mul", [given[1], given[4]], [f"{word}/unit"]))
-            made.append(make("Cast", [given[place]], [f"{word}/whole"], to=1))
+            nodes.append(make("Mul", [given[1], given[4]], [f"{word}/unit"]))
+            nodes.append(make("Cast", [given[index]], [f"{word}/whole"], to=1))
             scaled = f"{word}/scaled"
-            made.append(make("Mul", [f"{word}/whole", f"{word}/unit"], [scaled]))
-            alpha = own.get("alpha", 1.0) if op == "Gemm" else 1.0  # of onnxruntime's, which counts for the bias, too
-            made.append(make("Constant", [], [f"{word}/alpha"], value_float=alpha))
-            made.append(make("Mul", [scaled, f"{word}/alpha"], [word]))
+            nodes.append(make("Mul", [f"{word}/whole", f"{word}/unit"], [scaled]))
+            alpha = (
+                attributes.get("alpha", 1.0) if op == "Gemm" else 1.0
+            )  # of onnxruntime's, which counts for the bias, too
+            nodes.append(make("Constant", [], [f"{word}/alpha"], value_float=alpha))
+            nodes.append(make("Mul", [scaled, f"{word}/alpha"], [word]))
             operands.append(word)
         else:
             is_row = op == "MatMul" and number == 0
-            is_column = number == 1 and (op == "MatMul" or (op == "Gemm" and not own.get("transB")))
+            is_column = number == 1 and (op == "MatMul" or (op == "Gemm" and not attributes.get("transB")))
             axis = -2 if is_row else -1 if is_column else 0
-            made.append(make("DequantizeLinear", given[place : place + 3], [word], axis=axis))
+            nodes.append(make("DequantizeLinear", given[index : index + 3], [word], axis=axis))
             operands.append(word)
     if end >= len(given) or not given[end]:
-        return [*made, make(op, operands, [name], **own)]
-    made.append(make(op, operands, [f"{name}/number"], **own))
-    return [*made, make("QuantizeLinear", [f"{name}/number", *given[end : end + 2]], [name])]
+        return [*nodes, make(op, operands, [name], **attributes)]
+    nodes.append(make(op, operands, [f"{name}/number"], **attributes))
+    return [*nodes, make("QuantizeLinear", [f"{name}/number", *given[end : end + 2]], [name])]
 
 
-def _wide(array: Array) -> Array:
+def _to_float64(array: Array) -> Array:
     is_narrow = isinstance(array, np.ndarray) and array.dtype.name in ("float32", *HALVES)
     return array.astype(np.float64) if is_narrow else array

@@ -15,9 +15,9 @@ from numpy.lib.stride_tricks import as_strided
 
 from anatune.network.graph.nodes import Array
 
-__all__ = ["Copy", "copies_of", "packed_by"]
+__all__ = ["Copy", "apply_copies", "copies_of"]
 
-_SILENT = {"func_attr", "reads", "writes"}
+_IGNORED = {"func_attr", "reads", "writes"}
 """Words that say nothing of what is moved."""
 _Affine = tuple[int, dict[str, int]]
 """Constant, and factors of variables."""
@@ -39,7 +39,7 @@ class Copy(NamedTuple):
     source: tuple[int, tuple[int, ...]]
 
 
-class _OtherError(Exception):
+class _NotCopyingError(Exception):
     """The function does something else than to move elements."""
 
 
@@ -56,14 +56,14 @@ def copies_of(text: str) -> tuple[Copy, ...] | None:
         if not isinstance(function, ast.FunctionDef):
             return None
         operand, packed = function.args.args
-        reader = _Reader(operand.arg, _shape(operand), packed.arg, math.prod(_shape(packed)))
+        reader = _PackingReader(operand.arg, _shape(operand), packed.arg, math.prod(_shape(packed)))
         reader.walk(function.body, {})
-    except (_OtherError, SyntaxError, ValueError):
+    except (_NotCopyingError, SyntaxError, ValueError):
         return None
     return tuple(reader.copies)
 
 
-def packed_by(copies: Sequence[Copy], operand: Array, packed: Array) -> None:
+def apply_copies(copies: Sequence[Copy], operand: Array, packed: Array) -> None:
     """Fill memory of zeros with an operand's elements."""
     word = f"u{operand.itemsize}"
     source, target = np.ascontiguousarray(operand).reshape(-1).view(word), packed.reshape(-1).view(word)
@@ -78,12 +78,12 @@ def packed_by(copies: Sequence[Copy], operand: Array, packed: Array) -> None:
 def _shape(parameter: ast.arg) -> tuple[int, ...]:
     """Return the shape of a parameter ``T.Buffer(shape, dtype)``."""
     if not isinstance(parameter.annotation, ast.Call):
-        raise _OtherError
+        raise _NotCopyingError
     shape = ast.literal_eval(parameter.annotation.args[0])
     return tuple(shape)
 
 
-class _Reader:
+class _PackingReader:
     """Reads the statements of one packing function."""
 
     def __init__(self, operand: str, shape: tuple[int, ...], packed: str, size: int) -> None:
@@ -100,54 +100,54 @@ class _Reader:
                 self.walk(node.body, {**loops, node.target.id: _iterations(node.iter)})
             elif isinstance(node, ast.Assign):
                 self._assign(node, loops)
-            elif not isinstance(node, ast.Expr) or _word(node.value) not in _SILENT:
-                raise _OtherError
+            elif not isinstance(node, ast.Expr) or _called_name(node.value) not in _IGNORED:
+                raise _NotCopyingError
 
     def _assign(self, node: ast.Assign, loops: Mapping[str, int]) -> None:
         value, extents = node.value, dict(loops)
         if _is_zero(value):
             return
-        if _word(value) == "if_then_else" and isinstance(value, ast.Call) and _is_zero(value.args[2]):
+        if _called_name(value) == "if_then_else" and isinstance(value, ast.Call) and _is_zero(value.args[2]):
             for condition in _conditions(value.args[0]):
                 variable, most = _limit(condition)
                 extents[variable] = min(extents[variable], most)
             value = value.args[1]
         (target,) = node.targets
-        to, source = self._flat(target, self._packed, (1,)), self._flat(value, self._operand, self._pitches)
+        to, source = self._flat_index(target, self._packed, (1,)), self._flat_index(value, self._operand, self._pitches)
         sizes = tuple(extents.values())
         for (start, factors), size in ((to, self._size), (source, math.prod(self._shape))):
             if start < 0 or start + sum((extents[name] - 1) * factor for name, factor in factors.items()) >= size:
-                raise _OtherError
+                raise _NotCopyingError
         places = ((start, tuple(factors.get(name, 0) for name in extents)) for start, factors in (to, source))
         self.copies.append(Copy(sizes, *places))
 
-    def _flat(self, node: ast.expr, tensor: str, pitches: Sequence[int]) -> _Affine:
+    def _flat_index(self, node: ast.expr, tensor: str, pitches: Sequence[int]) -> _Affine:
         """Return where an element of a tensor lies."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name) or node.value.id != tensor:
-            raise _OtherError
+            raise _NotCopyingError
         places = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         start, factors = 0, dict[str, int]()
-        for place, pitch in zip(places, pitches, strict=True):
-            constant, own = _affine(place)
+        for index, pitch in zip(places, pitches, strict=True):
+            constant, factors_of_index = _affine(index)
             start += constant * pitch
-            for name, factor in own.items():
+            for name, factor in factors_of_index.items():
                 factors[name] = factors.get(name, 0) + factor * pitch
         return start, factors
 
 
-def _word(node: ast.expr) -> str:
+def _called_name(node: ast.expr) -> str:
     """Return x of ``T.x(...)``, "" for anything else."""
     return node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
 
 
 def _is_zero(node: ast.expr) -> bool:
-    return _word(node) == "Cast" and isinstance(node, ast.Call) and ast.unparse(node.args[1]) == "0"
+    return _called_name(node) == "Cast" and isinstance(node, ast.Call) and ast.unparse(node.args[1]) == "0"
 
 
 def _iterations(node: ast.expr) -> int:
     """Return how often a loop that begins at 0 runs."""
     if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("range", "T.parallel") or len(node.args) != 1:
-        raise _OtherError
+        raise _NotCopyingError
     return int(ast.literal_eval(node.args[0]))
 
 
@@ -159,7 +159,7 @@ def _limit(node: ast.expr) -> tuple[str, int]:
     """Return the variable of a condition ``variable < number``, and the number."""
     if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and isinstance(node.ops[0], ast.Lt):
         return node.left.id, int(ast.literal_eval(node.comparators[0]))
-    raise _OtherError
+    raise _NotCopyingError
 
 
 def _affine(node: ast.expr) -> _Affine:
@@ -174,4 +174,4 @@ def _affine(node: ast.expr) -> _Affine:
             return first + second, {name: left.get(name, 0) + right.get(name, 0) for name in {**left, **right}}
         if not right:
             return first * second, {name: factor * second for name, factor in left.items()}
-    raise _OtherError
+    raise _NotCopyingError

@@ -48,10 +48,10 @@ def graph_of(module: TvmObject, name: str = "main") -> Graph:
         raise WorkloadError(
             f"the module has no Relax function {name} (it has {', '.join(relax) or 'none'}), expected the model there"
         )
-    return _Reader(tvm, function, functions).graph
+    return _RelaxReader(tvm, function, functions).graph
 
 
-class _Reader:
+class _RelaxReader:
     """Walks the bindings of a function in order."""
 
     def __init__(self, tvm: TvmObject, function: TvmObject, functions: dict[str, TvmObject]) -> None:
@@ -72,7 +72,7 @@ class _Reader:
                 if type(binding).__name__ == "MatchCast":
                     self.values[binding.var.id_] = self.argument(binding.value)
                 else:
-                    self.values[binding.var.id_] = self.bound(binding.value)
+                    self.values[binding.var.id_] = self.read_binding(binding.value)
         result = self.argument(body.body)
         is_tuple = isinstance(result, tuple)
         outputs = result if isinstance(result, tuple) else (result,)
@@ -90,9 +90,9 @@ class _Reader:
         """
         name = type(kind).__name__
         if name.startswith("Tuple"):
-            found = tuple(self.type_of(field, what) for field in kind.fields)
-            if all(isinstance(one, TensorType) for one in found):
-                return found  # type: ignore[return-value]
+            fields = tuple(self.type_of(field, what) for field in kind.fields)
+            if all(isinstance(one, TensorType) for one in fields):
+                return fields  # type: ignore[return-value]
             raise WorkloadError(f"{what} is a tuple of tuples, expected tensors")
         if not name.startswith("Tensor"):
             raise WorkloadError(f"{what} is a {name}, expected a tensor")
@@ -109,7 +109,7 @@ class _Reader:
             shape.append(int(size.value))
         return TensorType(tuple(shape), str(kind.dtype))
 
-    def bound(self, value: TvmObject) -> Argument:
+    def read_binding(self, value: TvmObject) -> Argument:
         """Return what a binding computes."""
         kind = type(value).__name__
         if kind != "Call":
@@ -119,7 +119,7 @@ class _Reader:
             raise WorkloadError(f"the model calls {op}, expected operators of Relax; inline its functions first")
         name = str(op.name)
         if name == "relax.call_tir":
-            return self.written(value)
+            return self.read_loop_nest(value)
         if name in ("relax.call_packed", "relax.call_dps_packed", "relax.call_pure_packed"):
             raise WorkloadError(f"the model has {name}: it is lowered already, expected operators; pass it before that")
         attributes, kind = _attributes(value.attrs)
@@ -134,7 +134,7 @@ class _Reader:
             name.removeprefix(_PREFIX), arguments, self.type_of(value.ty, f"the result of {name}"), attributes, kind
         )
 
-    def written(self, value: TvmObject) -> Node:
+    def read_loop_nest(self, value: TvmObject) -> Node:
         """Return an operator that the importer wrote out as a loop nest.
 
         Raises
@@ -152,10 +152,10 @@ class _Reader:
             or not all(isinstance(operand, Value) for operand in operands)
         ):
             raise WorkloadError(f"the model has {name} of sizes that are known only at run time, expected fixed sizes")
-        word = self.binary(function, operands, kind)
+        word = self.match_binary(function, operands, kind)
         return Node(word, operands, kind) if word else Node(f"{WRITTEN}{name}", operands, kind, {"function": function})
 
-    def binary(self, function: TvmObject, operands: tuple[Value, ...], kind: TensorType) -> str:
+    def match_binary(self, function: TvmObject, operands: tuple[Value, ...], kind: TensorType) -> str:
         """Return the operator of two operands that a loop nest is; "": it is something else.
 
         TVM's ONNX importer writes Clip so; as operators it can be fused into what comes before.
@@ -168,10 +168,10 @@ class _Reader:
         kinds = [relax.TensorType(tensor_type(operand).shape, tensor_type(operand).dtype) for operand in operands]
         first, second = (relax.Var(f"v{place}", one) for place, one in enumerate(kinds))
         with builder.function("main", [first, second]):
-            made = {word: builder.emit_te(getattr(topi, word), first, second) for word in ("maximum", "minimum")}
-            builder.emit_func_output(relax.Tuple(list(made.values())))
-        own = {str(key.name_hint): one for key, one in builder.get().functions_items()}
-        return next((word for word in made if same_structure(own[word], function)), "")
+            candidates = {word: builder.emit_te(getattr(topi, word), first, second) for word in ("maximum", "minimum")}
+            builder.emit_func_output(relax.Tuple(list(candidates.values())))
+        built_functions = {str(key.name_hint): one for key, one in builder.get().functions_items()}
+        return next((word for word in candidates if same_structure(built_functions[word], function)), "")
 
     def argument(self, value: TvmObject) -> Argument:
         """Return an argument, or what a binding renames."""
@@ -193,10 +193,10 @@ class _Reader:
 
     def constant(self, tensor: TvmObject) -> Constant:
         """Return a constant, each tensor once: importers repeat them."""
-        found = self.constants.get(tensor.data_ptr())
-        if found is None:
-            found = self.constants[tensor.data_ptr()] = Constant(array_of(tensor))
-        return found
+        constant = self.constants.get(tensor.data_ptr())
+        if constant is None:
+            constant = self.constants[tensor.data_ptr()] = Constant(array_of(tensor))
+        return constant
 
 
 def _attributes(attributes: TvmObject) -> tuple[dict[str, TvmObject], str]:
@@ -204,17 +204,17 @@ def _attributes(attributes: TvmObject) -> tuple[dict[str, TvmObject], str]:
     if attributes is None:
         return {}, ""
     info = type(attributes).__tvm_ffi_type_info__
-    return {field.name: _plain(getattr(attributes, field.name)) for field in info.fields}, str(info.type_key)
+    return {field.name: _to_python(getattr(attributes, field.name)) for field in info.fields}, str(info.type_key)
 
 
-def _plain(value: TvmObject) -> TvmObject:
+def _to_python(value: TvmObject) -> TvmObject:
     """Return numbers, text and lists of them as Python's; everything else is passed through."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     kind = type(value).__name__
     if kind in ("Array", "list", "tuple"):
-        found = [_plain(one) for one in value]
-        return tuple(found) if all(isinstance(one, bool | int | float | str) for one in found) else value
+        items = [_to_python(one) for one in value]
+        return tuple(items) if all(isinstance(one, bool | int | float | str) for one in items) else value
     if kind in ("dtype", "DataType"):
         return str(value)
     return value

@@ -37,7 +37,7 @@ from anatune.network.relax.kernels import ModelKernel, Packer
 from anatune.network.relax.ranges import Ranges
 from anatune.network.relax.rest.legalising import element_call
 
-__all__ = ["Weight", "WrittenModel", "written"]
+__all__ = ["Weight", "WrittenModel", "write_model"]
 
 
 class Weight(NamedTuple):
@@ -66,15 +66,15 @@ class Weight(NamedTuple):
 
 _REPEATED_BYTES = 1 << 24
 """Constants from which on what repeats itself is not written out: files of a few bytes may ask for gigabytes."""
-_SPELT: dict[str, Callable[..., TvmObject]] = {
+_SUBSTITUTES: dict[str, Callable[..., TvmObject]] = {
     "nn.relu6": lambda op, x: op.clip(x, 0, 6),
 }
 """Operator that TVM lacks -> the same in others, of ``relax.op`` and arguments."""
-_ELEMENTARY = ("atan2", "copysign", "erfc", "exp2", "expm1", "hypot", "log10", "log1p", "log2", "mish")
+_ELEMENTWISE = ("atan2", "copysign", "erfc", "exp2", "expm1", "hypot", "log10", "log1p", "log2", "mish")
 """Functions of elements that Relax has no operator for."""
 
 
-Known = Callable[[Sequence[Weight]], Sequence[TvmObject]]
+MakeConstants = Callable[[Sequence[Weight]], Sequence[TvmObject]]
 """Weights -> tensors of TVM's, each as its `Weight` says."""
 
 
@@ -88,10 +88,10 @@ class WrittenModel(NamedTuple):
     weights: tuple[Weight, ...]
 
 
-def written(
+def write_model(
     graph: Graph,
     kernels: Mapping[Node, ModelKernel],
-    known: Known | None = None,
+    make_constants: MakeConstants | None = None,
     ranges: Ranges | None = None,
     state: Sequence[StatePair] = (),
 ) -> WrittenModel:
@@ -110,10 +110,10 @@ def written(
         What it is at first are the last weights, of those that have something.
     """
     initial = [Constant(pair.initial) for pair in state if pair.initial is not None]
-    return _Writer(graph, kernels, known, ranges or {}, initial).model
+    return _RelaxWriter(graph, kernels, make_constants, ranges or {}, initial).model
 
 
-def _repeated(value: Constant) -> Array | None:
+def _repeated_part(value: Constant) -> Array | None:
     """Return the part that a large constant repeats; None: it has to be a weight."""
     array = value.array
     if is_unknown(array):
@@ -122,7 +122,7 @@ def _repeated(value: Constant) -> Array | None:
     return part if array.nbytes > _REPEATED_BYTES > part.nbytes else None
 
 
-def _numbers(node: Node) -> tuple[tuple[int, ...], ...]:
+def _slice_numbers(node: Node) -> tuple[tuple[int, ...], ...]:
     """Return the axes, begins, ends and steps of a slice, and the sizes that it is of along the axes."""
     axes, *others = (tuple(one.value for one in column) for column in node.arguments[1:])
     shape = tensor_type(node.arguments[0]).shape
@@ -149,14 +149,14 @@ def _slices(node: Node) -> list[Value]:
     return parts
 
 
-class _Writer:
+class _RelaxWriter:
     """Emits nodes in order into one function."""
 
     def __init__(
         self,
         graph: Graph,
         kernels: Mapping[Node, ModelKernel],
-        known: Known | None,
+        make_constants: MakeConstants | None,
         ranges: Ranges,
         initial: Sequence[Constant],
     ) -> None:
@@ -168,38 +168,38 @@ class _Writer:
         self.relax = relax
         self.kernels = kernels
         self.weights: list[Weight] = []
-        self.places: dict[tuple[Value, str], int] = {}
+        self.weight_indices: dict[tuple[Value, str], int] = {}
         nodes = graph.nodes()
         for node in nodes:
-            for value, packer in self.known(node):
-                self.place(value, packer)
+            for value, packer in self.find_weights(node):
+                self.weight_index(value, packer)
         for output in graph.outputs:
             if isinstance(output, Constant):
-                self.place(output, None)
+                self.weight_index(output, None)
         self.weights += [Weight(value, None, *tensor_type(value)) for value in initial]
         builder = relax.BlockBuilder()
         inputs = [relax.Var(value.name, self.type_of(value.type)) for value in graph.inputs]
-        told = {str(size) for value in graph.inputs for size in tensor_type(value).shape}
-        untold = [variable for symbol, variable in self.symbols.items() if symbol not in told]
-        filled = [relax.Var("filled", relax.ShapeType(values=untold))] if untold else []
-        kinds = [self.type_of(TensorType(weight.shape, weight.dtype)) for weight in self.weights]
-        self.tuple = relax.Var("weights", self.tvm.ir.TupleType(kinds))
+        input_sizes = {str(size) for value in graph.inputs for size in tensor_type(value).shape}
+        unseen_symbols = [variable for symbol, variable in self.symbols.items() if symbol not in input_sizes]
+        size_parameters = [relax.Var("filled", relax.ShapeType(values=unseen_symbols))] if unseen_symbols else []
+        types = [self.type_of(TensorType(weight.shape, weight.dtype)) for weight in self.weights]
+        self.tuple = relax.Var("weights", self.tvm.ir.TupleType(types))
         self.values: dict[Value, TvmObject] = {
             value: variable for value, variable in zip(graph.inputs, inputs, strict=True)
         }
         functions: dict[str, TvmObject] = {}
-        self.constants = None if known is None else [relax.const(one) for one in known(self.weights)]
+        self.constants = None if make_constants is None else [relax.const(one) for one in make_constants(self.weights)]
         attributes = {"tir_var_upper_bound": bounds} if bounds else None  # memory is planned for the largest sizes
-        parameters = [*filled, *inputs, *([self.tuple] if known is None else [])]
+        parameters = [*size_parameters, *inputs, *([self.tuple] if make_constants is None else [])]
         with builder.function("main", parameters, attrs=attributes):
             with builder.dataflow():
                 for node in nodes:
                     if node in kernels:
-                        own = kernels[node]
-                        if own.name not in functions:
-                            functions[own.name] = builder.add_func(own.function, own.name)
-                        call = self.kernel_call(node, functions[own.name], own.workspace)
-                        if own.workspace is not None:
+                        kernel = kernels[node]
+                        if kernel.name not in functions:
+                            functions[kernel.name] = builder.add_func(kernel.function, kernel.name)
+                        call = self.kernel_call(node, functions[kernel.name], kernel.workspace)
+                        if kernel.workspace is not None:
                             call = relax.TupleGetItem(builder.emit(call), 0)
                         self.values[node] = builder.emit(call)
                         continue
@@ -215,7 +215,7 @@ class _Writer:
             builder.emit_func_output(result)
         self.model = WrittenModel(builder.get(), tuple(self.weights))
 
-    def known(self, node: Node) -> list[tuple[Constant, Packer | None]]:
+    def find_weights(self, node: Node) -> list[tuple[Constant, Packer | None]]:
         """Return the constants of a node that are weights, and what packs each."""
         if node.op in PRODUCTS and node in self.kernels:
             packers = self.kernels[node].packers
@@ -227,29 +227,29 @@ class _Writer:
             ]
         if node in self.kernels:
             return [(value, None) for value in node.arguments if isinstance(value, Constant)]
-        found: list[tuple[Constant, Packer | None]] = []
+        weights: list[tuple[Constant, Packer | None]] = []
         stack: list[Argument] = list(node.arguments)
         while stack:
             value = stack.pop(0)
             if isinstance(value, Constant):
-                if value.array.size != 1 and _repeated(value) is None:
-                    found.append((value, None))
+                if value.array.size != 1 and _repeated_part(value) is None:
+                    weights.append((value, None))
             elif type(value) is tuple:
                 stack += value
-        return found
+        return weights
 
-    def place(self, value: Constant, packer: Packer | None) -> int:
+    def weight_index(self, value: Constant, packer: Packer | None) -> int:
         """Return which weight a constant is, in the form that a kernel takes: each form of it is there once."""
         key = (value, packer.name if packer else "")
-        if key not in self.places:
-            self.places[key] = len(self.weights)
+        if key not in self.weight_indices:
+            self.weight_indices[key] = len(self.weights)
             shape, dtype = tensor_type(value)
             self.weights.append(Weight(value, packer, (packer.num_elements,) if packer else shape, dtype))
-        return self.places[key]
+        return self.weight_indices[key]
 
-    def weight(self, place: int) -> TvmObject:
+    def weight_expression(self, index: int) -> TvmObject:
         """Return a weight as an expression."""
-        return self.relax.TupleGetItem(self.tuple, place) if self.constants is None else self.constants[place]
+        return self.relax.TupleGetItem(self.tuple, index) if self.constants is None else self.constants[index]
 
     def type_of(self, kind: TensorType | tuple[TensorType, ...]) -> TvmObject:
         assert isinstance(kind, TensorType)
@@ -276,9 +276,9 @@ class _Writer:
 
         A workspace is a second result, which nobody reads: TVM plans its memory with that of all others.
         """
-        places = [self.place(*one) for one in self.known(node)]
+        places = [self.weight_index(*one) for one in self.find_weights(node)]
         operands = [
-            self.weight(places.pop(0)) if isinstance(value, Constant) else self.values[value]
+            self.weight_expression(places.pop(0)) if isinstance(value, Constant) else self.values[value]
             for value in node.arguments
             if isinstance(value, Value)
         ]
@@ -299,38 +299,38 @@ class _Writer:
             source = self.argument(node.arguments[0])
             return self.relax.op.memory.view(source, self.relax.ShapeExpr(self.sizes(shape)), dtype, 0)
         if node.op in PRODUCTS:
-            return self.product(node)
+            return self.write_product(node)
         if node.op.startswith(WRITTEN):
-            made = builder.add_func(node.attributes["function"], node.op.removeprefix(WRITTEN))
+            function = builder.add_func(node.attributes["function"], node.op.removeprefix(WRITTEN))
             operands = self.relax.Tuple([self.argument(one) for one in node.arguments])
-            return self.relax.call_tir(made, operands, self.type_of(node.type))
+            return self.relax.call_tir(function, operands, self.type_of(node.type))
         if node.op in (QUANTIZE, DEQUANTIZE):
-            return self.scaled(node)
-        if node.op == "strided_slice" and at_run_time(_numbers(node)):
+            return self.convert_scaled(node)
+        if node.op == "strided_slice" and at_run_time(_slice_numbers(node)):
             return self.slice_at_run_time(node, builder)
         if node.op == "lookup":
             data, kind = tensor_type(node.arguments[0]), tensor_type(node)
-            places = self.relax.op.astype(self.argument(node.arguments[0]), "int32")
+            indices = self.relax.op.astype(self.argument(node.arguments[0]), "int32")
             if data.dtype == "int8":
-                places = self.relax.op.add(places, self.relax.const(128, "int32"))
+                indices = self.relax.op.add(indices, self.relax.const(128, "int32"))
             table = self.relax.const(np.asarray(node.attributes["table"], kind.dtype))
-            return self.relax.op.take(table, places, axis=0, mode="fast")
-        if node.op in _SPELT:
-            return _SPELT[node.op](self.relax.op, *map(self.argument, node.arguments))
-        if node.op in _ELEMENTARY:
-            operands = [self.spread(value, tensor_type(node)) for value in node.arguments]
+            return self.relax.op.take(table, indices, axis=0, mode="fast")
+        if node.op in _SUBSTITUTES:
+            return _SUBSTITUTES[node.op](self.relax.op, *map(self.argument, node.arguments))
+        if node.op in _ELEMENTWISE:
+            operands = [self.broadcast(value, tensor_type(node)) for value in node.arguments]
             return element_call(builder, node.op, [builder.emit(value) for value in operands])
-        own = node.attributes
-        if node.op == "split" and at_run_time(own["indices_or_sections"]):
+        attributes_of_node = node.attributes
+        if node.op == "split" and at_run_time(attributes_of_node["indices_or_sections"]):
             return self.relax.Tuple([self.slice_at_run_time(part, builder) for part in _slices(node)])
-        if node.op == "split" and isinstance(own["indices_or_sections"], tuple):
-            places = [self.tvm.tirx.IntImm("int64", place) for place in own["indices_or_sections"]]
-            own = {**own, "indices_or_sections": places}
-        attributes = self.tvm.ir.make_node(node.kind, **own) if node.kind else None
+        if node.op == "split" and isinstance(attributes_of_node["indices_or_sections"], tuple):
+            indices = [self.tvm.tirx.IntImm("int64", place) for place in attributes_of_node["indices_or_sections"]]
+            attributes_of_node = {**attributes_of_node, "indices_or_sections": indices}
+        attributes = self.tvm.ir.make_node(node.kind, **attributes_of_node) if node.kind else None
         arguments = [self.argument(argument) for argument in node.arguments]
         return self.relax.Call(self.tvm.ir.Op.get(f"relax.{node.op}"), arguments, attributes)
 
-    def spread(self, value: Value, kind: TensorType) -> TvmObject:
+    def broadcast(self, value: Value, kind: TensorType) -> TvmObject:
         """Return an operand as an expression of a result's shape."""
         operand = self.argument(value)
         return operand if value.type == kind else self.relax.op.broadcast_to(operand, self.argument(Shape(kind.shape)))
@@ -340,34 +340,34 @@ class _Writer:
         from tvm import te
 
         assert isinstance(node, Node)
-        axes, begins, _, steps, _ = _numbers(node)
+        axes, begins, _, steps, _ = _slice_numbers(node)
         rank = len(tensor_type(node).shape)
         firsts, widths = [0] * rank, [1] * rank
         for axis, begin, step in zip(axes, begins, steps, strict=True):
             firsts[axis % rank], widths[axis % rank] = self.size(begin), self.size(step)
 
         def take(values: TvmObject, sizes: Sequence[TvmObject], *bounds: Sequence[TvmObject]) -> TvmObject:
-            def element(*at: TvmObject) -> TvmObject:
-                return values(*(i * width + first for i, first, width in zip(at, *bounds, strict=True)))
+            def element(*indices: TvmObject) -> TvmObject:
+                return values(*(i * width + first for i, first, width in zip(indices, *bounds, strict=True)))
 
             return te.compute(sizes, element, name="slice_of_varying")
 
         sizes = self.sizes(tensor_type(node).shape)
         return builder.call_te(take, self.argument(node.arguments[0]), sizes, firsts, widths)
 
-    def scaled(self, node: Node) -> TvmObject:
+    def convert_scaled(self, node: Node) -> TvmObject:
         """Return a conversion from or to integers with scales."""
         op, (data, scale, zero) = self.relax.op, map(self.argument, node.arguments)
         has_zero = bool(node.arguments[2].array.any())
         if node.op == DEQUANTIZE:
-            whole = op.astype(data, "int32")
-            return op.multiply(op.astype(op.subtract(whole, zero) if has_zero else whole, "float32"), scale)
-        found = op.round(op.divide(data, scale))
-        found = op.add(found, op.astype(zero, "float32")) if has_zero else found
-        cut = op.clip(found, node.attributes["low"], node.attributes["high"])
-        return op.astype(op.astype(cut, "int32"), tensor_type(node).dtype)
+            integers = op.astype(data, "int32")
+            return op.multiply(op.astype(op.subtract(integers, zero) if has_zero else integers, "float32"), scale)
+        scaled = op.round(op.divide(data, scale))
+        scaled = op.add(scaled, op.astype(zero, "float32")) if has_zero else scaled
+        clipped = op.clip(scaled, node.attributes["low"], node.attributes["high"])
+        return op.astype(op.astype(clipped, "int32"), tensor_type(node).dtype)
 
-    def product(self, node: Node) -> TvmObject:
+    def write_product(self, node: Node) -> TvmObject:
         """Return a matrix product that has no kernel, and what was to be fused into it."""
         op = self.relax.op
         data, weight, *operands = map(self.argument, node.arguments)
@@ -375,8 +375,8 @@ class _Writer:
         for step in node.attributes["epilogue"]:
             if step in ("bias", "add"):
                 result = op.add(result, operands.pop(0))
-            elif (name := f"nn.{step}") in _SPELT:
-                result = _SPELT[name](op, result)
+            elif (name := f"nn.{step}") in _SUBSTITUTES:
+                result = _SUBSTITUTES[name](op, result)
             else:
                 result = getattr(op.nn, step)(result)
         return result
@@ -385,12 +385,12 @@ class _Writer:
         """Return an argument as an expression of Relax's."""
         relax = self.relax
         if isinstance(argument, Constant):
-            place = self.places.get((argument, ""))
-            if place is None and (own := _repeated(argument)) is not None:
-                return relax.op.broadcast_to(relax.const(own), self.argument(Shape(tensor_type(argument).shape)))
-            if place is None:
+            index = self.weight_indices.get((argument, ""))
+            if index is None and (part := _repeated_part(argument)) is not None:
+                return relax.op.broadcast_to(relax.const(part), self.argument(Shape(tensor_type(argument).shape)))
+            if index is None:
                 return relax.const(argument.array, argument.array.dtype.name)
-            return self.weight(place)
+            return self.weight_expression(index)
         if isinstance(argument, Value):
             return self.values[argument]
         if isinstance(argument, Shape):

@@ -21,7 +21,7 @@ from anatune.network.graph.passes.order import WEIGHTS, after
 from anatune.network.graph.passes.quantising import Layer, scale_for, sites_of, with_conversions
 from anatune.network.graph.summary import LayerLoss
 from anatune.network.graph.torch.arrays import any_array
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.frontends import ImportedModel
 
 __all__ = ["QuantisedModel", "output_error", "quantise_model", "read_calibration"]
 
@@ -43,7 +43,7 @@ class QuantisedModel(NamedTuple):
         Some calls of the calibration data, and the float32 model's outputs for them.
     """
 
-    source: Imported
+    source: ImportedModel
     losses: tuple[LayerLoss, ...]
     calls: list[tuple[list[Array], list[Array]]]
 
@@ -63,7 +63,7 @@ def output_error(model: Callable[..., object], calls: Sequence[tuple[list[Array]
 
 
 def quantise_model(
-    source: Imported, make_target: Callable[[], ModelTarget], data: object, percentile: float | None
+    source: ImportedModel, make_target: Callable[[], ModelTarget], data: object, percentile: float | None
 ) -> QuantisedModel:
     """Return a model of 8-bit integers, the loss of each product's output, and calls for comparing the models.
 

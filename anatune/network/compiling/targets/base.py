@@ -31,8 +31,8 @@ from anatune.network.graph.nodes import Graph, Node
 from anatune.network.graph.passes.precision import WIDE
 from anatune.network.graph.state import StatePair
 from anatune.network.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary
-from anatune.network.relax.building import Built
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.building import BuiltLibrary
+from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel
 from anatune.network.relax.ranges import Ranges
 from anatune.network.relax.writing import Weight
@@ -103,7 +103,7 @@ class GeneratedCode(NamedTuple):
     planned: PlannedModel
     kernels: Mapping[Node, ModelKernel]
     weights: tuple[Weight, ...]
-    built: Built
+    built: BuiltLibrary
 
 
 class ModelBuild(NamedTuple):
@@ -176,7 +176,7 @@ class ModelTarget(ABC):
             No schedule of a product is legal.
         """
 
-    def extend_to_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
+    def extend_to_all_sizes(self, planned: PlannedModel, source: ImportedModel) -> PlannedModel:
         """Return a model that was planned at some sizes, extended to all sizes of its ranges.
 
         Raises
@@ -201,11 +201,11 @@ class ModelTarget(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def is_checked(self, source: Imported) -> bool:
+    def is_checked(self, source: ImportedModel) -> bool:
         """Return whether `check` has anything to check."""
 
     @abstractmethod
-    def check(self, build: ModelBuild, source: Imported) -> CheckResult:
+    def check(self, build: ModelBuild, source: ImportedModel) -> CheckResult:
         """Check a model against its original and return the errors.
 
         Raises

@@ -17,7 +17,7 @@ from anatune.network.compiling.request import CompileRequest
 from anatune.network.graph.summary import ModelSummary, OperatorSummary, RangeSummary
 
 if TYPE_CHECKING:
-    from anatune.network.relax.frontends import Imported
+    from anatune.network.relax.frontends import ImportedModel
     from anatune.network.relax.ranges import Sizes
 
 __all__ = ["compare"]
@@ -70,7 +70,7 @@ def compare(
     from anatune.network.compiling.sizes.varying import environments
     from anatune.network.compiling.targets.planned import check_sizes, plan_model
     from anatune.network.compiling.targets.triton import TritonTarget
-    from anatune.network.relax.frontends import imported
+    from anatune.network.relax.frontends import import_model
 
     if link_bytes_per_s is not None and not 0 < link_bytes_per_s < math.inf:
         raise SpaceError(f"compare: link_bytes_per_s is {link_bytes_per_s}, expected bytes per second, such as 450e9")
@@ -88,7 +88,7 @@ def compare(
         model, sent = divide_module(model, example_inputs, ranks, rank_plan, dynamic_shapes, sizes)
         time_s = None if link_bytes_per_s is None else sent.num_bytes / link_bytes_per_s
         exchange = (OperatorSummary(f"{sent.num_bytes} bytes sent to other ranks", sent.number, time_s),)
-    source = imported(model, example_inputs, sizes, dynamic_shapes, state).widened()
+    source = import_model(model, example_inputs, sizes, dynamic_shapes, state).widen()
     points = _points(source)
     summaries: list[ModelSummary] = []
     for size_ranges, point_source in points:
@@ -105,7 +105,7 @@ def compare(
     return summaries
 
 
-def _points(source: Imported) -> list[tuple[dict[str, RangeSummary], Imported]]:
+def _points(source: ImportedModel) -> list[tuple[dict[str, RangeSummary], ImportedModel]]:
     """Return each value of the size that varies with the model at it; the model alone if no size varies."""
     from anatune.network.compiling.sizes.varying import varying_ranges
     from anatune.network.relax.ranges import name_of

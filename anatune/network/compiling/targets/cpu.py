@@ -42,10 +42,10 @@ from anatune.network.graph.passes.layouts import Choice, Form, laid_out
 from anatune.network.graph.passes.order import CPU, CPU_KERNELS, after
 from anatune.network.graph.passes.precision import FP8, WIDE, marked, precision_of, stored
 from anatune.network.graph.summary import TuningSummary
-from anatune.network.relax.building import built
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.building import build_library
+from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel, attention_kernel, model_kernel, unplanned_kernels
-from anatune.network.relax.writing import written
+from anatune.network.relax.writing import write_model
 from anatune.templates import AMX
 from anatune.templates.cpu.dot import has_instruction
 from anatune.templates.cpu.model.model import CpuModel
@@ -160,7 +160,7 @@ class CpuTarget(ModelTarget):
         products = plan_products(planned.graph, _data_of(planned).planner, self.request.progress)
         return planned._replace(kernels=products)
 
-    def extend_to_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
+    def extend_to_all_sizes(self, planned: PlannedModel, source: ImportedModel) -> PlannedModel:
         """Return a model extended to all sizes of its ranges; errors as `ModelTarget.extend_to_all_sizes`."""
         first, ranges = planned.graph, varying_ranges(source.ranges)
         size_sets, fallback_sizes = (
@@ -231,14 +231,14 @@ class CpuTarget(ModelTarget):
     def generate_code(self, planned: PlannedModel) -> GeneratedCode:
         """Compile a planned model by TVM."""
         kernels = self.kernels(planned)
-        model = written(planned.graph, kernels, ranges=planned.ranges, state=planned.state)
-        return GeneratedCode(planned, kernels, model.weights, built(model, self.target, self.threads))
+        model = write_model(planned.graph, kernels, ranges=planned.ranges, state=planned.state)
+        return GeneratedCode(planned, kernels, model.weights, build_library(model, self.target, self.threads))
 
-    def is_checked(self, source: Imported) -> bool:
+    def is_checked(self, source: ImportedModel) -> bool:
         """Return whether outputs are compared with the original's."""
         return self.request.check is not False and source.reference is not None
 
-    def check(self, build: ModelBuild, source: Imported) -> CheckResult:
+    def check(self, build: ModelBuild, source: ImportedModel) -> CheckResult:
         """Return the error of the outputs; a RunError names the operator that is wrong."""
         planned = build.planned
         allowed = max((error_of(one.schedule) for one in planned.kernels), default=0.0)

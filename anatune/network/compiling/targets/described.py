@@ -12,7 +12,7 @@ from anatune.network.compiling.parts import inputs_of, kernel_summary, outputs_o
 from anatune.network.compiling.targets.base import PlannedModel
 from anatune.network.graph.nodes import Node, tensor_type
 from anatune.network.graph.summary import ModelSummary, OperatorSummary, StateSummary, WeightPlace, num_bytes_of
-from anatune.network.relax.device.lowering import Lowered
+from anatune.network.relax.device.lowering import LoweredModel
 from anatune.network.relax.device.program import ALIGNMENT
 from anatune.network.relax.ranges import name_of
 from anatune.templates.gpu.streaming import streaming_s
@@ -22,7 +22,11 @@ __all__ = ["initial_state_places", "memory_size", "summary_of"]
 
 
 def summary_of(
-    planned: PlannedModel, lowered_model: Lowered, hardware: GpuSpec, precision: str, facts: Mapping[str, CompilerFacts]
+    planned: PlannedModel,
+    lowered_model: LoweredModel,
+    hardware: GpuSpec,
+    precision: str,
+    facts: Mapping[str, CompilerFacts],
 ) -> ModelSummary:
     """Return the summary of a model; `facts` is what the compiler reported of planned kernels, by name."""
     rows: Counter[str] = Counter()
@@ -64,7 +68,7 @@ def summary_of(
     )
 
 
-def initial_state_places(planned: PlannedModel, lowered_model: Lowered) -> tuple[WeightPlace, ...]:
+def initial_state_places(planned: PlannedModel, lowered_model: LoweredModel) -> tuple[WeightPlace, ...]:
     """Return the places of the initial state, which follow the weights."""
     places, offset = [], lowered_model.weight_bytes
     for pair in planned.state:
@@ -89,6 +93,6 @@ def _state_summaries(planned: PlannedModel) -> tuple[StateSummary, ...]:
     return tuple(summaries)
 
 
-def memory_size(initial: Sequence[WeightPlace], lowered_model: Lowered) -> int:
+def memory_size(initial: Sequence[WeightPlace], lowered_model: LoweredModel) -> int:
     """Return the bytes of all weights and of the initial state."""
     return initial[-1].offset + num_bytes_of(initial[-1]) if initial else lowered_model.weight_bytes

@@ -29,11 +29,11 @@ from anatune.network.compiling.targets.gpu_planning import apply_records, choose
 from anatune.network.graph.integers.scaled import has_integers
 from anatune.network.graph.nodes import HALVES, Graph
 from anatune.network.graph.passes.precision import precision_of
-from anatune.network.relax.building import built_for_gpu
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.building import build_gpu_library
+from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.gpu_kernels import GpuModelKernel, gpu_kernels
 from anatune.network.relax.machine import check_gpu
-from anatune.network.relax.writing import written
+from anatune.network.relax.writing import write_model
 from anatune.records.place import record_place
 from anatune.tuning.machine import usable_cores
 
@@ -88,16 +88,16 @@ class GpuTarget(ModelTarget):
         """Compile a planned model by NVRTC and TVM; replace kernels that spill registers or exceed the device."""
         planned, kernels = self._compile(planned)
         by_node = {node: kernels[kernel.name] for kernel in planned.kernels for node in kernel.nodes}
-        model = written(planned.graph, by_node)
-        library = built_for_gpu(model, kernels.values(), self.target, self.hardware.arch)
+        model = write_model(planned.graph, by_node)
+        library = build_gpu_library(model, kernels.values(), self.target, self.hardware.arch)
         return GeneratedCode(planned, by_node, model.weights, library)
 
-    def is_checked(self, source: Imported) -> bool:
+    def is_checked(self, source: ImportedModel) -> bool:
         """Return whether outputs are compared on the GPU, or kernels are run by the emulator."""
         wants_check = self.request.check
         return bool(wants_check) or (wants_check is None and source.reference is not None and self._is_gpu_here())
 
-    def check(self, build: ModelBuild, source: Imported) -> CheckResult:
+    def check(self, build: ModelBuild, source: ImportedModel) -> CheckResult:
         """Return the error of the outputs if the GPU is present, otherwise the largest error in the emulator."""
         if not self._is_gpu_here():
             return CheckResult(emulated=max(map(emulated_error, build.planned.kernels), default=0.0))

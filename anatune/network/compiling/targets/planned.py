@@ -6,13 +6,13 @@ from anatune.errors import SpaceError, WorkloadError
 from anatune.network.compiling.sizes.varying import varying_ranges
 from anatune.network.compiling.targets.base import ModelTarget, PlannedModel
 from anatune.network.graph.nodes import Graph
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.ranges import name_of
 
 __all__ = ["check_sizes", "plan_model"]
 
 
-def check_sizes(source: Imported, target: ModelTarget) -> None:
+def check_sizes(source: ImportedModel, target: ModelTarget) -> None:
     """Raise SpaceError or WorkloadError if a target does not support a model's varying sizes or its state."""
     hardware = target.hardware
     if source.state and not target.keeps_state:
@@ -42,7 +42,7 @@ def check_sizes(source: Imported, target: ModelTarget) -> None:
         )
 
 
-def plan_model(target: ModelTarget, graph: Graph, source: Imported) -> PlannedModel:
+def plan_model(target: ModelTarget, graph: Graph, source: ImportedModel) -> PlannedModel:
     """Return an imported model with its kernels; `graph` is its graph at the first of its sizes."""
     varies = bool(varying_ranges(source.ranges))
     planned = target.plan(graph, varies=varies)._replace(state=source.state, is_single=source.is_single)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from anatune.arguments import checked_integer
 from anatune.errors import SpaceError
 from anatune.network.graph.torch.reading import symbols_of_program
-from anatune.network.relax.frontends import exported
+from anatune.network.relax.frontends import export_module
 from anatune.network.relax.ranges import Sizes
 from anatune.untyped import ExportedProgram, TorchSize, TorchTensor, nn, torch
 
@@ -121,7 +121,7 @@ def divide_module(
             hooks.append(part.register_forward_hook(reduced if word == "rowwise" else gathered))
     if not any(one.shape != own.shape for one, own in zip(rank_module.parameters(), module.parameters(), strict=True)):
         raise SpaceError("compare: the plan divides no layer; give one with names of layers of the module (rank_plan)")
-    program = exported(rank_module, inputs, dynamic_shapes)  # tracing calls the hooks
+    program = export_module(rank_module, inputs, dynamic_shapes)  # tracing calls the hooks
     for hook in hooks:
         hook.remove()
     return rank_module, _total_exchange(program, sent, dict(sizes or {}))

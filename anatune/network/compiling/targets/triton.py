@@ -50,12 +50,12 @@ from anatune.network.graph.passes.simplify import simplified, source_of
 from anatune.network.graph.products import workload_named, workload_of
 from anatune.network.graph.summary import ModelSummary, num_bytes_of
 from anatune.network.relax.device.ir import NoSourceError
-from anatune.network.relax.device.lowering import DeviceCall, Lowered, Planned, lowered
+from anatune.network.relax.device.lowering import DeviceCall, LoweredModel, PlannedCall, lower_graph
 from anatune.network.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
-from anatune.network.relax.device.routing import planned_route
+from anatune.network.relax.device.routing import plan_route
 from anatune.network.relax.device.scans import scan_program
-from anatune.network.relax.device.stubs import plain_product, plain_put, stub
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.device.stubs import make_product, make_put, make_stub
+from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel
 from anatune.templates import TRITON
 from anatune.templates.triton.program.kernel import TritonProgram
@@ -259,7 +259,7 @@ class TritonTarget(ModelTarget):
             return PlannedModel(graph, [], precision=precision, target_data=planner)
         return planner.plan_kernels(planner.find_attentions(graph))
 
-    def extend_to_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
+    def extend_to_all_sizes(self, planned: PlannedModel, source: ImportedModel) -> PlannedModel:
         """Return a model whose growing tensors may have any size, and all else a fixed one."""
         planner, (symbol,) = _planner_of(planned), varying_ranges(source.ranges)
         pairs = [pair for pair in source.state if pair.symbol]
@@ -322,15 +322,15 @@ class TritonTarget(ModelTarget):
         lowered_model, _ = self._lower(planned)
         return self._compile(lowered_model.calls, lowered_model.arena_bytes, lowered_model.state)
 
-    def _lower(self, planned: PlannedModel) -> tuple[Lowered, dict[Node, ModelKernel]]:
+    def _lower(self, planned: PlannedModel) -> tuple[LoweredModel, dict[Node, ModelKernel]]:
         """Return a planned model as calls of programs, and a stub kernel for each product and attention."""
         planned = split_partial_sums(planned)
         stubs: dict[Node, ModelKernel] = {}
-        calls: dict[str, Planned] = {}
+        calls: dict[str, PlannedCall] = {}
         for kernel in planned.kernels:
             program = TRITON.program(kernel.schedule)
             for node in kernel.nodes:
-                stubs[node] = stub(kernel.name, node, kernel.schedule.key)
+                stubs[node] = make_stub(kernel.name, node, kernel.schedule.key)
             operands: Sequence[Access] = kernel.workload.operands
             offsets: tuple[int, ...] = ()
             if kernel.nodes[0].op in (ATTENTION, EXPERTS):
@@ -339,34 +339,34 @@ class TritonTarget(ModelTarget):
                 operands, space = kernel.workload.reads, program.workspace.tensor
                 program = TritonProgram(program.schedule_key, program.source, program.kernels[:1], space)
             names = tuple(access.tensor for access in operands)
-            calls[kernel.name] = Planned(program, names, offsets or (0,) * len(names))
+            calls[kernel.name] = PlannedCall(program, names, offsets or (0,) * len(names))
         self._add_unplanned(planned.graph, stubs, calls)
-        lowered_model = lowered(
+        lowered_model = lower_graph(
             planned.graph, stubs, calls, planned.precision, self.hardware, self.target, len(planned.state)
         )
         self._check_memory(planned.graph, lowered_model)
         return lowered_model, stubs
 
-    def _add_unplanned(self, graph: Graph, stubs: dict[Node, ModelKernel], calls: dict[str, Planned]) -> None:
+    def _add_unplanned(self, graph: Graph, stubs: dict[Node, ModelKernel], calls: dict[str, PlannedCall]) -> None:
         """Add kernels that are not planned: products that no template takes, cache rows, scans, experts' routing."""
         kernels: dict[Workload, ModelKernel] = {}
         for node in graph.nodes():
             if node.op == PUT:
-                stubs[node] = plain_put(f"put_{len(stubs)}", node)
+                stubs[node] = make_put(f"put_{len(stubs)}", node)
             if (program := scan_program(node)) is not None:
                 name = program.kernels[0].name
-                stubs[node], calls[name] = stub(name, node, "scan"), Planned(program, ("data",), (0,))
+                stubs[node], calls[name] = make_stub(name, node, "scan"), PlannedCall(program, ("data",), (0,))
             if node.op == ROUTE:
-                route = planned_route(tensor_type(node.arguments[0]).shape[0], node.attributes["experts"])
-                stubs[node] = stub(route.program.kernels[0].name, node, "route")
+                route = plan_route(tensor_type(node.arguments[0]).shape[0], node.attributes["experts"])
+                stubs[node] = make_stub(route.program.kernels[0].name, node, "route")
                 calls[stubs[node].name] = route
             if node.op in PRODUCTS and node not in stubs:
                 workload = workload_of(node)
                 if workload not in kernels:
-                    kernels[workload] = plain_product(f"{workload.operator}_{len(kernels)}", workload)
+                    kernels[workload] = make_product(f"{workload.operator}_{len(kernels)}", workload)
                 stubs[node] = kernels[workload]
 
-    def _check_memory(self, graph: Graph, lowered_model: Lowered) -> None:
+    def _check_memory(self, graph: Graph, lowered_model: LoweredModel) -> None:
         """Raise SpaceError if the device's memory cannot hold a model."""
         size = self.hardware.dram.capacity_bytes
         parts = inputs_of(graph), outputs_of(graph)  # the last ones are caches
@@ -423,14 +423,14 @@ class TritonTarget(ModelTarget):
 
     # -- checking ----------------------------------------------------------------------------------------------------
 
-    def is_checked(self, source: Imported) -> bool:
+    def is_checked(self, source: ImportedModel) -> bool:
         """Return whether outputs are compared: on the GPU if present, or on request in Triton's slow interpreter."""
         wants_check = self.request.check
         return bool(wants_check) or (
             wants_check is None and source.reference is not None and has_gpu(self.hardware.arch)
         )
 
-    def check(self, build: ModelBuild, source: Imported) -> CheckResult:
+    def check(self, build: ModelBuild, source: ImportedModel) -> CheckResult:
         """Return the error of the outputs, on the GPU or in Triton's interpreter.
 
         If the interpreter would take long, it is the largest error of the planned kernels, each for a smaller workload.

@@ -7,12 +7,12 @@ from typing import NamedTuple, TypeVar
 
 from anatune.network.relax.device.program import ALIGNMENT
 
-__all__ = ["Life", "placed"]
+__all__ = ["Lifetime", "place_tensors"]
 
 Key = TypeVar("Key")
 
 
-class Life(NamedTuple):
+class Lifetime(NamedTuple):
     """Bytes that are needed from one launch to another, both included."""
 
     num_bytes: int
@@ -20,7 +20,7 @@ class Life(NamedTuple):
     last: int
 
 
-def placed(lives: Mapping[Key, Life]) -> tuple[dict[Key, int], int]:
+def place_tensors(lives: Mapping[Key, Lifetime]) -> tuple[dict[Key, int], int]:
     """Return the offset of each tensor, and the bytes of all.
 
     The largest comes first; each lies in the lowest gap between those that are there at some time with it.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from anatune.network.relax.device.ir import (
     INFINITY,
     NAN_STAYS,
-    Call,
+    CallExpr,
     Expr,
     Infix,
     Negative,
@@ -22,7 +22,7 @@ __all__ = ["expand", "join", "reduce_tile"]
 
 _LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
-_SAME = {
+_TRITON_NAMES = {
     **dict.fromkeys(("exp", "exp2", "log", "log2", "erf", "sqrt", "rsqrt", "floor", "ceil", "sin", "cos")),
     **dict.fromkeys(("where", "maximum", "minimum", "_floor_div", "_floor_mod")),
     **{name: f"_{name}" for name in ("copysign", "cosh", "erfc", "expm1", "gelu", "hypot", "log1p", "mish", "sinh")},
@@ -31,11 +31,11 @@ _SAME = {
 """Function -> its name in Triton, if that is another."""
 
 
-def _call(function: str, value: Expr) -> Call:
-    return Call(function, (value,))
+def _call(function: str, value: Expr) -> CallExpr:
+    return CallExpr(function, (value,))
 
 
-_ONCE: dict[str, Callable[[Expr], Expr]] = {
+_SINGLE_USE: dict[str, Callable[[Expr], Expr]] = {
     "sigmoid": lambda x: 1.0 / (1.0 + _call("exp", -x)),
     "isinf": lambda x: equal(_call("abs", x), INFINITY),
     "isfinite": lambda x: _call("abs", x) < INFINITY,
@@ -43,7 +43,7 @@ _ONCE: dict[str, Callable[[Expr], Expr]] = {
     "bitwise_not": lambda x: Negative(x, "~"),
 }
 """Function -> what it is of a value that occurs in it once."""
-_AGAIN: dict[str, Callable[[Expr], Expr]] = {
+_MULTIPLE_USE: dict[str, Callable[[Expr], Expr]] = {
     "silu": lambda x: x / (1.0 + _call("exp", -x)),
     "gelu_tanh": lambda x: x / (1.0 + _call("exp", -x * (_LINEAR + _CUBIC * x * x))),
     "tan": lambda x: _call("sin", x) / _call("cos", x),
@@ -59,8 +59,8 @@ _POWERS: dict[float, Callable[[Expr], Expr]] = {
 }
 _JOINS: dict[str, tuple[Callable[[Expr, Expr], Expr], str]] = {
     "Add": (lambda x, y: x + y, "sum"),
-    "Max": (lambda x, y: Call("maximum", (x, y), NAN_STAYS), "_max"),
-    "Min": (lambda x, y: Call("minimum", (x, y), NAN_STAYS), "_min"),
+    "Max": (lambda x, y: CallExpr("maximum", (x, y), NAN_STAYS), "_max"),
+    "Min": (lambda x, y: CallExpr("minimum", (x, y), NAN_STAYS), "_min"),
     "Or": (lambda x, y: Infix("|", x, y), "max"),
     "And": (lambda x, y: x & y, "min"),
     "Mul": (lambda x, y: x * y, "_product"),
@@ -83,17 +83,17 @@ def expand(
     NoSourceError
         There is no Triton for it.
     """
-    if function not in {*_SAME, *_ONCE, *_AGAIN, "pow"}:
+    if function not in {*_TRITON_NAMES, *_SINGLE_USE, *_MULTIPLE_USE, "pow"}:
         raise NoSourceError(f"the function {function} has no Triton source")
     first = arguments[0]
     if function == "pow":
         exponent = arguments[1].value if isinstance(arguments[1], Number) else math.nan
-        return _POWERS[exponent](name(first)) if exponent in _POWERS else Call("_power", tuple(arguments))
-    if function in _AGAIN:
-        return _AGAIN[function](name(first))
-    if function in _ONCE:
-        return _ONCE[function](first)
-    return Call(_SAME[function] or function, tuple(arguments), keywords)
+        return _POWERS[exponent](name(first)) if exponent in _POWERS else CallExpr("_power", tuple(arguments))
+    if function in _MULTIPLE_USE:
+        return _MULTIPLE_USE[function](name(first))
+    if function in _SINGLE_USE:
+        return _SINGLE_USE[function](first)
+    return CallExpr(_TRITON_NAMES[function] or function, tuple(arguments), keywords)
 
 
 def join(kind: str, left: Expr, right: Expr) -> Expr:
@@ -101,6 +101,6 @@ def join(kind: str, left: Expr, right: Expr) -> Expr:
     return _JOINS[kind][0](left, right)
 
 
-def reduce_tile(kind: str, value: Expr) -> Call:
+def reduce_tile(kind: str, value: Expr) -> CallExpr:
     """Return the parts of each row of a tile as one."""
-    return Call(_JOINS[kind][1], (value,), (("axis", "1"), ("keep_dims", "True")))
+    return CallExpr(_JOINS[kind][1], (value,), (("axis", "1"), ("keep_dims", "True")))

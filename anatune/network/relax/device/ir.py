@@ -1,6 +1,6 @@
 """A small language of loops: what TVM's functions are read as, what tiles are written in, what Triton is printed from.
 
-`reading` makes a `Nest` of loops; its expressions have an `Element` for each load, and a `Reduction` around what is
+`reading` makes a `DeviceNest` of loops; its expressions have an `Element` for each load, and a `Reduction` around what is
 joined. `rest` makes statements on tiles of it, whose expressions have a `Load` where memory is read. `printing` writes
 them. All are compared by value; Python's operators make expressions of expressions and numbers.
 """
@@ -14,9 +14,36 @@ from dataclasses import dataclass
 from anatune.errors import BuildError
 
 __all__ = [
-    "INFINITY", "LARGEST", "NAN_STAYS", "Assign", "Call", "Cast", "Choice", "Element", "Expanded", "Expr", "For",
-    "Full", "Infix", "Load", "Name", "Negative", "Nest", "NoSourceError", "Number", "Reduction", "Statement", "Store",
-    "compensated", "elements_in", "equal", "expr_of", "finite", "names_in", "parts_of", "where",
+    "INFINITY",
+    "LARGEST",
+    "NAN_STAYS",
+    "Assign",
+    "CallExpr",
+    "Cast",
+    "ChoiceExpr",
+    "DeviceNest",
+    "Element",
+    "Expanded",
+    "Expr",
+    "For",
+    "Full",
+    "Infix",
+    "Load",
+    "Name",
+    "Negative",
+    "NoSourceError",
+    "Number",
+    "Reduction",
+    "Statement",
+    "Store",
+    "add_compensated",
+    "clamp_finite",
+    "elements_in",
+    "equal",
+    "expr_of",
+    "names_in",
+    "parts_of",
+    "where",
 ]  # fmt: skip
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
@@ -123,7 +150,7 @@ class Infix(Expr):
 
 
 @dataclass(frozen=True)
-class Call(Expr):
+class CallExpr(Expr):
     """A function of Triton's, or one of `printing.HELPERS`, whose names begin with "_"; in nests, of TVM's."""
 
     function: str
@@ -141,7 +168,7 @@ class Cast(Expr):
 
 
 @dataclass(frozen=True)
-class Choice(Expr):
+class ChoiceExpr(Expr):
     """One of two values, in nests: what is loaded for the other one may not be there."""
 
     condition: Expr
@@ -238,7 +265,7 @@ class For(Statement):
 
 
 @dataclass(frozen=True)
-class Nest:
+class DeviceNest:
     """Loops, named ``i0``, ``i1``, .. outer first, that store a value to one element in each iteration.
 
     Attributes
@@ -272,9 +299,9 @@ def equal(left: Expr, right: Operand) -> Infix:
     return Infix("==", left, expr_of(right))
 
 
-def where(condition: Expr, first: Operand, second: Operand) -> Call:
+def where(condition: Expr, first: Operand, second: Operand) -> CallExpr:
     """Return the first value where a condition holds, the second elsewhere."""
-    return Call("where", (condition, expr_of(first), expr_of(second)))
+    return CallExpr("where", (condition, expr_of(first), expr_of(second)))
 
 
 def parts_of(node: Expr | Statement) -> Iterator[Expr | Statement]:
@@ -292,12 +319,12 @@ def names_in(node: Expr) -> set[str]:
     return {part.name for part in parts_of(node) if isinstance(part, Name)}
 
 
-def elements_in(nest: Nest) -> list[Element]:
+def elements_in(nest: DeviceNest) -> list[Element]:
     """Return what a nest loads."""
     return [part for root in (nest.target.index, nest.value) for part in parts_of(root) if isinstance(part, Element)]
 
 
-def finite(value: Expr, dtype: str) -> Expr:
+def clamp_finite(value: Expr, dtype: str) -> Expr:
     """Return a float32 value as memory of a dtype may hold it: no number becomes infinite, as masks would."""
     if dtype not in LARGEST:
         return value
@@ -306,7 +333,7 @@ def finite(value: Expr, dtype: str) -> Expr:
     return where((value < -most) & (value > -INFINITY), -most, high)
 
 
-def compensated(total: Name, term: Expr) -> list[Statement]:
+def add_compensated(total: Name, term: Expr) -> list[Statement]:
     """Return statements that add a float32 term to a sum, and keep what rounding takes away in ``total_lost``.
 
     What is lost in sums that are not finite is nothing: infinities stay what they are.
@@ -316,6 +343,6 @@ def compensated(total: Name, term: Expr) -> list[Statement]:
         Assign(more.name, term - lost),
         Assign(both.name, total + more),
         Assign(lost.name, both - total - more),
-        Assign(lost.name, where(Call("abs", (lost,)) < INFINITY, lost, 0.0)),
+        Assign(lost.name, where(CallExpr("abs", (lost,)) < INFINITY, lost, 0.0)),
         Assign(total.name, both),
     ]

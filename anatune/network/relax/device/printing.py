@@ -10,7 +10,7 @@ from anatune.emit.elementary import MIDDLE, NORMAL_TAIL
 from anatune.emit.script import Script
 from anatune.network.relax.device.ir import (
     Assign,
-    Call,
+    CallExpr,
     Cast,
     Expanded,
     Expr,
@@ -177,7 +177,7 @@ def triton_type(dtype: str) -> str:
 def helpers_in(statements: Iterable[Statement]) -> set[str]:
     """Return which of `HELPERS` statements call."""
     parts = (part for statement in statements for part in parts_of(statement))
-    return {part.function for part in parts if isinstance(part, Call) and part.function in HELPERS}
+    return {part.function for part in parts if isinstance(part, CallExpr) and part.function in HELPERS}
 
 
 def print_statements(text: Script, statements: Iterable[Statement]) -> None:
@@ -213,7 +213,7 @@ def _text_and_level(node: Expr) -> tuple[str, int]:
         case Infix(sign, left, right):
             level = _LEVELS.get(sign, 0)
             return f"{print_expr(left, max(level, 1))} {sign} {print_expr(right, level + 1)}", level
-        case Call(function, arguments, keywords):
+        case CallExpr(function, arguments, keywords):
             given = [*map(print_expr, arguments), *(f"{word}={value}" for word, value in keywords)]
             return f"{'' if function in HELPERS else 'tl.'}{function}({', '.join(given)})", _ALONE
         case Cast(value, dtype):

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from anatune.emit.buffer import Buffer
 from anatune.network.graph.experts.passes import lead_of
-from anatune.network.relax.device.lowering import Planned
+from anatune.network.relax.device.lowering import PlannedCall
 from anatune.network.relax.device.modules import RestKernel
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
-__all__ = ["planned_route", "route_program"]
+__all__ = ["plan_route", "route_program"]
 
 _MOST_BLOCK = 4096
 
 
-def planned_route(rows: int, experts: int) -> Planned:
+def plan_route(rows: int, experts: int) -> PlannedCall:
     """Return ``anatune.route`` as it is called: each program reads all choices twice."""
     program, read = route_program(rows, experts), 2 * rows * experts
-    return Planned(program, ("chosen",), (0,), RestKernel(program, (), (), 8 * read + 4 * rows, 2 * read))
+    return PlannedCall(program, ("chosen",), (0,), RestKernel(program, (), (), 8 * read + 4 * rows, 2 * read))
 
 
 def route_program(rows: int, experts: int) -> TritonProgram:

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject
 
-__all__ = ["Access", "Loop", "Nest", "nest_of", "replaced"]
+__all__ = ["FusedLoop", "LoopNest", "NestAccess", "nest_of", "replace_variables"]
 
 _SPATIAL, _REDUCTION = 0, 2
 """TVM's kinds of loops."""
 
 
-class Access(NamedTuple):
+class NestAccess(NamedTuple):
     """One load or store: elements by which it moves with each loop; None: not known."""
 
     steps: tuple[int | None, ...]
@@ -28,7 +28,7 @@ class Access(NamedTuple):
     bits: int
 
 
-class Loop(NamedTuple):
+class FusedLoop(NamedTuple):
     """Loops that are walked as one, outer first; one of them is the usual case.
 
     Attributes
@@ -44,7 +44,7 @@ class Loop(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Nest:
+class LoopNest:
     """A block that reads and writes tensors element by element.
 
     Attributes
@@ -70,37 +70,37 @@ class Nest:
     is_reduction: list[bool]
     body: TvmObject
     first: TvmObject | None
-    accesses: tuple[Access, ...]
+    accesses: tuple[NestAccess, ...]
     tangled: frozenset[int]
     branches: frozenset[int]
     divided: frozenset[int] = frozenset()
 
-    def loops(self, *, reductions: bool) -> list[Loop]:
+    def loops(self, *, reductions: bool) -> list[FusedLoop]:
         """Return the loops of a kind in order, those as one that every access walks as if they were."""
-        found: list[Loop] = []
-        for place, (extent, is_reduction) in enumerate(zip(self.extents, self.is_reduction, strict=True)):
+        loops: list[FusedLoop] = []
+        for index, (extent, is_reduction) in enumerate(zip(self.extents, self.is_reduction, strict=True)):
             if is_reduction != reductions or is_one(extent):
                 continue
-            if found and self._are_one(found[-1].places[-1], place):
-                found[-1] = Loop((*found[-1].places, place), found[-1].extent * extent)
+            if loops and self._can_fuse(loops[-1].places[-1], index):
+                loops[-1] = FusedLoop((*loops[-1].places, index), loops[-1].extent * extent)
             else:
-                found.append(Loop((place,), extent))
-        return found
+                loops.append(FusedLoop((index,), extent))
+        return loops
 
-    def _are_one(self, outer: int, inner: int) -> bool:
+    def _can_fuse(self, outer: int, inner: int) -> bool:
         """Whether every access moves with the outer loop as with the inner one times its extent."""
-        extent = number(self.extents[inner])
+        extent = constant_value(self.extents[inner])
         if extent is None or {outer, inner} & self.tangled:
             return False
         steps = [(access.steps[outer], access.steps[inner]) for access in self.accesses]
         return all(one is not None and other is not None and one == other * extent for one, other in steps)
 
-    def moves(self, loop: Loop) -> list[int | None]:
+    def moves(self, loop: FusedLoop) -> list[int | None]:
         """Return by how much each access moves with the innermost of some loops."""
         return [access.steps[loop.places[-1]] for access in self.accesses]
 
 
-def number(extent: TvmObject) -> int | None:
+def constant_value(extent: TvmObject) -> int | None:
     """Return an extent that is known."""
     if isinstance(extent, int):
         return extent
@@ -110,10 +110,10 @@ def number(extent: TvmObject) -> int | None:
 
 def is_one(extent: TvmObject) -> bool:
     """Whether a loop has one iteration."""
-    return number(extent) == 1
+    return constant_value(extent) == 1
 
 
-def replaced(root: TvmObject, values: Mapping[TvmObject, TvmObject], tvm: TvmObject) -> TvmObject:
+def replace_variables(root: TvmObject, values: Mapping[TvmObject, TvmObject], tvm: TvmObject) -> TvmObject:
     """Return a statement or expression with other expressions for variables."""
     import tvm_ffi
 
@@ -122,7 +122,7 @@ def replaced(root: TvmObject, values: Mapping[TvmObject, TvmObject], tvm: TvmObj
     return tvm_ffi.structural_map(root, [(tvm.tirx.Var, lambda one: values.get(one, one))])
 
 
-def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> Nest | None:
+def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> LoopNest | None:
     """Return a block as a nest; None: it is more than loops around loads, arithmetic and stores.
 
     Parameters
@@ -134,17 +134,22 @@ def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> N
     block = realize.block
     kinds = [int(one.iter_type) for one in block.iter_vars]
     plain = len(loops) == len(kinds) and all(
-        value.same_as(loop.loop_var) and number(loop.min) == 0
+        value.same_as(loop.loop_var) and constant_value(loop.min) == 0
         for value, loop in zip(realize.iter_values, loops, strict=True)
     )
-    if not plain or set(kinds) - {_SPATIAL, _REDUCTION} or number(realize.predicate) != 1 or block.match_buffers:
+    if (
+        not plain
+        or set(kinds) - {_SPATIAL, _REDUCTION}
+        or constant_value(realize.predicate) != 1
+        or block.match_buffers
+    ):
         return None
-    reader = _Reader(tvm, [one.var for one in block.iter_vars], [loop.extent for loop in loops])
-    body = reader.divided(block.body)
+    reader = _AccessReader(tvm, [one.var for one in block.iter_vars], [loop.extent for loop in loops])
+    body = reader.split_quotients(block.body)
     reader.read(body)
     if reader.is_more:
         return None
-    return Nest(
+    return LoopNest(
         reader.variables,
         reader.extents,
         [kind == _REDUCTION for kind in kinds],
@@ -157,7 +162,7 @@ def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> N
     )
 
 
-class _Reader:
+class _AccessReader:
     """Finds out how the accesses of one iteration move."""
 
     def __init__(self, tvm: TvmObject, variables: list[TvmObject], extents: list[TvmObject]) -> None:
@@ -165,7 +170,7 @@ class _Reader:
         from tvm.sym import Analyzer
 
         self.tvm, self.variables, self.extents = tvm, variables, extents
-        self.accesses: list[Access] = []
+        self.accesses: list[NestAccess] = []
         self.tangled: set[int] = set()
         self.branches: set[int] = set()
         self.quotients: set[int] = set()
@@ -175,7 +180,7 @@ class _Reader:
         for variable, extent in zip(variables, extents, strict=True):
             self.analyzer.bind(variable, tvm.ir.Range(0, extent))
 
-    def divided(self, root: TvmObject) -> TvmObject:
+    def split_quotients(self, root: TvmObject) -> TvmObject:
         """Return a statement whose quotients and remainders depend on as few loops as they can.
 
         Of ``(a v + b w) % m`` with a and m multiples of g and ``0 <= b w < g`` only ``a v / g % (m / g)`` is one: what
@@ -184,15 +189,15 @@ class _Reader:
         import tvm_ffi
 
         tirx = self.tvm.tirx
-        return tvm_ffi.structural_map(root, [((tirx.FloorMod, tirx.FloorDiv), self._divided)])
+        return tvm_ffi.structural_map(root, [((tirx.FloorMod, tirx.FloorDiv), self._split_quotient)])
 
-    def _divided(self, node: TvmObject) -> TvmObject:
+    def _split_quotient(self, node: TvmObject) -> TvmObject:
         from tvm.sym import detect_linear_equation
 
-        value, modulus = self.analyzer.simplify(node.a), number(node.b)
+        value, modulus = self.analyzer.simplify(node.a), constant_value(node.b)
         if not modulus or modulus < 1:
             return node
-        factors = [number(one) for one in detect_linear_equation(value, self.variables)]
+        factors = [constant_value(one) for one in detect_linear_equation(value, self.variables)]
         if not factors or any(one is None or one < 0 for one in factors):
             return node
         terms = [(variable, factor or 0) for variable, factor in zip(self.variables, factors[:-1], strict=True)]
@@ -231,48 +236,48 @@ class _Reader:
     def _store(self, store: TvmObject) -> object:
         self._access(store.buffer, list(store.indices), is_store=True)
         self.read(store.value)
-        return _skipped()
+        return _skip()
 
     def _load(self, load: TvmObject) -> object:
         self._access(load.source, list(load.indices), is_store=False)
-        return _skipped()
+        return _skip()
 
     def _count(self, variable: TvmObject) -> None:
-        self.tangled |= self._inside(variable)
+        self.tangled |= self._dependencies(variable)
 
     def _call(self, call: TvmObject) -> None:
         if str(getattr(call.op, "name", "")).endswith("if_then_else"):
-            self.branches |= self._inside(call.args[0])
+            self.branches |= self._dependencies(call.args[0])
 
     def _quotient(self, node: TvmObject) -> None:
-        self.quotients |= self._inside(node)
+        self.quotients |= self._dependencies(node)
 
     def _refuse(self, _: TvmObject) -> object:
         self.is_more = True
-        return _skipped()
+        return _skip()
 
-    def _inside(self, root: TvmObject) -> set[int]:
+    def _dependencies(self, root: TvmObject) -> set[int]:
         """Return the loops that an expression depends on."""
-        found: set[int] = set()
+        dependencies: set[int] = set()
 
-        def seen(one: TvmObject) -> None:
-            found.update(place for place, variable in enumerate(self.variables) if one.same_as(variable))
+        def seen(node: TvmObject) -> None:
+            dependencies.update(place for place, variable in enumerate(self.variables) if node.same_as(variable))
 
         self.walk(root, (self.tvm.tirx.Var, seen), order="pre")
-        return found
+        return dependencies
 
     def _access(self, buffer: TvmObject, indices: list[TvmObject], *, is_store: bool) -> None:
         """Note an access, and the loads in its indices."""
         flat: TvmObject = self.tvm.tirx.const(0, "int64")
         for index, size in zip(indices, buffer.shape, strict=True):
             flat = flat * size + index
-        used = self._inside(flat)
+        used = self._dependencies(flat)
         simple = self.analyzer.simplify(flat)
         steps: list[int | None] = []
-        for place, variable in enumerate(self.variables):
-            moved = replaced(simple, {variable: variable + 1}, self.tvm) if place in used else simple
-            steps.append(number(self.analyzer.simplify(moved - simple)) if place in used else 0)
-        self.accesses.append(Access(tuple(steps), is_store, int(self.tvm.DataType(str(buffer.dtype)).bits)))
+        for index_of_loop, variable in enumerate(self.variables):
+            moved = replace_variables(simple, {variable: variable + 1}, self.tvm) if index_of_loop in used else simple
+            steps.append(constant_value(self.analyzer.simplify(moved - simple)) if index_of_loop in used else 0)
+        self.accesses.append(NestAccess(tuple(steps), is_store, int(self.tvm.DataType(str(buffer.dtype)).bits)))
         tirx = self.tvm.tirx
         beyond_sums = (tirx.FloorMod, tirx.FloorDiv, tirx.Min, tirx.Max, tirx.Select, self.tvm.ir.Call)
         for index in indices:
@@ -286,7 +291,7 @@ def _statements(tvm: TvmObject) -> tuple[TvmObject, ...]:
     return (tirx.For, tirx.While, tirx.IfThenElse, tirx.AttrStmt, tirx.Evaluate, tvm.s_tir.SBlockRealize)
 
 
-def _skipped() -> object:
+def _skip() -> object:
     from tvm_ffi.structural import WalkResult
 
     return WalkResult.SKIP

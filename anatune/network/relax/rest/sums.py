@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from anatune.codegen.compat import TvmObject, import_tvm
-from anatune.network.relax.rest.nests import Loop, number
+from anatune.network.relax.rest.nests import FusedLoop, constant_value
 
 __all__ = ["BLOCK", "Totals", "is_long"]
 
@@ -20,14 +20,14 @@ _Values = dict[TvmObject, TvmObject]
 _At = Callable[[TvmObject], TvmObject]
 
 
-def is_long(loops: Sequence[Loop], steps: int | None) -> bool:
+def is_long(loops: Sequence[FusedLoop], steps: int | None) -> bool:
     """Return whether the loops of a sum take so many terms, `steps` each (None: not known here), that it is divided."""
     terms = _terms(loops, steps)
     return terms is None or terms > 2 * BLOCK
 
 
-def _terms(loops: Sequence[Loop], steps: int | None) -> int | None:
-    terms = [steps, *(number(loop.extent) for loop in loops)]
+def _terms(loops: Sequence[FusedLoop], steps: int | None) -> int | None:
+    terms = [steps, *(constant_value(loop.extent) for loop in loops)]
     return None if None in terms else math.prod(one or 0 for one in terms)
 
 
@@ -56,15 +56,15 @@ class Totals:
         """Return what adds the sums so far to them, and sets those to zero."""
         tirx = self._tirx
 
-        def one(lane: TvmObject) -> TvmObject:
+        def add_lane(lane: TvmObject) -> TvmObject:
             total = tirx.BufferLoad(self.buffer, [lane]) + tirx.BufferLoad(self._held, [lane]).astype("float64")
             again = tirx.BufferStore(self._held, tirx.const(0.0, "float32"), [lane])
             return tirx.SeqStmt([tirx.BufferStore(self.buffer, total, [lane]), again])
 
-        return self._lanes(one)
+        return self._lanes(add_lane)
 
-    def over(
-        self, loops: Sequence[Loop], steps: int | None, step: Callable[[_Values], TvmObject], values: _Values
+    def wrap_loops(
+        self, loops: Sequence[FusedLoop], steps: int | None, step: Callable[[_Values], TvmObject], values: _Values
     ) -> TvmObject:
         """Return the loops of a sum, outer first, around its step, which calls `add` where it takes many terms."""
         writer = self._writer
@@ -73,24 +73,24 @@ class Totals:
         first, *others = loops
         terms = _terms(others, steps)
         if terms is None or terms > BLOCK:
-            return writer.serial(first, lambda own: self.over(others, steps, step, {**values, **own}))
+            return writer.serial(first, lambda own: self.wrap_loops(others, steps, step, {**values, **own}))
 
-        def iterate(at: TvmObject) -> TvmObject:
-            return writer.within(others, step, {**values, **writer.values(first, at)})
+        def iterate(iteration: TvmObject) -> TvmObject:
+            return writer.nest_loops(others, step, {**values, **writer.values(first, iteration)})
 
         return self.divide(first.extent, BLOCK // max(terms, 1), iterate)
 
     def divide(self, extent: TvmObject, most: int, body: _At) -> TvmObject:
         """Return a loop in which the sums are added to the totals behind every `most` iterations and the last one."""
         writer = self._writer
-        whole = extent // most if number(extent) is not None else self._tirx.floordiv(extent, most)
+        whole = extent // most if constant_value(extent) is not None else self._tirx.floordiv(extent, most)
         rest, parts = extent - whole * most, []
         for start, count, size in ((0, whole, most), (whole * most, 1, rest)):
-            if number(count) == 0 or number(size) == 0:
+            if constant_value(count) == 0 or constant_value(size) == 0:
                 continue
 
-            def block(at: TvmObject, start: TvmObject = start, size: TvmObject = size) -> TvmObject:
-                inner = writer.loop(size, lambda place: body(start + at * size + place))
+            def block(iteration: TvmObject, start: TvmObject = start, size: TvmObject = size) -> TvmObject:
+                inner = writer.loop(size, lambda place: body(start + iteration * size + place))
                 return writer.sequence([inner, self.add()])
 
             parts.append(writer.loop(count, block))

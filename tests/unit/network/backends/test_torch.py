@@ -98,7 +98,7 @@ def test_sub_graphs_are_compiled_in_one_thread_at_a_time(monkeypatch):
         return lambda *given: calls.append((run, given)) or graph(*given)
 
     exported, calls = adapter.exported, []
-    monkeypatch.setattr(adapter, "exported", export)
+    monkeypatch.setattr(adapter, "export_module", export)
     modules = [Layers(torch.tanh), Layers(torch.sigmoid), Layers(torch.relu)]
     for module in modules:
         torch.compile(module, backend=keep)(X)
@@ -274,13 +274,13 @@ def test_tensors_on_a_gpu_are_compiled_for_it(monkeypatch, vendor):
     with FakeTensorMode():
         half, single = (torch.empty(2, 8, device="cuda", dtype=dtype) for dtype in (torch.bfloat16, torch.float32))
     run = adapter.backend(graph, [], options={"strict": True}).__self__
-    assert run._kinds([half]) == ("cpu", "cuda")
+    assert run._allowed_devices([half]) == ("cpu", "cuda")
     assert run._settings == {"hw": "host_gpu", "precision": "bfloat16"}
     other = adapter.backend(graph, [], options={"strict": True}).__self__
     with pytest.raises(WorkloadError, match="it is on a GPU and has no 16 bits"):
-        other._kinds([single])
+        other._allowed_devices([single])
     named = adapter.backend(graph, [], options={"precision": "float16"}).__self__
-    assert named._kinds([single]) == ("cpu", "cuda")
+    assert named._allowed_devices([single]) == ("cpu", "cuda")
     assert named._settings["precision"] == "float16"
     monkeypatch.setattr(torch.version, vendor, None)
-    assert named._kinds([single]) == ("cpu",)
+    assert named._allowed_devices([single]) == ("cpu",)

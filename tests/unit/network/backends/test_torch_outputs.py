@@ -156,7 +156,7 @@ def compare_calls(body, backend, kinds, **settings):
 def by_pieces(graph, _):
     """Return what computes a sub-graph from its pieces, without anatune."""
     try:
-        outputs = outputs_module.Outputs(torch, graph)
+        outputs = outputs_module.SubGraphOutputs(torch, graph)
     except WorkloadError:
         return graph.forward
 
@@ -189,7 +189,7 @@ def analysed(body, kind=0, **settings):
 
     def note(graph, _):
         try:
-            found.append(outputs_module.Outputs(torch, graph))
+            found.append(outputs_module.SubGraphOutputs(torch, graph))
         except WorkloadError as error:
             found.append(error)
         return graph.forward
@@ -227,7 +227,7 @@ def test_gradients_that_are_asked_for_inside_stay_with_pytorch():
 
     def backend(graph, _):
         with pytest.raises(WorkloadError, match="gradients may be asked for"):
-            outputs_module.Outputs(torch, graph)
+            outputs_module.SubGraphOutputs(torch, graph)
         return graph.forward
 
     assert torch.compile(run, backend=backend)(torch.randn(4, 6)).requires_grad
@@ -237,7 +237,7 @@ def test_views_of_arguments_that_share_memory_stay_with_pytorch():
     (found,) = analysed("    return x @ w, y.t()\n", kind=2)
     assert "arguments that share memory" in str(found)
     (found,) = analysed("    return x @ w, z.t()\n", kind=2)
-    assert isinstance(found, outputs_module.Outputs)
+    assert isinstance(found, outputs_module.SubGraphOutputs)
 
 
 def test_a_piece_is_returned_once_and_in_the_order_in_which_it_lies():

@@ -13,7 +13,7 @@ from anatune.network.compiling.targets import cpu
 from anatune.network.graph.nodes import Constant, Node, rewritten
 from anatune.network.graph.operators import applied
 from anatune.network.graph.passes.order import CPU
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.frontends import ImportedModel
 
 pytest.importorskip("tvm")
 pytest.importorskip("onnx")
@@ -90,7 +90,7 @@ def test_a_pass_that_changes_the_model_is_not_blamed_on_a_kernel(path, monkeypat
 @pytest.mark.slow
 def test_what_tvm_imports_wrongly_is_blamed_on_it(path, monkeypatch):
     onnx_models.vgg16(path)
-    good = Imported.graph
+    good = ImportedModel.graph
 
     def negated(source, *sizes):
         graph = good(source)
@@ -98,7 +98,7 @@ def test_what_tvm_imports_wrongly_is_blamed_on_it(path, monkeypatch):
         graph.outputs = (Node("negative", (output,), output.type),)
         return graph
 
-    monkeypatch.setattr(Imported, "graph", negated)
+    monkeypatch.setattr(ImportedModel, "graph", negated)
     assert "without passes and planned kernels it differs as well, by 2" in complaint(path)
 
 
@@ -120,7 +120,7 @@ def test_an_original_without_float64_is_compared_as_it_is(path, monkeypatch):
     def refuse(*_):
         raise TypeError("no float64")
 
-    monkeypatch.setattr("anatune.network.relax.originals._by_nodes", refuse)
+    monkeypatch.setattr("anatune.network.relax.originals._evaluate_nodes", refuse)
     assert compile_model(path, threads=1).summary.check.reference == "ONNX's reference evaluator"
 
 

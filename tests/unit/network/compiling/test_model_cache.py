@@ -50,7 +50,7 @@ def test_an_equal_call_is_answered_with_the_same_model(tmp_path, compile_model, 
     path = network(tmp_path / "a.onnx")
     first, is_new = compile_model(path)
     assert is_new
-    monkeypatch.setattr(compiled, "Machine", None)  # what is only saved need not be loaded
+    monkeypatch.setattr(compiled, "LibraryRunner", None)  # what is only saved need not be loaded
     second, is_new = compile_model(str(path))
     assert not is_new
     second.save(tmp_path / "saved")

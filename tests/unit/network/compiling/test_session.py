@@ -17,7 +17,7 @@ from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.compiling.targets import target_of
 from anatune.network.compiling.targets.cpu import require_cpu
-from anatune.network.relax.frontends import imported
+from anatune.network.relax.frontends import import_model
 from anatune.network.relax.reading import graph_of
 from tests.machine import fixed
 from tests.unit.network.compiling import models
@@ -46,7 +46,7 @@ def test_stages_are_functions_whose_results_can_be_printed(network, tmp_path):
     module, x, compiled = network
     target = target_of(require_cpu(fixed()), CompileRequest(threads=1))
     costs = ModelCosts(target.hardware, 1, target.request, is_checked=False, folder=tmp_path)
-    decisions = session.plan(imported(module, x), target, costs)
+    decisions = session.plan(import_model(module, x), target, costs)
     schedules = [kernel.schedule.to_json() for kernel in decisions.planned.kernels]
     assert schedules == [kernel.schedule for kernel in compiled.summary.kernels if kernel.schedule]
     first, *lines = repr(decisions).splitlines()
@@ -155,7 +155,7 @@ def test_functions_that_nothing_could_schedule_are_named(monkeypatch):
     def refused(*_):
         raise ValueError("no")
 
-    monkeypatch.setattr("anatune.network.relax.rest.schedule._scheduled", refused)
+    monkeypatch.setattr("anatune.network.relax.rest.schedule._schedule_function", refused)
     compiled = compile_model(torch.nn.ReLU().eval(), torch.randn(3, 4), threads=1)
     assert compiled.summary.unscheduled == ("relu",)
     assert "without vectors and threads, as TVM wrote them: relu" in compiled.report()

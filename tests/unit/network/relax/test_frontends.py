@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anatune.errors import WorkloadError
-from anatune.network.relax.frontends import imported
+from anatune.network.relax.frontends import import_model
 from anatune.network.relax.onnx_files import onnx_inputs
 from tests.unit.network.compiling import models
 
@@ -43,7 +43,7 @@ def with_external(path, **entries):
 
 def refused(path, match):
     with pytest.raises(WorkloadError, match=match) as caught:
-        imported(path).graph()
+        import_model(path).graph()
     assert str(caught.value).isprintable()
 
 
@@ -82,11 +82,11 @@ def test_external_weights_that_are_not_where_they_should_be(path, entries, said)
 
 def test_external_weights_are_those_of_the_file(path):
     x = np.ones((1, 4, 8, 8), np.float32)
-    (want,), _ = imported(path).reference([x])
+    (want,), _ = import_model(path).reference([x])
     (path.parent / "w.bin").write_bytes(with_external(path, unknown="\x1b[31m"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        read = imported(path)
+        read = import_model(path)
     np.testing.assert_array_equal(read.reference([x])[0][0], want)
 
 
@@ -94,7 +94,7 @@ def test_external_weights_are_those_of_the_file(path):
 def test_links_of_a_model_and_its_weights_lead_to_one_folder(path, tmp_path, inner):
     """The cache of huggingface_hub: names are links to files that are called by their digests."""
     x = np.ones((1, 4, 8, 8), np.float32)
-    (want,), _ = imported(path).reference([x])
+    (want,), _ = import_model(path).reference([x])
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc" / inner
     blobs.mkdir()
     snapshot.mkdir(parents=True)
@@ -102,7 +102,7 @@ def test_links_of_a_model_and_its_weights_lead_to_one_folder(path, tmp_path, inn
     path.rename(blobs / "aaa")
     for name, blob in (("model.onnx", "aaa"), ("w.bin", "bbb")):
         (snapshot / name).symlink_to(os.path.relpath(blobs / blob, snapshot))
-    np.testing.assert_array_equal(imported(snapshot / "model.onnx").reference([x])[0][0], want)
+    np.testing.assert_array_equal(import_model(snapshot / "model.onnx").reference([x])[0][0], want)
     (tmp_path / "secret").write_bytes((blobs / "bbb").read_bytes())
     (snapshot / "w.bin").unlink()
     (snapshot / "w.bin").symlink_to(tmp_path / "secret")
@@ -111,10 +111,10 @@ def test_links_of_a_model_and_its_weights_lead_to_one_folder(path, tmp_path, inn
 
 def test_weights_may_be_links_within_the_folder(path):
     x = np.ones((1, 4, 8, 8), np.float32)
-    (want,), _ = imported(path).reference([x])
+    (want,), _ = import_model(path).reference([x])
     (path.parent / "other.bin").write_bytes(with_external(path))
     (path.parent / "w.bin").symlink_to("other.bin")
-    np.testing.assert_array_equal(imported(path).reference([x])[0][0], want)
+    np.testing.assert_array_equal(import_model(path).reference([x])[0][0], want)
 
 
 def test_damaged_files_are_read_or_refused_in_one_line(path, capsys):
@@ -127,7 +127,7 @@ def test_damaged_files_are_read_or_refused_in_one_line(path, capsys):
         for at in random.choice(outside, random.integers(1, 4)):
             damaged[at] ^= 1 << random.integers(8)
         path.write_bytes(damaged)
-        for read in (lambda: imported(path).graph(), lambda: onnx_inputs(path)):
+        for read in (lambda: import_model(path).graph(), lambda: onnx_inputs(path)):
             try:
                 read()
             except WorkloadError as error:
@@ -166,7 +166,7 @@ def test_modules_without_outputs():
             return x + 1
 
     with pytest.raises(WorkloadError, match="Constant returns no tensor, expected one at least"):
-        imported(Constant().eval(), 5).graph()
+        import_model(Constant().eval(), 5).graph()
 
 
 def test_example_inputs_of_other_sizes_than_the_model_says(path):
@@ -176,13 +176,13 @@ def test_example_inputs_of_other_sizes_than_the_model_says(path):
     sizes = [size.dim_value or 1 for size in wanted.type.tensor_type.shape.dim]
     for given in ([*sizes[:-1], sizes[-1] + 1], sizes[:-1]):
         with pytest.raises(WorkloadError, match=rf"the shape given for input {wanted.name} is [\dx]+, expected"):
-            imported(path, [np.zeros(given, np.float32)])
+            import_model(path, [np.zeros(given, np.float32)])
 
 
 @pytest.mark.parametrize("example", [{"data": [1.0]}, "abc", [None], [{"data": 1}]])
 def test_example_inputs_that_are_no_arrays(path, example):
     with pytest.raises(WorkloadError, match=r"an example input is a \w+, expected an array or a tensor"):
-        imported(path, example)
+        import_model(path, example)
 
 
 _READ = """

@@ -135,7 +135,7 @@ def test_pairs_that_are_none(model, state, message):
     if "Reshape" in str(model):
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 2]), "s"))
     if not message:
-        assert anatune.network.relax.frontends.imported(model, state=state).state[0].name == "past"
+        assert anatune.network.relax.frontends.import_model(model, state=state).state[0].name == "past"
         return
     with pytest.raises(WorkloadError, match=message) as caught:
         anatune.compile(model, threads=1, state=state)

@@ -5,7 +5,7 @@ import pytest
 
 from anatune.errors import WorkloadError
 from anatune.network.graph.torch.reading import graph_of_program, refused_nodes
-from anatune.network.relax.frontends import decomposed
+from anatune.network.relax.frontends import decompose
 
 torch = pytest.importorskip("torch")
 
@@ -26,7 +26,7 @@ class Module(torch.nn.Module):
 def program_of(function, *inputs, **options):
     module = torch.nn.Sequential(Module(function)).eval() if len(inputs) == 1 else Module(function).eval()
     with torch.no_grad():
-        return decomposed(torch.export.export(module, inputs, **options), "it")
+        return decompose(torch.export.export(module, inputs, **options), "it")
 
 
 def test_inputs_are_named_and_equal_weights_are_one():
@@ -115,6 +115,6 @@ def test_sizes_that_vary_are_refused():
             return x * 2
 
     sizes = {"x": {0: torch.export.Dim("batch", min=2)}}
-    program = decomposed(torch.export.export(Doubled(), (torch.ones(3, 2),), dynamic_shapes=sizes), "it")
+    program = decompose(torch.export.export(Doubled(), (torch.ones(3, 2),), dynamic_shapes=sizes), "it")
     with pytest.raises(WorkloadError, match=r"input x is dynamic along axis 0 \(.*\), expected fixed sizes"):
         graph_of_program(program, "it")

@@ -11,9 +11,9 @@ from anatune.network.graph.operators import PRODUCTS
 from anatune.network.graph.passes.products import unfused
 from anatune.network.graph.products import workload_of
 from anatune.network.graph.summary import TensorSummary
-from anatune.network.relax.device.lowering import lowered
+from anatune.network.relax.device.lowering import lower_graph
 from anatune.network.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram
-from anatune.network.relax.device.stubs import plain_product
+from anatune.network.relax.device.stubs import make_product
 
 H100 = anatune.hardware("h100")
 
@@ -29,11 +29,11 @@ def lower(graph, precision="bfloat16", hardware=H100):
     """Return a graph as launches, its products as loops."""
     graph = rewritten(graph, lambda node: unfused(node) if node.op in PRODUCTS else node)
     own = {
-        node: plain_product(f"product_{place}", workload_of(node))
+        node: make_product(f"product_{place}", workload_of(node))
         for place, node in enumerate(graph.nodes())
         if node.op in PRODUCTS
     }
-    return lowered(graph, own, {}, precision, hardware, bare_target("x86_64"))
+    return lower_graph(graph, own, {}, precision, hardware, bare_target("x86_64"))
 
 
 def run(graph, made, arrays):
