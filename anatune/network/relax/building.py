@@ -1,4 +1,4 @@
-"""Relax modules with anatune's kernels, compiled: TVM's passes for everything else, one library for all."""
+"""Build libraries from Relax modules: anatune's kernels, and TVM's code for everything else."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["BuiltLibrary", "build_gpu_library", "build_library", "fuse_operators
 
 
 class BuiltLibrary(NamedTuple):
-    """An executable that is no file yet.
+    """An executable that is not linked yet.
 
     Attributes
     ----------
     executable : tvm.runtime.Executable
     unscheduled : tuple of str
-        Functions that TVM wrote and nothing could schedule.
+        Functions without a schedule, as TVM wrote them.
     cubins : Cubins, optional
-        Of a GPU's kernels, anatune's and TVM's.
+        Machine code of a GPU's kernels, anatune's and TVM's.
     aliases, triple
         As `link_library` takes them.
     """
@@ -44,19 +44,19 @@ class BuiltLibrary(NamedTuple):
     triple: str = ""
 
     def link(self, path: Path) -> None:
-        """Write it as a shared library; errors as `link_library` and `Cubins.embed`."""
+        """Link the executable as a shared library; errors as `link_library` and `Cubins.embed`."""
         link_library(self.executable, path, self.aliases, self.triple)
         if self.cubins is not None:
             self.cubins.embed(path)
 
 
 def build_library(model: WrittenModel, target: TvmObject, threads: int) -> BuiltLibrary:
-    """Return the executable of a written model.
+    """Build the executable of a written model.
 
     Raises
     ------
     BuildError
-        TVM has no code for an operator, or refuses the program; the message is the last line of its own.
+        TVM cannot compile an operator, or refuses the program; the message is the last line of TVM's.
     """
     from tvm import relax
 
@@ -73,7 +73,7 @@ def build_library(model: WrittenModel, target: TvmObject, threads: int) -> Built
 
 
 def split_module(module: TvmObject) -> tuple[TvmObject, dict[str, TvmObject]]:
-    """Return a module of Relax's functions, and those of loops by name."""
+    """Return a module of the Relax functions, and the loop functions by name."""
     tvm = import_tvm()
     items = list(module.functions_items())
     loops = {str(name.name_hint): one for name, one in items if isinstance(one, tvm.tirx.PrimFunc)}
@@ -81,7 +81,7 @@ def split_module(module: TvmObject) -> tuple[TvmObject, dict[str, TvmObject]]:
 
 
 def lower_module(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
-    """Return a Relax module that `relax.build` makes code of without passes, and what nothing could schedule.
+    """Lower a Relax module so that `relax.build` needs no passes; also return the functions without a schedule.
 
     Errors are TVM's.
     """
@@ -111,7 +111,7 @@ def lower_module(module: TvmObject, target: TvmObject, threads: int) -> tuple[Tv
 
 
 def fuse_operators(module: TvmObject) -> TvmObject:
-    """Return a Relax module whose operators are functions of loops, joined where each reads the one before.
+    """Return a Relax module whose operators are loop functions, fused where each reads the one before it.
 
     Errors are TVM's.
     """
@@ -137,21 +137,21 @@ def fuse_operators(module: TvmObject) -> TvmObject:
 def build_gpu_library(
     model: WrittenModel, kernels: Iterable[GpuModelKernel], target: TvmObject, arch: str
 ) -> BuiltLibrary:
-    """Return the executable of a written model for a GPU: TVM's own passes and schedules for the rest.
+    """Build the executable of a written model for a GPU, with TVM's own passes and schedules for the rest.
 
     Parameters
     ----------
     kernels
-        Those that its functions launch.
+        The kernels that its functions launch.
     target : tvm.target.Target
-        CUDA, with a host.
+        A CUDA target with a host.
     arch : str
-        "sm_86".
+        Architecture, such as "sm_86".
 
     Raises
     ------
     BuildError
-        TVM has no code for an operator, or NVRTC refuses what it wrote; the message is the last line of theirs.
+        TVM cannot compile an operator, or NVRTC refuses its code; the message is the last line of theirs.
     """
     tvm = import_tvm()
     from tvm import relax
@@ -176,7 +176,7 @@ def build_gpu_library(
 
 
 def _gpu_passes(target: TvmObject) -> TvmObject:
-    """Return TVM's own passes for a GPU, its schedules among them, without the functions that become views."""
+    """Return TVM's passes for a GPU with its schedules, without the functions that become views."""
     tvm = import_tvm()
     from tvm.relax.backend.cuda import pipeline
 

@@ -1,7 +1,7 @@
-"""Models as people have them, as Relax modules: PyTorch modules and exported programs, ONNX files, Relax itself.
+"""Import models: PyTorch modules and exported programs, ONNX files, and Relax modules.
 
-PyTorch and ONNX are imported where a model of theirs is. Each imported model has a reference beside it: the original,
-computed by its own library (in float64 where that is possible), which compiled outputs are compared with.
+PyTorch and ONNX are imported only for models of theirs. Each imported model has a reference, with which compiled
+outputs are compared: the original, computed by its own library, in float64 if possible.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ from anatune.untyped import OnnxObject, TorchObject
 __all__ = ["ImportedModel", "decompose", "export_module", "import_model"]
 
 Example = TorchObject
-"""An array of NumPy's or a tensor of PyTorch's, or a sequence of them; None: there is none."""
+"""A NumPy array or torch tensor, or a sequence of them; None without inputs."""
 
 KINDS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX file or model, a .pt2 file or a Relax module"
 
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model that can be had as a graph.
+    """A model that can be read as a graph.
 
     Attributes
     ----------
     read : callable
-        Reads it at values of the symbols of `ranges`, anew each time, so that weights that passes have replaced can
-        go; errors as `import_model`.
+        Returns the graph at values of the symbols of `ranges`, read anew each time, so that weights which passes have
+        replaced can be freed; errors as `import_model`.
     name : str
-        For people: the class or the file.
+        Name for messages: the class or the file.
     reference : callable, optional
-        Takes the inputs as arrays and returns the outputs, computed by the original, and who computed them.
+        Takes the inputs as arrays; returns the original's outputs and the name of the library that computed them.
     example : list of ndarray, optional
         Inputs that the caller gave.
     is_single : bool
-        Whether the model returns one tensor beside its state, whatever the graph returns.
+        Whether the model returns one tensor besides its state, even if the graph returns several.
     ranges : mapping of str to (int, int)
-        Symbol of sizes that vary -> least and largest value.
+        Symbol of a size that varies -> least and largest value.
     onnx : tuple, optional
-        The model, where it is one of ONNX (onnx.ModelProto), and the sizes of its inputs.
+        For ONNX models the model (onnx.ModelProto), and the sizes of its inputs.
     state : tuple of StatePair
-        The last inputs and outputs of the graph, and of the reference.
+        The state; its tensors are the last inputs and outputs of the graph and of the reference.
     is_wide : bool
         Whether the graph computes in float32 what the model computes in 16 bits.
     is_described : bool
-        Whether weights have shapes and dtypes, but no values.
+        Whether weights have shapes and dtypes only, and no values.
     """
 
     read: Callable[[Mapping[str, int]], Graph]
@@ -80,7 +80,7 @@ class ImportedModel:
     is_described: bool = False
 
     def widen(self) -> ImportedModel:
-        """Return the model computed in float32, its state included, where it asks for 16 bits."""
+        """Return the model with 16-bit computation and state in float32."""
         return replace(self, is_wide=True, state=tuple(map(_widen_pair, self.state)))
 
     def graph(self, sizes: Mapping[str, int] | None = None) -> Graph:
@@ -100,26 +100,26 @@ def import_model(
     dynamic_shapes: object = None,
     state: str | Mapping[str, str] | None = None,
 ) -> ImportedModel:
-    """Return a model that is to be compiled.
+    """Import a model.
 
     Parameters
     ----------
     model
-        What `KINDS` says.
+        One of `KINDS`.
     example_inputs : array, or sequence of arrays, optional
-        NumPy or torch; needed for a ``nn.Module``. Of an ONNX file with dynamic axes: their shapes are compiled for,
-        unless `sizes` are given.
+        NumPy or torch; needed for a ``nn.Module``. An ONNX file with dynamic axes is compiled for their shapes, unless
+        `sizes` is given.
     sizes : mapping of str to int, str or (int, int), optional
-        Symbol -> the range of its values ("1..512", (1, 512)) or its only value.
+        Symbol -> the range of its values ("1..512", (1, 512)), or its only value.
     dynamic_shapes : optional
-        Of a ``nn.Module``, as ``torch.export.export`` takes them.
+        For a ``nn.Module``, as ``torch.export.export`` takes them.
     state : str or mapping of str to str, optional
         As `anatune.compile`.
 
     Raises
     ------
     WorkloadError
-        It is nothing of the kind; the file is damaged; it has operators that are not known; inputs are missing.
+        The model is of another kind, its file is damaged, an operator is unknown, or inputs are missing.
     MissingDependencyError
         TVM, PyTorch or ONNX is not installed.
     """
@@ -128,8 +128,7 @@ def import_model(
     kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
     if dynamic_shapes is not None and "torch.Module" not in kinds:
         raise WorkloadError(
-            "compile: dynamic_shapes were given, which a torch.nn.Module is exported with; say by sizes what varies of "
-            f"{shown(model)}"
+            f"compile: dynamic_shapes is for a torch.nn.Module; give sizes for what varies in {shown(model)}"
         )
     if isinstance(model, str | os.PathLike):
         path = Path(model)
@@ -162,7 +161,7 @@ def _widen_pair(pair: StatePair) -> StatePair:
 
 
 class _RequestedSizes(NamedTuple):
-    """What a caller wants to vary, and to stay in the model."""
+    """The sizes and the state that a caller asks for."""
 
     ranges: Ranges
     state: str | Mapping[str, str] | None = None
@@ -173,7 +172,7 @@ def _import_torch() -> TorchObject:
         return import_module("torch")
     except ImportError as error:
         raise MissingDependencyError(
-            f"models of PyTorch need it, and it cannot be imported ({error}); install it with: pip install torch"
+            f"PyTorch models need torch, which cannot be imported ({error}); install it with: pip install torch"
         ) from error
 
 
@@ -197,7 +196,7 @@ def _arrays(inputs: Example) -> Arrays | None:
 
 
 def export_module(model: TorchObject, example_inputs: Example, dynamic_shapes: object = None) -> TorchObject:
-    """Return a module of PyTorch's as a ``torch.export.ExportedProgram``; parameters and errors as `import_model`."""
+    """Export a PyTorch module as a ``torch.export.ExportedProgram``; parameters and errors as `import_model`."""
     torch = _import_torch()
     name = type(model).__name__
     if example_inputs is None:
@@ -214,7 +213,7 @@ def export_module(model: TorchObject, example_inputs: Example, dynamic_shapes: o
 
 
 def _cause(error: Exception) -> str:
-    """Return what PyTorch says first: how to find out more follows that."""
+    """Return the first line of PyTorch's message; hints for debugging follow it."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)
 
@@ -233,7 +232,7 @@ def _import_pt2(path: Path, example_inputs: Example, requested: _RequestedSizes)
 
 @contextlib.contextmanager
 def _silence_logs() -> Iterator[None]:
-    """Keep back what PyTorch logs, tracebacks among it, of files whose errors are told in a line."""
+    """Suppress PyTorch's log messages, tracebacks included, for files whose errors become one line."""
     torch_loggers = [
         logger for name, logger in logging.root.manager.loggerDict.items() if name.partition(".")[0] == "torch"
     ]
@@ -288,10 +287,10 @@ def _import_program(
 
 
 def _decomposition_table(program: TorchObject) -> TorchObject:
-    """Return what PyTorch decomposes: recurrent layers, but for projected states, are read as they are.
+    """Return the table of PyTorch's decompositions, without operators that are read as they are.
 
-    So are functions that lose digits or leave the range where they are decomposed.
-    And torchao's weights of few bits: of what they are decomposed to nothing but floats would be left.
+    Those are recurrent layers without projected states, functions that lose digits or overflow when decomposed, and
+    torchao's weights of few bits, of which only floats would remain.
     """
     torch = _import_torch()
     table, aten = torch.export.default_decompositions(), torch.ops.aten
@@ -309,7 +308,7 @@ def _decomposition_table(program: TorchObject) -> TorchObject:
 
 
 def _is_projected(parameters: Sequence[TorchObject], count: int) -> bool:
-    """Whether an LSTM's state is a product of what it would be: `count` parameters a layer if it is not."""
+    """Return whether an LSTM has a projected state; without one it has `count` parameters per layer."""
     gates, hidden = parameters[1].meta["val"].shape
     return len(parameters) % count != 0 or bool(gates != 4 * hidden)
 
@@ -325,17 +324,17 @@ def _add_state(
 
     Parameters
     ----------
-    own : mapping of str to (int, int), optional
-        Ranges that it takes.
+    model_ranges : mapping of str to (int, int), optional
+        Ranges that the model takes.
     names : sequence of str
-        Of its outputs; by default they are numbered.
+        Names of its outputs; by default they are numbered.
     written : sequence of (str, ndarray)
-        What the last outputs are written into: an input, or a buffer, which has values, and is one of the last inputs.
+        What the last outputs are written into: an input, or a buffer with its values, which is one of the last inputs.
 
     Raises
     ------
     WorkloadError
-        As `graph.state`.
+        See `graph.state`.
     """
     if not written and requested.state is None:
         return source
@@ -362,8 +361,8 @@ def _add_state(
     for symbol in counted:
         if ranges[symbol][0]:
             raise WorkloadError(
-                f"state: {source.name} holds nothing at first, and size {name_of(symbol)} is "
-                f"{ranges[symbol][0]}..{ranges[symbol][1]}, expected a range from 0 (sizes, --size; Dim(min=0))"
+                f"state: {source.name} holds nothing at first, but size {name_of(symbol)} has the range "
+                f"{ranges[symbol][0]}..{ranges[symbol][1]}, expected one from 0 (sizes, --size; Dim(min=0))"
             )
     pairs = [pair._replace(most=ranges[pair.symbol][1]) if pair.symbol else pair for pair in pairs]
     for pair in pairs:
@@ -371,8 +370,8 @@ def _add_state(
             least, most = ranges[pair.by]
             if least > pair.most:
                 raise WorkloadError(
-                    f"state: {least} of {name_of(pair.by)} come in a call, and {source.name} holds {pair.most} of "
-                    f"{name_of(pair.symbol)} at most; give a smaller number or a larger range (sizes, --size)"
+                    f"state: a call has {least} of {name_of(pair.by)} or more, but {source.name} holds at most "
+                    f"{pair.most} of {name_of(pair.symbol)}; give a smaller number or a larger range (sizes, --size)"
                 )
             ranges[pair.by] = (min(least, pair.most), min(most, pair.most))
     reference = source.reference and reorder_reference(source.reference, pairs, len(inputs))
@@ -382,7 +381,7 @@ def _add_state(
         example = [array for place, array in enumerate(example) if place not in state_inputs]
     outputs_left = count - len(pairs)
     if not outputs_left:
-        raise WorkloadError(f"state: {source.name} returns nothing beside its state, expected another output")
+        raise WorkloadError(f"state: {source.name} returns nothing besides its state, expected another output")
     is_single = source.is_single or (requested.state is not None and outputs_left == 1)
     return replace(
         source, ranges=ranges, state=tuple(pairs), reference=reference, example=example, is_single=is_single
@@ -390,12 +389,12 @@ def _add_state(
 
 
 def decompose(program: TorchObject, name: str, *, may_write: bool = False) -> TorchObject:
-    """Return an exported program of PyTorch's core operators; `may_write`: into inputs and buffers, in place.
+    """Decompose a program into PyTorch's core operators; `may_write` allows in-place writes into inputs and buffers.
 
     Raises
     ------
     WorkloadError
-        PyTorch refuses it; it changes an input or a buffer in place.
+        PyTorch refuses the program, or the program changes an input or a buffer in place.
     """
     try:
         with warnings.catch_warnings(), _import_torch().no_grad():
@@ -414,9 +413,9 @@ def decompose(program: TorchObject, name: str, *, may_write: bool = False) -> To
 def _import_onnx(
     model: OnnxObject, name: str, where: str, example_inputs: Example, requested: _RequestedSizes
 ) -> ImportedModel:
-    """Return an ONNX model; `where` it is, for messages."""
+    """Import an ONNX model; `where` begins its messages."""
     if not model.graph.output:
-        raise WorkloadError(f"{where}: no ONNX model, expected one with operators and outputs; export it again")
+        raise WorkloadError(f"{where}: it is no ONNX model with operators and outputs; export it again")
     example = _arrays(example_inputs)
     shapes = onnx_shapes(model, where, example if not requested.ranges else None)
     symbols = dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str))
@@ -429,7 +428,7 @@ def _import_onnx(
         return graph_of_onnx(model, input_shapes, name)
 
     ranges = narrow_ranges(model_ranges, requested.ranges, name)
-    least = {word: ends[0] for word, ends in ranges.items()}  # the only sizes, where none varies
+    least = {word: ends[0] for word, ends in ranges.items()}  # the only sizes if none varies
     fixed = {word: [size if isinstance(size, int) else least[size] for size in shape] for word, shape in shapes.items()}
     model_source = ImportedModel(read, name, onnx_reference(model, name), example, ranges=ranges, onnx=(model, fixed))
     return _add_state(model_source, requested, model_ranges, [output.name for output in model.graph.output])

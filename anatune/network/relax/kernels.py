@@ -1,4 +1,4 @@
-"""Kernels of anatune's as functions of a Relax module, with what packs their constant operands."""
+"""anatune's kernels as functions of a Relax module, and the packing functions of their constant operands."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ __all__ = [
 ]
 
 KERNEL = "anatune.kernel"
-"""Attribute of a function that is a kernel of anatune's: TVM's passes leave it as it is."""
+"""Attribute that marks a function as a kernel of anatune's, which TVM's passes leave unchanged."""
 _MOST_NEST_ROWS = 256
-"""Rows of a product with any number of them that one nest runs for."""
+"""Rows that one loop nest of a product with any number of rows computes."""
 OPAQUE = 8
-"""TVM's word for a function that nothing is fused with."""
+"""TVM's number for functions that are not fused."""
 
 
 _KernelWriter: TypeAlias = Callable[[Any, str, int, CpuSpec], tuple[str, str]]
-"""What writes a kernel of a name, for so many threads of a CPU: TVMScript, and the LLVM IR that it calls."""
+"""A function of (kernel, name, threads, CPU) that returns TVMScript and the LLVM IR that it calls."""
 _KernelAndWriter: TypeAlias = tuple[Any, _KernelWriter]
-"""A kernel, and what writes it."""
+"""A kernel, and the function that writes it."""
 
 
 class RangedCalls(NamedTuple):
-    """What a kernel for all extents of an axis is made with.
+    """The range of an extent that a kernel takes at run time.
 
     Attributes
     ----------
@@ -61,7 +61,8 @@ class RangedCalls(NamedTuple):
     least, most : int
         Smallest and largest extent.
     usual : int
-        Extent that it was planned for. The schedule is that of the largest number of rows, of other axes the usual one.
+        Extent that it was planned for. For rows the schedule is that of the largest extent, for other axes the usual
+        one.
     """
 
     axis: str
@@ -72,14 +73,14 @@ class RangedCalls(NamedTuple):
 
 @dataclass(frozen=True)
 class Packer:
-    """What packs a constant operand, and the elements of the packed form.
+    """A function that packs a constant operand, and the number of packed elements.
 
     Attributes
     ----------
     name : str
-        Packers of one name make the same of the same operand, whatever their kernels compute.
+        Packers with the same name pack the same operand equally, for any kernel.
     text, llvm : str
-        TVMScript of a function ``(tensor, packed)``, and what it calls.
+        TVMScript of a function ``(tensor, packed)``, and LLVM IR that it calls.
     """
 
     name: str
@@ -89,12 +90,12 @@ class Packer:
 
     @cached_property
     def copies(self) -> tuple[Copy, ...] | None:
-        """What moves the elements; None: something is computed of them, by `function`."""
+        """The copies that pack the operand; None if it is not only copied but computed, by `function`."""
         return None if self.llvm else copies_of(self.text)
 
     @property
     def function(self) -> TvmObject:
-        """The function, for TVM."""
+        """The packing function as TVM's."""
         return parse_program(self.text, self.llvm).with_attr("global_symbol", self.name)
 
 
@@ -105,11 +106,11 @@ class ModelKernel:
     Attributes
     ----------
     name : str
-        Of the function, and of what it holds: unique in the model.
+        Name of the function and prefix of what it contains; unique in the model.
     function : tvm.tirx.PrimFunc
-        Takes the operands, those of `packers` in packed form, and the result last.
+        Takes the operands, with those of `packers` in packed form, and the result last.
     packers : dict of str to Packer
-        By tensor.
+        Packing functions by tensor.
     """
 
     name: str
@@ -118,17 +119,17 @@ class ModelKernel:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The symbols of sizes that the function takes behind the operands."""
+        """The symbols of sizes that the function takes after the operands."""
         return tuple(str(one.name) for one in self.function.params if str(one.ty) == "int64")
 
     @property
     def workspace(self) -> Buffer | None:
-        """Memory that the function takes last, behind the result, and that holds nothing between calls."""
+        """Memory that the function takes after the result; its content is lost between calls."""
         return None
 
     @property
     def facts(self) -> CompilerFacts | None:
-        """What the compiler of a GPU's kernels said."""
+        """What the compiler of a GPU's kernels reported."""
         return None
 
 
@@ -138,12 +139,12 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: RangedCalls 
     Parameters
     ----------
     span : RangedCalls, optional
-        Of a kernel that takes an extent at run time.
+        The range of the extent that the kernel takes at run time.
 
     Raises
     ------
     SpaceError, BuildError
-        As `codegen.cpu.lower.lower`.
+        See `codegen.cpu.lower.lower`.
     """
     if span is not None and span.axis == "i" and not schedule.workload.is_kernel:
         program = ranged_program(
@@ -159,24 +160,24 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: RangedCalls 
 
 
 def kernel_function(text: str, llvm: str, name: str, kind: str) -> TvmObject:
-    """Return a program as a function of a model that TVM's passes leave as it is; `kind`: what kernel it is."""
+    """Return a program as a function that TVM's passes leave unchanged; `kind` is stored as its attribute."""
     return parse_program(text, llvm).with_attrs({"global_symbol": name, KERNEL: kind, "op_pattern": OPAQUE})
 
 
 def _make_packer(text: str, llvm: str, num_elements: int, kernel: str) -> Packer:
-    """Return a function that packs an operand of a kernel, named by what it does."""
+    """Return a packing function of a kernel's operand, named after its content."""
     anonymous_text = f"{text}{llvm}".replace(kernel, "")  # functions that it calls are named after the kernel
     name = f"anatune_pack_{hashlib.sha256(anonymous_text.encode()).hexdigest()[:16]}"
     return Packer(name, text, llvm, num_elements)
 
 
 def attention_kernel(name: str, kernel: AttentionKernel, lanes: int, threads: int) -> ModelKernel:
-    """Return an attention as a kernel of a model; `lanes`: float32 elements of a vector.
+    """Return an attention as a kernel of a model; `lanes` is the number of float32 elements in a vector.
 
     Raises
     ------
     SpaceError, BuildError
-        As `model_kernel`.
+        See `model_kernel`.
     """
     from anatune.network.kernels.attention import attention_program
 
@@ -184,12 +185,12 @@ def attention_kernel(name: str, kernel: AttentionKernel, lanes: int, threads: in
 
 
 def _make_unpacked_kernel(name: str, kind: str, program: tuple[str, str]) -> ModelKernel:
-    """Return a kernel of a program, TVMScript and LLVM IR, that packs none of its operands."""
+    """Return the kernel of a program, TVMScript and LLVM IR, that packs no operand."""
     return ModelKernel(name, kernel_function(*program, name, kind), {})
 
 
 def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[Node, ModelKernel]:
-    """Return each node of `_OPERATORS` -> its kernel, which equal nodes share."""
+    """Return the kernel of each node whose operator is in `_OPERATORS`; equal nodes share one."""
     kernels_by_group: dict[str, dict[Hashable, ModelKernel]] = {}
     kernels = {}
     for node in graph.nodes():
@@ -198,8 +199,8 @@ def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[Nod
         operator = _OPERATORS[node.op]
         if operator.is_fixed and _has_varying_size(node):
             raise WorkloadError(
-                f"{node.op.removeprefix('anatune.')} of {name_of(node.type)}: its sizes vary, and there are kernels "
-                "for fixed ones alone; compile the model for fixed sizes (example inputs)"
+                f"{node.op.removeprefix('anatune.')} of {name_of(node.type)}: its sizes vary, but its kernels are for "
+                "fixed sizes; compile the model for fixed sizes (example inputs)"
             )
         group = kernels_by_group.setdefault("rows" if operator.word == "rows" else "others", {})
         kernel, program = operator.kernel_of(node)
@@ -211,7 +212,7 @@ def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[Nod
 
 
 def _write_with_lanes(program: Callable[..., tuple[str, str]]) -> _KernelWriter:
-    """Return what writes the program of a kernel that asks for the elements of a vector alone."""
+    """Return a writer for a program that needs only the number of elements in a vector."""
     return lambda kernel, name, threads, hardware: program(kernel, name, threads=threads, lanes=hardware.fp32_lanes)
 
 
@@ -319,7 +320,7 @@ def _top(node: Node) -> _KernelAndWriter:
 
 
 def _has_varying_size(node: Node) -> bool:
-    """Whether a size of what a node reads or returns is known at run time."""
+    """Return whether a size of an operand or of the result is known only at run time."""
     return at_run_time((tensor_type(node).shape, *(tensor_type(value).shape for value in values_in(node.arguments))))
 
 
@@ -333,9 +334,9 @@ def _has_top(node: Node) -> bool:
 
 
 class _Operator(NamedTuple):
-    """An operator: its word in names of functions, what a node asks for with the code of that, and which nodes have it.
+    """An operator: the word in its functions' names, a function from a node to its kernel, and a test of nodes.
 
-    Nodes whose sizes vary have none where it `is_fixed`: nobody else computes them.
+    If it `is_fixed`, nodes with sizes that vary are refused, because nothing else computes them.
     """
 
     word: str
@@ -355,4 +356,4 @@ _OPERATORS: dict[str, _Operator] = {
     "topk": _Operator("places", _top, _has_top),
     WINDOW: _Operator("windows", _window),
 }
-"""What has kernels on CPUs that are not planned: rows, windows, moves. Their writers are imported for such nodes."""
+"""Operators with CPU kernels that are not planned. Their writers are imported on use."""

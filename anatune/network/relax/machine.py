@@ -1,4 +1,4 @@
-"""A built model's library in this process, on the CPU or the GPU. Of TVM only the runtime is used."""
+"""Run a built model's library in this process, on the CPU or the GPU, with TVM's runtime only."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from anatune.threads import new_lock
 __all__ = ["Frame", "LibraryRunner", "check_gpu"]
 
 _RUNTIME_PREFIX = "vm.builtin."
-"""What the names of the runtime's own functions begin with: allocating, checking, naming memory anew."""
+"""Prefix of the runtime's own functions, which allocate and check memory and create views."""
 _LOADER = "ffi.Module.load_from_bytes.cuda"
-"""Function that TVM's CUDA library registers."""
+"""A function that TVM's CUDA library registers."""
 _RUNTIME, _CUDART = "libtvm_runtime_cuda.so", "libcudart.so.13"
 _MOST_FORK_WAIT_S = 10.0
-"""How long `fork` waits for a run that another thread is in."""
+"""Longest time that `fork` waits for a run in another thread, s."""
 
 
 class Frame:
-    """What one run needs: the function of a virtual machine of its own, and memory that small inputs are copied into.
+    """The resources of one run: a virtual machine's function, and memory for copies of small inputs.
 
     Attributes
     ----------
     main : callable
     inputs : list of (ndarray, tensor of TVM's), optional
-        The caller's; None: it has not been asked for.
+        Memory that belongs to the caller; None until it is allocated.
     """
 
     __slots__ = ("inputs", "main")
@@ -49,28 +49,28 @@ class Frame:
 
 
 class LibraryRunner:
-    """The functions of a library that `building.build_library` or `building.build_gpu_library` made.
+    """Runs a library that `building.build_library` or `building.build_gpu_library` built.
 
-    Several threads may run it at once: each run has a frame of its own, and waits where all are in use. `fork` waits
-    for runs, whose locks the child could not open.
+    Several threads may run it at once: each run has its own frame, and waits if all are in use. `fork` waits for runs
+    to end, because the child could not release their locks.
 
     Parameters
     ----------
     library : Path
     weights : sequence of tensors of TVM's
-        As `writing.Weight` says, in the CPU's memory: they are kept alive, not copied, but for a GPU, where they are
-        copied once.
+        The tensors of `writing.Weight` in CPU memory. They are kept alive and not copied, except for a GPU, where they
+        are copied once.
     threads : int
-        Of its parallel loops.
+        Threads of its parallel loops.
     most_frames : int
-        Runs at once, >= 1; one where runs have parallel loops or are on a GPU.
+        Most runs at the same time, >= 1; it is 1 if runs have parallel loops or use a GPU.
     arch : str, optional
-        Of a GPU ("sm_86"): inputs and outputs are copied there and back in every run. None: it runs on the CPU.
+        Architecture of a GPU ("sm_86"): inputs and outputs are copied in every run. None runs on the CPU.
 
     Raises
     ------
     RunError
-        The library cannot be loaded, or there is no such GPU here.
+        The library cannot be loaded, or this machine has no such GPU.
     MissingDependencyError
         TVM is not installed.
     """
@@ -108,7 +108,7 @@ class LibraryRunner:
         return Frame(main if self._threads == 1 else functools.partial(call_parallel, main))
 
     def take_frame(self) -> Frame:
-        """Return what a run needs, which nobody else has until `give`; where all are in use, wait in a queue."""
+        """Return a frame for one run, exclusively until `return_frame`; waits in a queue if all are in use."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -121,13 +121,13 @@ class LibraryRunner:
         return self._wait_for_frame()
 
     def return_frame(self, frame: Frame) -> None:
-        """Let others have what `take` returned."""
+        """Return a frame after a run."""
         self._idle.append(frame)
         if self._waiting:
             self._hand_out_frames()
 
     def _wait_for_frame(self, timeout_s: float | None = None) -> Frame:
-        """Wait for a frame; queue.Empty: none came in time."""
+        """Wait for a frame; raises queue.Empty after the timeout."""
         queue = SimpleQueue[Frame]()
         self._waiting.append(queue)
         self._hand_out_frames()
@@ -140,7 +140,7 @@ class LibraryRunner:
             return queue.get_nowait()
 
     def _hand_out_frames(self) -> None:
-        """Hand idle frames to those who wait: who came first goes first."""
+        """Give idle frames to waiting threads, first come first served."""
         with self._serving:
             while self._idle and self._waiting:
                 with contextlib.suppress(IndexError):  # `take` was faster
@@ -148,7 +148,7 @@ class LibraryRunner:
                     self._waiting.popleft().put(frame)
 
     def pause(self) -> None:
-        """Wait until nothing runs, and let nothing run until `resume`."""
+        """Wait until nothing runs, and block new runs until `resume`."""
         self._lock.acquire()
         self._paused: list[Frame] = []
         with contextlib.suppress(Empty):  # after so long a time a child may have to do with less
@@ -156,7 +156,7 @@ class LibraryRunner:
                 self._paused.append(self._wait_for_frame(_MOST_FORK_WAIT_S))
 
     def resume(self, *, is_child: bool) -> None:
-        """Go on behind `pause`; those who have a frame, or wait for one, are not in a child."""
+        """Allow runs again after `pause`; a child has none of the threads that held or awaited a frame."""
         if is_child:
             self._waiting.clear()
             if not self._paused:
@@ -167,18 +167,18 @@ class LibraryRunner:
         self._lock.release()
 
     def _copy_to(self, tensor: TvmObject, device: TvmObject) -> TvmObject:
-        """Return a tensor where a device has it: a CPU's are everywhere in one memory."""
+        """Return a tensor in the memory of a device; all CPU tensors share one memory."""
         return tensor if self._device is self._host else tensor.copyto(device)
 
     def run(self, *inputs: TvmObject) -> TvmObject:
-        """Return the result of the model in the CPU's memory: a tensor, or a sequence of them.
+        """Return the outputs of the model in CPU memory: a tensor, or a sequence of them.
 
         Raises
         ------
         RunError
             TVM refuses the inputs or the weights, or there is too little memory.
         DivisionError
-            Whole numbers were to be divided by zero.
+            An integer was divided by zero.
         """
         frame = self.take_frame()
         try:
@@ -187,7 +187,7 @@ class LibraryRunner:
             self.return_frame(frame)
 
     def run_on(self, frame: Frame, inputs: Sequence[TvmObject]) -> TvmObject:
-        """Run as `run` does, on what `take` returned."""
+        """Return the outputs of the model, run in a given frame; errors as `run`."""
         try:
             result = frame.main(*(self._copy_to(tensor, self._device) for tensor in inputs), self._weights)
         except ZeroDivisionError as error:
@@ -199,9 +199,9 @@ class LibraryRunner:
         return [tensor.copyto(self._host) for tensor in result]
 
     def times(self, inputs: Sequence[TvmObject], runs: int) -> dict[str, float]:
-        """Return the least time of each function over some runs, all its calls in a run together, s.
+        """Return the least seconds of each function over some runs, with all of its calls in a run.
 
-        By the clock of the CPU, on a GPU with what a launch costs there.
+        The CPU's clock measures them, on a GPU with the cost of a launch.
         """
         times: list[dict[str, float]] = []
         began = 0.0
@@ -212,7 +212,7 @@ class LibraryRunner:
         def instrument(_function: TvmObject, name: str, before: bool, *_: TvmObject) -> int:
             nonlocal began
             if self._device is not self._host:
-                self._device.sync()  # a CPU's calls return when everything is done
+                self._device.sync()  # calls on a CPU are synchronous
             if before:
                 began = time.perf_counter()
             else:
@@ -255,7 +255,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_gpu(what: str, arch: str) -> None:
-    """Raise RunError unless this machine's first GPU runs cubins of `arch`; `what` leads the message.
+    """Raise RunError unless this machine's first GPU runs cubins of `arch`; `what` begins the message.
 
     A cubin runs on GPUs of its compute capability and on later ones of the same first number.
     Source: [CUDA-guide] binary compatibility.
@@ -274,7 +274,7 @@ def check_gpu(what: str, arch: str) -> None:
 
 
 def _load_cuda_runtime() -> str | None:
-    """Load TVM's CUDA library into this process; return why that cannot be."""
+    """Load TVM's CUDA library into this process; return the reason if that fails, else None."""
     tvm = import_tvm()
     if tvm.get_global_func(_LOADER, allow_missing=True) is not None:
         return None
@@ -296,7 +296,7 @@ def _load_cuda_runtime() -> str | None:
 
 
 def _packaged_runtimes() -> list[Path]:
-    """Return NVIDIA's CUDA runtimes that Python packages brought."""
+    """Return the CUDA runtimes of NVIDIA's Python packages."""
     spec = importlib.util.find_spec("nvidia")
     places = spec.submodule_search_locations if spec is not None else None
     return [path for place in places or () for path in sorted(Path(place).glob(f"*/lib/{_CUDART}"))]

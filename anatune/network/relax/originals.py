@@ -1,7 +1,7 @@
-"""What an imported model computes, by its own library, in float64: what compiled outputs are compared with.
+"""References for compiled outputs: the original model, computed in float64 by its own library.
 
-Weights stay in float32 and are converted where an operator reads them, each for that moment: a whole copy in float64
-would be twice the model's size.
+Weights stay in float32, and each is converted while an operator reads it: a whole copy in float64 would take twice the
+model's size.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ Arrays = list[Array]
 
 
 class Reference(Protocol):
-    """Computes a model's outputs, and says who did, how."""
+    """Computes the outputs of a model, and returns the name of the library that did."""
 
     def __call__(self, arrays: Arrays, *, is_narrow: bool = False) -> tuple[Arrays, str]:
-        """Return the outputs for inputs; `is_narrow`: in the model's own dtypes, which round as a kernel may."""
+        """Return the outputs for inputs, with `is_narrow` in the model's own dtypes, which round like a kernel."""
         ...
 
 
 _REFUSALS = (AssertionError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, NotImplementedError)
-"""What an operator raises that has no float64, or none of the kind."""
+"""Errors of operators that do not support float64, or a dtype at all."""
 
 
 def torch_reference(torch: TorchObject, source: TorchObject, name: str, written: Sequence[str | int] = ()) -> Reference:
-    """Return what a module of PyTorch's computes: inputs -> outputs, in float64 where its operators have that.
+    """Return the reference of a PyTorch module, in float64 if its operators support it.
 
     Parameters
     ----------
     torch
-        The package.
+        The package torch.
     source : torch.nn.Module
     name : str
         For messages.
     written : sequence of str or int
-        What it writes into: buffers, which are its last inputs then, and inputs by their number. These are its last
+        What it writes into: buffers, which then are its last inputs, and inputs by number. They are also its last
         outputs.
     """
     buffers = [word for word in written if isinstance(word, str)]
@@ -78,7 +78,7 @@ def torch_reference(torch: TorchObject, source: TorchObject, name: str, written:
 
 
 def reorder_reference(reference: Reference, pairs: Sequence[StatePair], count: int) -> Reference:
-    """Return a reference whose last inputs and outputs are a model's state; `count`: its inputs."""
+    """Return a reference with a model's state as the last inputs and outputs; `count` is its number of inputs."""
     state_inputs = [pair.input for pair in pairs]
     inputs = [*(place for place in range(count) if place not in state_inputs), *state_inputs]
     state_outputs = [pair.output for pair in pairs]
@@ -95,9 +95,9 @@ def reorder_reference(reference: Reference, pairs: Sequence[StatePair], count: i
 
 
 def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arrays) -> Arrays:
-    """Return what `run` does while PyTorch's operators read float32 tensors as float64.
+    """Return the result of `run` while PyTorch's operators read float32 tensors as float64.
 
-    Both where Python calls an operator (some look at dtypes before they are dispatched) and where it is dispatched.
+    Both calls from Python (some check dtypes before they are dispatched) and dispatched operators are converted.
     """
     dispatch: TorchObject = import_module("torch.utils._python_dispatch").TorchDispatchMode
     function_mode: TorchObject = import_module("torch.overrides").TorchFunctionMode
@@ -111,7 +111,7 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
     def widened(
         names: Iterable[str], written: Collection[str], args: TorchObject, kwargs: TorchObject
     ) -> tuple[list[TorchObject], TorchObject]:
-        """Return arguments, those of `written` names as they are."""
+        """Return arguments converted to float64, except those with `written` names."""
         positional = [
             value if name in written else tree_map(wide, value) for name, value in zip(names, args, strict=False)
         ]
@@ -121,14 +121,14 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
         return positional, named
 
     class Dispatched(dispatch):  # type: ignore[misc]
-        """Converts what an operator reads, not what it writes into."""
+        """Converts the arguments that a dispatched operator reads, not those that it writes."""
 
         def __torch_dispatch__(
             self, function: TorchObject, types: object, args: TorchObject = (), kwargs: TorchObject = None
         ) -> TorchObject:
             schema = function._schema.arguments
             written = {value.name for value in schema if value.alias_info is not None and value.alias_info.is_write}
-            if function is torch.ops.aten._to_copy.default:  # what converts needs no conversion, which would be a copy
+            if function is torch.ops.aten._to_copy.default:  # it converts anyway; another conversion would copy
                 written.add(schema[0].name)
             given, named = widened([value.name for value in schema], written, args, kwargs or {})
             if function.namespace == "quantized_decomposed" and "quantize_per" in function.__name__:
@@ -137,7 +137,7 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
             return function(*given, **named)
 
     class Called(function_mode):  # type: ignore[misc]
-        """The same; what is written is the first argument of a function whose name ends so, and ``out``."""
+        """Converts arguments of Python calls, except ``out`` and the first one of an in-place function."""
 
         def __torch_function__(
             self, function: TorchObject, types: object, args: TorchObject = (), kwargs: TorchObject = None
@@ -156,7 +156,7 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
 
 
 def _convert_scaled(torch: TorchObject, name: str, given: Mapping[str, TorchObject]) -> TorchObject:
-    """Return what becomes integers with a scale, or of them; PyTorch's own takes float32 alone."""
+    """Return a conversion to or from scaled integers in float64; PyTorch's own takes float32 only."""
     data = given["input"].double()
     scale, zero = (given.get(word, given.get(f"{word}s")) for word in ("scale", "zero_point"))
     if "per_channel" in name:
@@ -169,9 +169,9 @@ def _convert_scaled(torch: TorchObject, name: str, given: Mapping[str, TorchObje
 
 
 def onnx_reference(model: OnnxObject, name: str) -> Reference:
-    """Return what an ONNX model computes, by ONNX's reference evaluator: inputs in its order -> outputs.
+    """Return the reference of an ONNX model, which ONNX's reference evaluator computes from inputs in its order.
 
-    In float64 where its operators have that. The model is not read a second time, which would take twice its size.
+    It computes in float64 if the operators support it. The model is not copied, which would take twice its size.
 
     Parameters
     ----------
@@ -196,11 +196,11 @@ def onnx_reference(model: OnnxObject, name: str) -> Reference:
 
 
 def _reference_operators() -> list[OnnxObject]:
-    """Return operators, as the standard has them, in place of those of the evaluator's that fail or are slow (1.23).
+    """Return operators that replace those of the evaluator that fail or are slow (ONNX 1.23).
 
-    And onnxruntime's product with weights of few bits.
+    It also returns onnxruntime's product with weights of few bits.
 
-    Its GatherElements fails from 65 elements of an axis on; its Erf and its pools are loops of Python's: half a second
+    Its GatherElements fails for axes of 65 elements or more. Its Erf and its pools are Python loops: half a second
     for BERT, a second and a half for ResNet-50, forty for Inception-V3.
     """
     run: OnnxObject = import_module("onnx.reference.op_run").OpRun
@@ -265,7 +265,7 @@ def _reference_operators() -> list[OnnxObject]:
 
 
 def _pool_windows(x: Array, attributes: Mapping[str, TorchObject], fill: float) -> Array | None:
-    """Return what a pool's windows hold, (N, C, *positions, *taps); None: it has more than steps and borders."""
+    """Return the elements in a pool's windows, (N, C, *positions, *taps); None if it has other options than these."""
     rank, taps = x.ndim - 2, attributes["kernel_shape"]
     pads, steps = attributes.get("pads") or [0] * 2 * rank, attributes.get("strides") or [1] * rank
     is_plain = attributes.get("auto_pad") in (None, "NOTSET") and not attributes.get("ceil_mode")
@@ -277,9 +277,9 @@ def _pool_windows(x: Array, attributes: Mapping[str, TorchObject], fill: float) 
 
 
 def _limit_threads() -> contextlib.AbstractContextManager[object]:
-    """Keep NumPy's products to one thread: those that wait for a core that others use take as much time as the work.
+    """Limit NumPy's products to one thread: threads that wait for busy cores take as much CPU time as the work.
 
-    BERT beside three other programs on two cores: 7.9 s of CPU time, with one thread 2.1 (and 14 s instead of 36 s).
+    BERT beside three other programs on two cores: 7.9 s of CPU time, 2.1 s with one thread (14 s instead of 36 s).
     """
     try:
         limits = import_module("threadpoolctl").threadpool_limits
@@ -292,7 +292,7 @@ def _limit_threads() -> contextlib.AbstractContextManager[object]:
 def _make_reference(
     wide: Callable[[Arrays], Arrays], narrow: Callable[[Arrays], Arrays], library: str, name: str
 ) -> Reference:
-    """Return what computes in float64 (`wide`), or, where that is refused, in the model's own dtypes (`narrow`)."""
+    """Return a reference that computes in float64 (`wide`), or in the model's own dtypes (`narrow`) if refused."""
 
     def reference(arrays: Arrays, *, is_narrow: bool = False) -> tuple[Arrays, str]:
         try:
@@ -305,7 +305,7 @@ def _make_reference(
         except _REFUSALS as error:
             raise RunError(
                 f"check: {library} cannot run {name} on random inputs: {last_line(error):.200}; check=False "
-                "(--no-check) builds it without a comparison"
+                "(--no-check) builds the model without this check"
             ) from None
 
     return reference
@@ -319,9 +319,9 @@ def _evaluate_nodes(
     given: dict[str, Array],
     convert: Callable[[Array], Array],
 ) -> Arrays:
-    """Return a model's outputs; each node is evaluated alone, and what it reads converted for that by `convert`.
+    """Return a model's outputs; each node is evaluated alone, and `convert` converts what it reads.
 
-    Results are dropped behind their last reader.
+    Results are freed after their last reader.
     """
     versions = {operators.domain: operators.version for operators in model.opset_import}
     nodes = [part for node in model.graph.node for part in _expand_scaled(onnx, node)]
@@ -338,7 +338,7 @@ def _evaluate_nodes(
 
     for node in nodes:
         names = [name for name in dict.fromkeys(node.input) if name]
-        # a branch, a loop: they read what is around them
+        # branches and loops read values around them
         if any(entry.g.node or entry.graphs for entry in node.attribute):
             names = list({**values, **weights})
         results = [name for name in node.output if name]
@@ -346,12 +346,12 @@ def _evaluate_nodes(
             [node], "node", list(map(make_value_info, names)), list(map(make_value_info, results))
         )
         opsets = versions
-        if node.op_type in _CONVERSIONS:  # older ones say the same
+        if node.op_type in _CONVERSIONS:  # older versions mean the same
             opsets = {**versions, "": max(_LEAST_QUANTISED, versions.get("", _LEAST_QUANTISED))}
         evaluator_of_node = evaluator(graph, opsets=opsets, functions=list(model.functions))
         computed = evaluator_of_node.run(None, {name: value(name) for name in names})
         if node.op_type in ("Cast", "CastLike") and computed[0].dtype.name in HALVES:
-            computed = [value(node.input[0]).astype(np.float64)]  # 16 bits are for the sake of speed
+            computed = [value(node.input[0]).astype(np.float64)]  # 16 bits are for speed only
         values.update((name, convert(array)) for name, array in zip(results, computed, strict=True))
         for name in node.input:
             readers[name] -= 1
@@ -373,13 +373,13 @@ of both scales, of a choice the first are truth values), and where the result's 
 
 
 _CONVERSIONS, _LEAST_QUANTISED = ("DequantizeLinear", "QuantizeLinear"), 19
-"""Conversions from and to integers, and their first opset that ONNX's evaluator has."""
+"""Conversions from and to integers, and the first opset in which ONNX's evaluator has them."""
 
 
 def _expand_scaled(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
-    """Return a node on scaled integers as conversions around one on numbers; others as they are.
+    """Return a node on scaled integers as conversions around a node on floats; other nodes as they are.
 
-    The evaluator has few of them, and those round to float32.
+    The evaluator has few of these operators, and they round to float32.
     """
     if node.domain not in ("", "ai.onnx", "com.microsoft"):
         return [node]
@@ -406,9 +406,7 @@ def _expand_scaled(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
             nodes.append(make("Cast", [given[index]], [f"{word}/whole"], to=1))
             scaled = f"{word}/scaled"
             nodes.append(make("Mul", [f"{word}/whole", f"{word}/unit"], [scaled]))
-            alpha = (
-                attributes.get("alpha", 1.0) if op == "Gemm" else 1.0
-            )  # of onnxruntime's, which counts for the bias, too
+            alpha = attributes.get("alpha", 1.0) if op == "Gemm" else 1.0  # onnxruntime also multiplies the bias by it
             nodes.append(make("Constant", [], [f"{word}/alpha"], value_float=alpha))
             nodes.append(make("Mul", [scaled, f"{word}/alpha"], [word]))
             operands.append(word)

@@ -1,4 +1,4 @@
-"""Packing functions that only move elements, as copies between strided views, which NumPy makes: nothing is compiled.
+"""Pack operands by NumPy: packing functions that only move elements become copies between strided views.
 
 A loop nest around ``packed[a * i + b * j] = operand[c * i, j]`` is one copy: loops are dimensions, factors are strides.
 """
@@ -18,20 +18,20 @@ from anatune.network.graph.nodes import Array
 __all__ = ["Copy", "apply_copies", "copies_of"]
 
 _IGNORED = {"func_attr", "reads", "writes"}
-"""Words that say nothing of what is moved."""
+"""Names of calls that move nothing."""
 _Affine = tuple[int, dict[str, int]]
-"""Constant, and factors of variables."""
+"""The constant and the factors of variables in an affine expression."""
 
 
 class Copy(NamedTuple):
-    """One copy, in elements of flat memory.
+    """One copy between flat arrays.
 
     Attributes
     ----------
     extents : tuple of int
-        Of the loops.
+        Extents of the loops.
     to, source : (int, tuple of int)
-        Where the first element lies, and how far each loop's next one is.
+        Index of the first element, and the stride of each loop.
     """
 
     extents: tuple[int, ...]
@@ -40,11 +40,11 @@ class Copy(NamedTuple):
 
 
 class _NotCopyingError(Exception):
-    """The function does something else than to move elements."""
+    """The function does not only move elements."""
 
 
 def copies_of(text: str) -> tuple[Copy, ...] | None:
-    """Return what a packing function, as the CPU templates write it, copies into zeros; None: it does more than that.
+    """Return the copies that a CPU template's packing function makes into zeros; None if it does anything else.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def copies_of(text: str) -> tuple[Copy, ...] | None:
 
 
 def apply_copies(copies: Sequence[Copy], operand: Array, packed: Array) -> None:
-    """Fill memory of zeros with an operand's elements."""
+    """Copy an operand's elements into zeroed memory."""
     word = f"u{operand.itemsize}"
     source, target = np.ascontiguousarray(operand).reshape(-1).view(word), packed.reshape(-1).view(word)
     for copy in copies:
@@ -92,7 +92,7 @@ class _PackingReader:
         self.copies: list[Copy] = []
 
     def walk(self, body: Sequence[ast.stmt], loops: Mapping[str, int]) -> None:
-        """Read statements inside loops: variable -> iterations."""
+        """Read statements inside loops, which map a variable to its number of iterations."""
         for node in body:
             if isinstance(node, ast.With):
                 self.walk(node.body, loops)
@@ -122,7 +122,7 @@ class _PackingReader:
         self.copies.append(Copy(sizes, *places))
 
     def _flat_index(self, node: ast.expr, tensor: str, pitches: Sequence[int]) -> _Affine:
-        """Return where an element of a tensor lies."""
+        """Return the flat index of an element as an affine expression."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name) or node.value.id != tensor:
             raise _NotCopyingError
         places = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -136,7 +136,7 @@ class _PackingReader:
 
 
 def _called_name(node: ast.expr) -> str:
-    """Return x of ``T.x(...)``, "" for anything else."""
+    """Return x for ``T.x(...)``, and "" for anything else."""
     return node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
 
 
@@ -145,7 +145,7 @@ def _is_zero(node: ast.expr) -> bool:
 
 
 def _iterations(node: ast.expr) -> int:
-    """Return how often a loop that begins at 0 runs."""
+    """Return the number of iterations of a loop that begins at 0."""
     if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("range", "T.parallel") or len(node.args) != 1:
         raise _NotCopyingError
     return int(ast.literal_eval(node.args[0]))
@@ -163,7 +163,7 @@ def _limit(node: ast.expr) -> tuple[str, int]:
 
 
 def _affine(node: ast.expr) -> _Affine:
-    """Return an affine expression."""
+    """Return the constant and the factors of an affine expression."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value, {}
     if isinstance(node, ast.Name):

@@ -1,4 +1,4 @@
-"""Sizes of a model's inputs that vary: their symbols, and the ranges that are asked for."""
+"""Symbols of the sizes that vary in a model's inputs, and the ranges that a caller asks for."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from anatune.errors import WorkloadError
 __all__ = ["MOST", "Ranges", "Sizes", "check_symbols", "make_symbol", "name_of", "narrow_ranges", "parse_ranges"]
 
 Ranges = Mapping[str, tuple[int, int]]
-"""Symbol -> its least and its largest value. Symbols end with ``_``, so that no program has another variable of the
-name; `name_of` is what people read."""
+"""Symbol -> its least and its largest value. Symbols end with ``_``, so that no variable of a program has the same
+name; `name_of` returns the name for people."""
 Sizes = Mapping[str, int | str | tuple[int, int]]
-"""The same as people say it: 4, (1, 512), "1..512"."""
+"""Ranges as callers give them: 4, (1, 512), "1..512"."""
 
 MOST = 512
 """Largest value of a symbol that neither the model nor the caller limits."""
@@ -25,15 +25,15 @@ _WORD = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?")
 
 
 def parse_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
-    """Return ranges that a caller asks for.
+    """Return the ranges that a caller asks for, by symbol.
 
     Raises
     ------
     WorkloadError
-        One is no range of sizes.
+        A value is no range of sizes.
     """
     if sizes is not None and not isinstance(sizes, Mapping):
-        raise WorkloadError(f"sizes is {shown(sizes)}, expected ranges by names: {{'tokens': '1..512'}}")
+        raise WorkloadError(f"sizes is {shown(sizes)}, expected ranges by name, such as {{'tokens': '1..512'}}")
     ranges = {}
     for name, value in (sizes or {}).items():
         ends: object = value
@@ -54,19 +54,20 @@ def parse_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
 def narrow_ranges(
     model_ranges: Mapping[str, tuple[int, int | None, int]], requested: Ranges, name: str, counted: Collection[str] = ()
 ) -> dict[str, tuple[int, int]]:
-    """Return the ranges of a model's symbols: what is asked for within what the model takes.
+    """Return the ranges of a model's symbols: those asked for, checked against the model's.
 
     Parameters
     ----------
-    own : mapping of str to (int, int or None, int)
-        Symbol -> least and largest value, None: there is no limit, `MOST` or `_MOST_FACTOR` times the third number is one.
+    model_ranges : mapping of str to (int, int or None, int)
+        Symbol -> least value, largest value (None without a limit), and the value seen in the example. Without a limit
+        the largest value is `MOST`, or `_MOST_FACTOR` times the value seen.
 
-    Where nothing is asked for they begin with 1, those that are `counted` from nothing with 0.
+    Ranges that are not asked for begin with 1; those of `counted` symbols, such as held sizes, begin with 0.
 
     Raises
     ------
     WorkloadError
-        A range is asked for that the model does not take, or of a symbol that it does not have.
+        The model does not take a range, or has no such symbol.
     """
     check_symbols(model_ranges, requested, name)
     ranges = {}
@@ -77,7 +78,7 @@ def narrow_ranges(
         if low < least or (most is not None and high > most):
             limit = f"{least}..{most}" if most is not None else f"{least} or more"
             raise WorkloadError(
-                f"{name}: size {name_of(symbol)} is asked for as {low}..{high}, the model takes {limit}"
+                f"{name}: size {name_of(symbol)} is given as {low}..{high}, but the model takes {limit}"
             )
         ranges[symbol] = (low, high)
     return ranges
@@ -88,15 +89,15 @@ def check_symbols(model_ranges: Mapping[str, object], requested: Ranges, name: s
     unknown = [symbol for symbol in requested if symbol not in model_ranges]
     if unknown:
         advice = (
-            f"expected some of {', '.join(map(name_of, model_ranges))}"
+            f"expected one of {', '.join(map(name_of, model_ranges))}"
             if model_ranges
-            else "and none of its sizes vary"
+            else "and none of its sizes varies"
         )
         raise WorkloadError(f"{name} has no size {name_of(unknown[0])}, {advice}")
 
 
 def make_symbol(word: str) -> str:
-    """Return a symbol for a name: an identifier."""
+    """Return an identifier for a size's name."""
     if keyword.iskeyword(word):
         word = f"{word}_size"
     identifier = re.sub(r"\W", "_", word.strip("_"), flags=re.ASCII)
@@ -104,5 +105,5 @@ def make_symbol(word: str) -> str:
 
 
 def name_of(text: object) -> str:
-    """Return a symbol, or an expression of some, as people read it."""
+    """Return a symbol, or an expression of symbols, as people read it."""
     return re.sub(r"_\b", "", str(text))

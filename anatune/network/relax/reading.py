@@ -1,4 +1,4 @@
-"""Relax modules as graphs."""
+"""Read Relax modules as graphs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def graph_of(module: TvmObject, name: str = "main") -> Graph:
     Parameters
     ----------
     module : tvm.IRModule
-        Of operators, not yet legalised; weights are constants.
+        A module of operators that are not legalised; weights are constants.
 
     Raises
     ------
     WorkloadError
-        There is no such function; a tensor has a size that is no number; there is something that is no operator on
-        tensors (branches, calls of other functions).
+        The function does not exist, a tensor has a size that varies, or the function contains anything else than
+        operators on tensors, such as branches or calls of other functions.
     """
     tvm = import_tvm()
     functions = {str(key.name_hint): one for key, one in module.functions_items()}
@@ -52,7 +52,7 @@ def graph_of(module: TvmObject, name: str = "main") -> Graph:
 
 
 class _RelaxReader:
-    """Walks the bindings of a function in order."""
+    """Reads the bindings of a function in order."""
 
     def __init__(self, tvm: TvmObject, function: TvmObject, functions: dict[str, TvmObject]) -> None:
         self.tvm, self.functions = tvm, functions
@@ -81,12 +81,12 @@ class _RelaxReader:
         self.graph = Graph(tuple(inputs), outputs, is_tuple=is_tuple)
 
     def type_of(self, kind: TvmObject, what: str) -> TensorType | tuple[TensorType, ...]:
-        """Return a Relax type.
+        """Return a Relax type as a graph's.
 
         Raises
         ------
         WorkloadError
-            It is no tensor of known sizes; `what` has it.
+            It is no tensor of known sizes; `what` begins the message.
         """
         name = type(kind).__name__
         if name.startswith("Tuple"):
@@ -110,7 +110,7 @@ class _RelaxReader:
         return TensorType(tuple(shape), str(kind.dtype))
 
     def read_binding(self, value: TvmObject) -> Argument:
-        """Return what a binding computes."""
+        """Return the value that a binding computes."""
         kind = type(value).__name__
         if kind != "Call":
             return self.argument(value)
@@ -135,12 +135,12 @@ class _RelaxReader:
         )
 
     def read_loop_nest(self, value: TvmObject) -> Node:
-        """Return an operator that the importer wrote out as a loop nest.
+        """Return an operator that the importer wrote as a loop nest.
 
         Raises
         ------
         WorkloadError
-            Its sizes are no numbers.
+            Its sizes are not fixed.
         """
         name = str(value.args[0].name_hint)
         kind = self.type_of(value.ty, f"the result of {name}")
@@ -156,9 +156,9 @@ class _RelaxReader:
         return Node(word, operands, kind) if word else Node(f"{WRITTEN}{name}", operands, kind, {"function": function})
 
     def match_binary(self, function: TvmObject, operands: tuple[Value, ...], kind: TensorType) -> str:
-        """Return the operator of two operands that a loop nest is; "": it is something else.
+        """Return the binary operator that a loop nest computes; "" if there is none.
 
-        TVM's ONNX importer writes Clip so; as operators it can be fused into what comes before.
+        TVM's ONNX importer writes Clip as such nests; as operators they can be fused into the node before.
         """
         if len(operands) != 2:
             return ""
@@ -174,7 +174,7 @@ class _RelaxReader:
         return next((word for word in candidates if same_structure(built_functions[word], function)), "")
 
     def argument(self, value: TvmObject) -> Argument:
-        """Return an argument, or what a binding renames."""
+        """Return an argument, or the value that a binding renames."""
         kind = type(value).__name__
         if kind in ("Var", "DataflowVar"):
             return self.values[value.id_]
@@ -192,7 +192,7 @@ class _RelaxReader:
         raise WorkloadError(f"the model has a {kind}, expected tensors, shapes and numbers; export it without branches")
 
     def constant(self, tensor: TvmObject) -> Constant:
-        """Return a constant, each tensor once: importers repeat them."""
+        """Return a constant; tensors that importers repeat are stored once."""
         constant = self.constants.get(tensor.data_ptr())
         if constant is None:
             constant = self.constants[tensor.data_ptr()] = Constant(array_of(tensor))
@@ -208,7 +208,7 @@ def _attributes(attributes: TvmObject) -> tuple[dict[str, TvmObject], str]:
 
 
 def _to_python(value: TvmObject) -> TvmObject:
-    """Return numbers, text and lists of them as Python's; everything else is passed through."""
+    """Return numbers, text and lists of them as Python's; other values stay."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     kind = type(value).__name__

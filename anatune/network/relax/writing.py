@@ -1,4 +1,4 @@
-"""Graphs as Relax modules: products are calls of anatune's kernels, everything else the operators that were read."""
+"""Write graphs as Relax modules: calls of anatune's kernels, and Relax operators for everything else."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Weight(NamedTuple):
     Attributes
     ----------
     constant : Constant
-        What is taken, or packed.
+        The constant of the graph.
     packer : Packer, optional
-        Makes of it what the model takes; None: it is taken as it is.
+        Packs the constant for the model; None if it is taken as it is.
     shape, dtype
-        Of what the model takes.
+        Type of the packed constant.
     """
 
     constant: Constant
@@ -60,28 +60,28 @@ class Weight(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of what the model takes."""
+        """Bytes of the packed constant."""
         return math.prod(self.shape) * self.constant.array.dtype.itemsize
 
 
 _REPEATED_BYTES = 1 << 24
-"""Constants from which on what repeats itself is not written out: files of a few bytes may ask for gigabytes."""
+"""Size above which a repetitive constant is written as a broadcast: small files may ask for gigabytes."""
 _SUBSTITUTES: dict[str, Callable[..., TvmObject]] = {
     "nn.relu6": lambda op, x: op.clip(x, 0, 6),
 }
-"""Operator that TVM lacks -> the same in others, of ``relax.op`` and arguments."""
+"""Operator that TVM lacks -> a function of ``relax.op`` and arguments that expresses it by others."""
 _ELEMENTWISE = ("atan2", "copysign", "erfc", "exp2", "expm1", "hypot", "log10", "log1p", "log2", "mish")
-"""Functions of elements that Relax has no operator for."""
+"""Elementwise functions that Relax has no operator for."""
 
 
 MakeConstants = Callable[[Sequence[Weight]], Sequence[TvmObject]]
-"""Weights -> tensors of TVM's, each as its `Weight` says."""
+"""A function from weights to TVM's tensors of them, each as its `Weight` describes."""
 
 
 class WrittenModel(NamedTuple):
-    """A Relax module whose ``main`` takes the model's inputs and, unless they are in it, a tuple of weights.
+    """A Relax module whose ``main`` takes the inputs and, unless they are constants, a tuple of weights.
 
-    Symbols that are no size of an input come first, as one shape, in alphabetical order.
+    Symbols that are no size of an input come first, as one shape in alphabetical order.
     """
 
     module: TvmObject
@@ -95,26 +95,26 @@ def write_model(
     ranges: Ranges | None = None,
     state: Sequence[StatePair] = (),
 ) -> WrittenModel:
-    """Return a graph as a Relax module.
+    """Write a graph as a Relax module.
 
     Parameters
     ----------
     graph : Graph
     kernels : mapping of Node to ModelKernel
-        Each node that anatune has a kernel for -> its kernel; equal nodes share one.
-    known : callable, optional
-        Makes the tensors that become constants of the module; None: weights are one more argument, a tuple.
+        The kernel of each node that anatune has one for; equal nodes share one.
+    make_constants : callable, optional
+        Returns the tensors that become constants of the module; with None, weights are one more argument, a tuple.
     ranges : mapping of str to (int, int), optional
-        Of the symbols of sizes that vary.
+        Ranges of the symbols of sizes that vary.
     state : sequence of StatePair
-        What it is at first are the last weights, of those that have something.
+        The state; its initial values are the last weights.
     """
     initial = [Constant(pair.initial) for pair in state if pair.initial is not None]
     return _RelaxWriter(graph, kernels, make_constants, ranges or {}, initial).model
 
 
 def _repeated_part(value: Constant) -> Array | None:
-    """Return the part that a large constant repeats; None: it has to be a weight."""
+    """Return the part that a large constant repeats; None if the constant has to be a weight."""
     array = value.array
     if is_unknown(array):
         return None
@@ -123,24 +123,24 @@ def _repeated_part(value: Constant) -> Array | None:
 
 
 def _slice_numbers(node: Node) -> tuple[tuple[int, ...], ...]:
-    """Return the axes, begins, ends and steps of a slice, and the sizes that it is of along the axes."""
+    """Return the axes, begins, ends and steps of a slice, and the sizes along the axes."""
     axes, *others = (tuple(one.value for one in column) for column in node.arguments[1:])
     shape = tensor_type(node.arguments[0]).shape
     return axes, *others, tuple(shape[axis] for axis in axes)
 
 
 def _check_attributes(node: Node) -> None:
-    """Raise a WorkloadError where an attribute depends on a size that varies: TVM would take it for a number."""
+    """Raise WorkloadError if an attribute depends on a size that varies, because TVM would read it as a number."""
     varying = [name for name, value in node.attributes.items() if at_run_time(value)]
     if varying and node.op != "split":
         raise WorkloadError(
-            f"{node.op} ({node}): {varying[0]} depends on a size that varies, expected numbers; compile the model for "
-            "fixed sizes (example inputs)"
+            f"{node.op} ({node}): {varying[0]} depends on a size that varies, expected a number; compile the model "
+            "for fixed sizes (example inputs)"
         )
 
 
 def _slices(node: Node) -> list[Value]:
-    """Return the parts of a tensor that is split where sizes say that vary, each as a slice."""
+    """Return the parts of a split tensor as slices, for bounds that depend on sizes that vary."""
     value, axis, parts = node.arguments[0], node.attributes["axis"], []
     ends = (*node.attributes["indices_or_sections"], tensor_type(value).shape[axis])
     for begin, end, kind in zip((0, *ends), ends, node.type, strict=False):
@@ -150,7 +150,7 @@ def _slices(node: Node) -> list[Value]:
 
 
 class _RelaxWriter:
-    """Emits nodes in order into one function."""
+    """Writes the nodes of a graph in order into one Relax function."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class _RelaxWriter:
         self.model = WrittenModel(builder.get(), tuple(self.weights))
 
     def find_weights(self, node: Node) -> list[tuple[Constant, Packer | None]]:
-        """Return the constants of a node that are weights, and what packs each."""
+        """Return the constants of a node that are weights, with the packer of each."""
         if node.op in PRODUCTS and node in self.kernels:
             packers = self.kernels[node].packers
             tensors = [access.tensor for access in workload_of(node).operands]
@@ -239,7 +239,7 @@ class _RelaxWriter:
         return weights
 
     def weight_index(self, value: Constant, packer: Packer | None) -> int:
-        """Return which weight a constant is, in the form that a kernel takes: each form of it is there once."""
+        """Return the index of a constant's weight in the form that a kernel takes; each form is stored once."""
         key = (value, packer.name if packer else "")
         if key not in self.weight_indices:
             self.weight_indices[key] = len(self.weights)
@@ -256,14 +256,14 @@ class _RelaxWriter:
         return self.relax.TensorType(self.sizes(kind.shape), kind.dtype)
 
     def size(self, size: int) -> TvmObject:
-        """Return a size as TVM's: an expression of symbols where it is known at run time."""
+        """Return a size for TVM: a number, or an expression of symbols."""
         return size.at(self.symbols) if isinstance(size, Size) else size
 
     def sizes(self, shape: tuple[int, ...]) -> list[TvmObject]:
         return [self.size(size) for size in shape]
 
     def result(self, value: Value) -> TvmObject:
-        """Return an output as an expression; a reshape of a size that varies is a view here, too."""
+        """Return an output as an expression; a reshape to a size that varies stays a view."""
         sizes = tensor_type(value).shape
         if not (isinstance(value, Node) and value.op == "reshape" and at_run_time(sizes)):
             return self.argument(value)
@@ -272,9 +272,9 @@ class _RelaxWriter:
         return self.relax.op.call_pure_packed("vm.builtin.reshape", source, shape, ty_args=kind)
 
     def kernel_call(self, node: Node, function: TvmObject, workspace: Buffer | None) -> TvmObject:
-        """Return the call of a kernel; operands in the workload's order.
+        """Return the call of a kernel; its operands are in the workload's order.
 
-        A workspace is a second result, which nobody reads: TVM plans its memory with that of all others.
+        A workspace is a second result that nothing reads, so that TVM plans its memory with that of all tensors.
         """
         places = [self.weight_index(*one) for one in self.find_weights(node)]
         operands = [
@@ -291,7 +291,7 @@ class _RelaxWriter:
         return self.relax.call_tir(function, self.relax.Tuple(operands), results)
 
     def operator_call(self, node: Node, builder: TvmObject) -> TvmObject:
-        """Return the call of an operator of TVM's, or of what the importer wrote out."""
+        """Return the call of a TVM operator, or of a function that the importer wrote."""
         if node.op == ITEM:
             return self.relax.TupleGetItem(self.values[node.arguments[0]], node.attributes["index"])
         if node.op == LEADING:
@@ -331,12 +331,12 @@ class _RelaxWriter:
         return self.relax.Call(self.tvm.ir.Op.get(f"relax.{node.op}"), arguments, attributes)
 
     def broadcast(self, value: Value, kind: TensorType) -> TvmObject:
-        """Return an operand as an expression of a result's shape."""
+        """Return an operand broadcast to the shape of a result."""
         operand = self.argument(value)
         return operand if value.type == kind else self.relax.op.broadcast_to(operand, self.argument(Shape(kind.shape)))
 
     def slice_at_run_time(self, node: Value, builder: TvmObject) -> TvmObject:
-        """Return a slice whose bounds vary, of the size that the graph says: TVM infers no size that it can compile."""
+        """Return a slice with bounds that vary, in the graph's size, because TVM cannot infer that."""
         from tvm import te
 
         assert isinstance(node, Node)
@@ -368,7 +368,7 @@ class _RelaxWriter:
         return op.astype(op.astype(clipped, "int32"), tensor_type(node).dtype)
 
     def write_product(self, node: Node) -> TvmObject:
-        """Return a matrix product that has no kernel, and what was to be fused into it."""
+        """Return a matrix product without a kernel, with its epilogue."""
         op = self.relax.op
         data, weight, *operands = map(self.argument, node.arguments)
         result = op.matmul(data, weight)
@@ -382,7 +382,7 @@ class _RelaxWriter:
         return result
 
     def argument(self, argument: Argument) -> TvmObject:
-        """Return an argument as an expression of Relax's."""
+        """Return an argument as a Relax expression."""
         relax = self.relax
         if isinstance(argument, Constant):
             index = self.weight_indices.get((argument, ""))

@@ -1,4 +1,4 @@
-"""Functions of TVM's, and what joins parts of reductions, in functions that Triton or `printing.HELPERS` has."""
+"""Expand TVM's functions and reductions into functions of Triton's or of `printing.HELPERS`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TRITON_NAMES = {
     **{name: f"_{name}" for name in ("copysign", "cosh", "erfc", "expm1", "gelu", "hypot", "log1p", "mish", "sinh")},
     **{"tanh": "_tanh", "fabs": "abs", "nearbyint": "_nearest", "round": "_nearest"},
 }
-"""Function -> its name in Triton, if that is another."""
+"""Function -> its name in Triton, or None if it is the same."""
 
 
 def _call(function: str, value: Expr) -> CallExpr:
@@ -42,7 +42,7 @@ _SINGLE_USE: dict[str, Callable[[Expr], Expr]] = {
     "log10": lambda x: _call("log", x) * (1 / math.log(10)),
     "bitwise_not": lambda x: Negative(x, "~"),
 }
-"""Function -> what it is of a value that occurs in it once."""
+"""Function -> its expansion, in which the argument occurs once."""
 _MULTIPLE_USE: dict[str, Callable[[Expr], Expr]] = {
     "silu": lambda x: x / (1.0 + _call("exp", -x)),
     "gelu_tanh": lambda x: x / (1.0 + _call("exp", -x * (_LINEAR + _CUBIC * x * x))),
@@ -65,23 +65,23 @@ _JOINS: dict[str, tuple[Callable[[Expr, Expr], Expr], str]] = {
     "And": (lambda x, y: x & y, "min"),
     "Mul": (lambda x, y: x * y, "_product"),
 }
-"""What joins two parts of a reduction -> that of two, and a function of all of an axis."""
+"""Kind of a reduction -> a function that joins two values, and the name of one that reduces an axis."""
 
 
 def expand(
     function: str, arguments: Sequence[Expr], keywords: tuple[tuple[str, str], ...], name: Callable[[Expr], Expr]
 ) -> Expr:
-    """Return a function's value.
+    """Return the value of a function call.
 
     Parameters
     ----------
     name : callable
-        Returns a name for a value that is needed more than once.
+        Returns a name for a value that is used more than once.
 
     Raises
     ------
     NoSourceError
-        There is no Triton for it.
+        The function has no Triton source.
     """
     if function not in {*_TRITON_NAMES, *_SINGLE_USE, *_MULTIPLE_USE, "pow"}:
         raise NoSourceError(f"the function {function} has no Triton source")
@@ -97,10 +97,10 @@ def expand(
 
 
 def join(kind: str, left: Expr, right: Expr) -> Expr:
-    """Return two parts of a reduction as one."""
+    """Return two parts of a reduction, joined."""
     return _JOINS[kind][0](left, right)
 
 
 def reduce_tile(kind: str, value: Expr) -> CallExpr:
-    """Return the parts of each row of a tile as one."""
+    """Return the reduction of each row of a tile."""
     return CallExpr(_JOINS[kind][1], (value,), (("axis", "1"), ("keep_dims", "True")))

@@ -1,11 +1,11 @@
-"""Which nests of a model are computed by one kernel: what one makes of an element another goes on with in registers.
+"""Group the nests that one kernel computes: a nest reads what another one has computed from registers.
 
 Notation
 --------
-row-major : element (i, j, ..) of a nest is number ``i * size_of_all_inner + ..``; spatial loops before reductions.
-rows, cols : a kernel's elements are those of a matrix. Nests that reduce make a number of each row of it; others one
-    of each element, or of each row. A kernel without reductions has elements alone.
-full : a nest, or a tensor, of all elements; else it is of rows.
+row-major : element (i, j, ..) of a nest has the number ``i * size_of_all_inner + ..``; spatial loops come first.
+rows, cols : a kernel's elements form a matrix. Nests that reduce compute one number per row of it; others one per
+    element, or one per row. A kernel without reductions has elements only.
+full : a nest or tensor with all elements; otherwise it has one per row.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from anatune.network.relax.device.steps import KernelCall, NestStep, Tensor
 __all__ = ["MOST_COLS", "LoopForm", "NestGroup", "form_of", "group_nests", "is_same", "join_independent"]
 
 MOST_COLS = 1 << 14
-"""Elements of a row that a kernel holds whole: of more, a reduction is made in steps by a kernel of its own."""
+"""Most elements of a row that a kernel holds at once; longer rows are reduced in steps, by a kernel of their own."""
 
 _MOST_GROUPS = 4
-"""Groups of one launch."""
+"""Most groups in one launch."""
 
 
 class LoopForm(NamedTuple):
-    """A nest's loops as one number.
+    """The loops of a nest as one row-major number.
 
     Attributes
     ----------
     spatial, reduced : tuple of int
-        Loops, by their places.
+        Indices of the loops.
     size, depth : int
-        Iterations of all spatial loops, and of all reductions (1: it has none).
+        Iterations of all spatial loops, and of all reductions (1 without reductions).
     strides : tuple of int
-        Of each loop in the row-major number: of spatial loops among themselves, of reductions likewise.
+        Stride of each loop in the row-major number, separately for spatial loops and reductions.
     """
 
     spatial: tuple[int, ...]
@@ -47,7 +47,7 @@ class LoopForm(NamedTuple):
 
 
 def form_of(nest: DeviceNest) -> LoopForm:
-    """Return a nest's loops as one number."""
+    """Return the loops of a nest as one row-major number."""
     spatial = tuple(place for place, reduces in enumerate(nest.is_reduction) if not reduces)
     reduced = tuple(place for place, reduces in enumerate(nest.is_reduction) if reduces)
     strides = [0] * len(nest.extents)
@@ -62,17 +62,17 @@ def form_of(nest: DeviceNest) -> LoopForm:
 
 @dataclass(eq=False)
 class NestGroup:
-    """Nests of one kernel.
+    """The nests of one kernel.
 
     Attributes
     ----------
     units : list of Unit
     rows, cols : int
-        Of its elements; cols is 0 where it has no reductions, and rows then all elements.
+        Size of its matrix of elements; without reductions cols is 0, and rows counts all elements.
     full : dict of Tensor to bool
-        What its nests make, and whether that is full.
+        The tensors that its nests compute, and whether each is full.
     is_open : bool
-        Whether others may join: the first one writes its elements in order.
+        Whether other nests may join, because the first one writes its elements in order.
     """
 
     units: list[NestStep]
@@ -83,15 +83,15 @@ class NestGroup:
 
     @property
     def total(self) -> int:
-        """All elements."""
+        """Number of all elements."""
         return self.rows * max(self.cols, 1)
 
 
 def group_nests(steps: Sequence[KernelCall | NestStep]) -> list[KernelCall | NestGroup]:
-    """Return steps with nests that can share a kernel in one, each where the first of them was."""
+    """Return steps with nests that can share a kernel in one group, at the position of the first of them."""
     items: list[KernelCall | NestGroup] = []
     makers: dict[Tensor, int] = {}
-    """Tensor -> place in `found` of what makes it."""
+    """Tensor -> index in `items` of the step that computes it."""
     for step in steps:
         index = len(items)
         if isinstance(step, NestStep):
@@ -109,7 +109,7 @@ def group_nests(steps: Sequence[KernelCall | NestStep]) -> list[KernelCall | Nes
 
 
 def join_independent(items: Sequence[KernelCall | NestGroup]) -> list[KernelCall | tuple[NestGroup, ...]]:
-    """Return items with groups that need nothing of each other in one place: that of the earliest."""
+    """Return items with independent groups joined, at the position of the earliest of them."""
     joined: list[KernelCall | tuple[NestGroup, ...]] = []
     makers: dict[Tensor, int] = {}
     for item in items:
@@ -145,7 +145,7 @@ def _add_unit(group: NestGroup, unit: NestStep, form: LoopForm) -> None:
 
 
 def _try_join(group: NestGroup, unit: NestStep) -> bool:
-    """Add a nest to a group, if it fits."""
+    """Add a nest to a group if it fits; return whether it did."""
     form = form_of(unit.nest)
     rows, cols = group.rows, group.cols
     if form.reduced:
@@ -155,7 +155,7 @@ def _try_join(group: NestGroup, unit: NestStep) -> bool:
             return False
     elif form.size not in ((rows * cols, rows) if cols else (rows,)) or (cols > MOST_COLS and form.size != rows):
         return False
-    is_last = not _writes_in_order(unit.nest, form)  # elsewhere, as rows of a cache: nobody goes on with that
+    is_last = not _writes_in_order(unit.nest, form)  # it writes elsewhere, such as cache rows: nothing can join it
     if not group.is_open or (is_last and (form.reduced or form.size != rows * max(cols, 1))):
         return False
     is_full = bool(form.reduced) or form.size == rows * max(cols, 1)
@@ -165,7 +165,7 @@ def _try_join(group: NestGroup, unit: NestStep) -> bool:
             continue
         if not is_same(unit.nest, form, element, cols, is_full, full=group.full[tensor]):
             return False
-    if cols and not group.cols:  # what were elements of one row are those of several
+    if cols and not group.cols:  # the elements become elements of several rows
         group.rows, group.cols = rows, cols
     group.is_open = not is_last
     _add_unit(group, unit, form)
@@ -173,7 +173,7 @@ def _try_join(group: NestGroup, unit: NestStep) -> bool:
 
 
 def _writes_in_order(nest: DeviceNest, form: LoopForm) -> bool:
-    """Whether results lie in memory as the spatial loops count."""
+    """Return whether a nest's results lie in memory in the order of its spatial loops."""
     factors = nest.target.factors
     if factors is None or factors[-1]:
         return False
@@ -185,7 +185,7 @@ def _writes_in_order(nest: DeviceNest, form: LoopForm) -> bool:
 
 
 def is_same(nest: DeviceNest, form: LoopForm, element: Element, cols: int, is_full: bool, *, full: bool) -> bool:
-    """Whether an element of a tensor is what the same element of the nest, or its row, has made."""
+    """Return whether an element of a tensor is the one that the same element of the nest, or its row, has computed."""
     factors = element.factors
     if factors is None or factors[-1] or (full and not is_full):
         return False
@@ -194,7 +194,7 @@ def is_same(nest: DeviceNest, form: LoopForm, element: Element, cols: int, is_fu
         if extent == 1:
             continue
         step = form.strides[loop]
-        if form.reduced:  # of its rows and columns
+        if form.reduced:  # in rows and columns
             wanted = (step if loop in form.reduced else step * width) if full else (0 if loop in form.reduced else step)
         elif full or not is_full:
             wanted = step

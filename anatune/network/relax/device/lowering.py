@@ -1,4 +1,4 @@
-"""A graph with planned kernels as programs and launches: what is computed between products, types in memory, places."""
+"""Lower a graph with planned kernels to programs and launches, with number formats and memory of all tensors."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["DeviceCall", "LoweredModel", "PlannedCall", "WeightForm", "lower_graph"]
 
 _LEAST_TABLE_ELEMENTS = 1 << 16
-"""Elements of weights that nothing but nests read, from which on they have 16 bits: tables of embeddings."""
+"""Elements from which on a weight that only nests read has 16 bits, such as a table of embeddings."""
 
 
 class PlannedCall(NamedTuple):
-    """A planned kernel as it is called.
+    """The call of a planned kernel.
 
     Attributes
     ----------
@@ -42,9 +42,9 @@ class PlannedCall(NamedTuple):
     operands : tuple of str
         Its tensors in the order of the call.
     offsets : tuple of int
-        Elements of each operand before the first that it reads.
+        Elements of each operand before the first one that it reads.
     rest : RestKernel, optional
-        What it moves and computes, where it has no plan that says so.
+        Bytes and operations for the prediction, if it has no plan.
     """
 
     program: TritonProgram
@@ -53,12 +53,12 @@ class PlannedCall(NamedTuple):
     rest: RestKernel | None = None
 
     def dtype(self, tensor: str) -> str:
-        """Return the dtype of a tensor."""
+        """Return the number format of a tensor."""
         return self.program.tensors[tensor].dtype
 
 
 class WeightForm(NamedTuple):
-    """A weight in the dtype that kernels read, bytes `offset` from the beginning of all."""
+    """A weight in the format that kernels read, at `offset` bytes in the memory of all weights."""
 
     place: int
     dtype: str
@@ -66,7 +66,7 @@ class WeightForm(NamedTuple):
 
 
 class DeviceCall(NamedTuple):
-    """One program on its memory: `regions` by the tensors of its kernels' parameters."""
+    """The call of one program; `regions` is the memory of its kernels' parameters by tensor."""
 
     name: str
     program: TritonProgram
@@ -83,12 +83,12 @@ class LoweredModel(NamedTuple):
     weights : tuple of Weight
         Constants of the graph.
     constants : list of ndarray
-        Further weights.
+        Further weights, from the text of the module.
     forms : list of WeightForm
-        What is in the weights' memory.
+        Content of the weights' memory.
     weight_bytes, arena_bytes : int
     state : tuple of Buffer
-        The last inputs, as memory holds them.
+        The state as memory holds it; its tensors are the last inputs.
     """
 
     calls: list[DeviceCall]
@@ -100,16 +100,16 @@ class LoweredModel(NamedTuple):
     state: tuple[Buffer, ...]
 
     def value(self, form: WeightForm) -> Array:
-        """Return a weight in its form."""
+        """Return the values of a weight in its form."""
         array = (*(weight.constant.array for weight in self.weights), *self.constants)[form.place]
         return narrow_array(array, form.dtype)
 
 
 def narrow_array(array: Array, dtype: str) -> Array:
-    """Return an array in a dtype; what is too large for 16 bits becomes their largest number."""
+    """Return an array in a number format; numbers too large for 16 bits become the largest one."""
     if array.dtype.name == dtype or dtype not in LARGEST:
         return np.ascontiguousarray(array)
-    import_module("ml_dtypes")  # NumPy has bfloat16 from it
+    import_module("ml_dtypes")  # it adds bfloat16 to NumPy
     most = LARGEST[dtype]
     clipped = np.where(np.isinf(array), array, np.clip(array, -most, most))
     return np.ascontiguousarray(clipped.astype(dtype))
@@ -124,24 +124,24 @@ def lower_graph(
     target: Target,
     num_state: int = 0,
 ) -> LoweredModel:
-    """Return what a GPU does for a graph.
+    """Lower a graph for a GPU.
 
     Parameters
     ----------
     kernels : mapping of Node to ModelKernel
-        Each product and attention -> what stands for it in the Relax module.
-    planned : mapping of str to Planned
-        By the name of that.
+        The stub of each product and attention in the Relax module.
+    planned : mapping of str to PlannedCall
+        Calls of planned kernels, by the name of the stub.
     precision : str
-        Dtype in which memory holds what has float32 in the graph and follows from weights or inputs.
+        Number format in memory of float32 tensors of the graph that depend on weights or inputs.
     target : tvm.target.Target
     num_state : int
-        Inputs, the last ones, and outputs that are one memory: what is written there is there in the next run.
+        Number of inputs and outputs that share memory, which are the last ones: the next run reads what is written.
 
     Raises
     ------
     BuildError
-        Something has no Triton source.
+        A part has no Triton source.
     """
     model = write_model(graph, kernels)
     steps = read_steps(model.module, target, len(graph.inputs), len(model.weights))
@@ -170,7 +170,7 @@ class _Lowering:
         self.programs: list[tuple[str, TritonProgram, dict[str, tuple[Tensor, int]], RestKernel | None]] = []
 
     def lower(self) -> LoweredModel:
-        """Return it."""
+        """Return the model as calls of programs."""
         self._choose_dtypes()
         self.items: list[KernelCall | tuple[NestGroup, ...]] = join_independent(group_nests(self._remove_copies()))
         readers = self._readers()
@@ -199,11 +199,11 @@ class _Lowering:
     # -- dtypes ------------------------------------------------------------------------------------------------------
 
     def _choose_dtypes(self) -> None:
-        """Decide what memory holds each tensor in."""
+        """Choose the number format of each tensor in memory."""
         outputs = set(self.steps.outputs)
         follows: set[Tensor] = set()
         sums: set[Tensor] = set()
-        """Of many elements: of 16 bits they might overflow, or lose what nests subtract from them."""
+        """Sums of many elements: with 16 bits they might overflow, or differences of them lose digits."""
         nested: set[Tensor] = set()
         for step in self.steps.steps:
             if isinstance(step, KernelCall) or any(one in follows or self._is_number(one) for one in step.reads):
@@ -222,7 +222,7 @@ class _Lowering:
                 self.dtypes[tensor] = self.precision
 
     def _remove_copies(self) -> list[KernelCall | NestStep]:
-        """Return the steps without casts between kernels and what is outside, where memory holds both in one dtype."""
+        """Return the steps without casts between kernels and inputs or outputs with the same format in memory."""
         steps, outputs = self.steps.steps, self.steps.outputs[: len(self.steps.outputs) - len(self.state)]
         uses = Counter(tensor for step in steps if isinstance(step, NestStep) for tensor in step.reads)
         results = {tensor for step in steps if isinstance(step, KernelCall) for tensor in step.writes} - set(
@@ -259,13 +259,13 @@ class _Lowering:
         return tensor.role == "input" and tensor.place >= self.first_state
 
     def _state_dtype(self, index: int, dtype: str) -> str:
-        """Return what memory holds a part of the state in: rows that are put there have 16 bits, sums their own."""
+        """Return the format of a part of the state in memory: rows that are put there have 16 bits, sums their own."""
         output = self.steps.outputs[index - len(self.state)]
         is_put = self._is_state(output) and output.place == self.first_state + index
         return self.precision if dtype == "float32" and is_put else dtype
 
     def dtype_of(self, tensor: Tensor) -> str:
-        """Return in which dtype memory holds a tensor."""
+        """Return the number format of a tensor in memory."""
         if self._is_state(tensor):
             return self._state_dtype(tensor.place - self.first_state, tensor.dtype)
         if tensor in self.dtypes:
@@ -286,7 +286,7 @@ class _Lowering:
     # -- programs ----------------------------------------------------------------------------------------------------
 
     def _add_call(self, call: KernelCall) -> None:
-        """Add a planned kernel, and before it what turns its operands into the dtypes that it reads."""
+        """Add a planned kernel, and before it kernels that convert its operands to the formats that it reads."""
         planned = self.planned[call.function]
         names: dict[str, tuple[Tensor, int]] = {planned.program.result: (call.writes[0], 0)}
         for name, tensor, offset in zip(planned.operands, call.reads, planned.offsets, strict=True):
@@ -297,7 +297,7 @@ class _Lowering:
         self.programs.append((call.function, planned.program, names, planned.rest))
 
     def _convert_to(self, tensor: Tensor, dtype: str) -> Tensor:
-        """Return a tensor in a dtype; weights are there in any, others are converted by a kernel."""
+        """Return a tensor in a number format; weights are stored in any, others are converted by a kernel."""
         if self.dtype_of(tensor) == dtype:
             return tensor
         if (tensor, dtype) not in self.cast:
@@ -309,12 +309,12 @@ class _Lowering:
         return self.cast[tensor, dtype]
 
     def _convert(self, source: Tensor, target: Tensor) -> None:
-        """Add a kernel that copies a tensor, in another dtype or in the same."""
+        """Add a kernel that copies a tensor, with or without conversion."""
         program = _conversion_program(source.size, self.dtype_of(source), self.dtype_of(target))
         self.programs.append((program.kernels[0].name, program, {"source": (source, 0), "copy": (target, 0)}, None))
 
     def _copy_outputs(self) -> dict[Tensor, int]:
-        """Return which output each made tensor is; outputs that are something else besides are copied."""
+        """Return the output index of each computed tensor; outputs with another role as well are copied."""
         outputs_by_tensor: dict[Tensor, int] = {}
         count = len(self.steps.outputs) - len(self.state)
         for index, tensor in enumerate(self.steps.outputs[:count]):
@@ -329,7 +329,7 @@ class _Lowering:
         return outputs_by_tensor
 
     def _update_state(self, tensors: Sequence[Tensor]) -> None:
-        """Copy to the state what is not written where it lies: what is a part of the state now before that changes."""
+        """Copy new state into place; parts that other parts are copied from are saved first."""
         changed = []
         for index, tensor in enumerate(tensors, self.first_state):
             if self._is_state(tensor) and tensor.place != index:
@@ -348,7 +348,7 @@ class _Lowering:
         return Buffer("", self.dtype_of(tensor), (tensor.size,)).num_bytes
 
     def _place_calls(self, outputs: Mapping[Tensor, int]) -> tuple[int, list[DeviceCall]]:
-        """Return the bytes between launches, and the calls with their memory."""
+        """Return the bytes of the arena, and the calls with their memory."""
         lives: dict[Tensor, Lifetime] = {}
         for number, (_, _, names, _) in enumerate(self.programs):
             for tensor, _ in names.values():
@@ -378,7 +378,7 @@ class _Lowering:
         return total, calls
 
     def _weight_form(self, tensor: Tensor) -> WeightForm:
-        """Return a weight in the dtype in which memory holds it."""
+        """Return a weight in the format in which memory holds it."""
         key = tensor.place, self.dtype_of(tensor)
         if key not in self.forms:
             self.forms[key] = WeightForm(*key, self.weight_bytes)
@@ -387,7 +387,7 @@ class _Lowering:
 
 
 def _conversion_program(size: int, before: str, after: str) -> TritonProgram:
-    """Return a program that copies elements into another dtype."""
+    """Return a program that copies elements into another number format."""
     block = 1024
     value = Name("value")
     copy = Cast(clamp_finite(value, after) if before == "float32" else value, after)

@@ -1,4 +1,4 @@
-"""Groups of nests as one Triton kernel: those that need nothing of each other have programs of their own in it."""
+"""Write groups of nests as one Triton kernel; independent groups have their own programs in it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["RestKernel", "make_rest_kernel"]
 
 
 class RestKernel(NamedTuple):
-    """A kernel, and the tensors that its parameters are.
+    """A kernel, and the tensors of its parameters.
 
     Attributes
     ----------
     program : TritonProgram
-        One kernel; groups that are equal have equal ones.
+        One kernel; equal groups have equal source text.
     reads, writes : tuple of Tensor
-        In the order of its parameters.
+        Tensors in the order of its parameters.
     num_bytes : int
-        Read and written.
+        Bytes that it reads and writes.
     flop : int
-        Operations in float32, loads and stores left out, roughly: one for each term.
+        Approximate float32 operations, one for each term; loads and stores do not count.
     """
 
     program: TritonProgram
@@ -43,19 +43,19 @@ class RestKernel(NamedTuple):
 def make_rest_kernel(
     groups: Sequence[NestGroup], is_kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec
 ) -> RestKernel:
-    """Return the kernel of groups that need nothing of each other.
+    """Return the kernel of independent groups.
 
     Parameters
     ----------
     kept : callable
-        Whether a tensor that a group makes is read by anything else.
+        Returns whether anything else reads a tensor that a group computes.
     dtype_of : callable
-        In which dtype memory holds a tensor.
+        Returns the number format of a tensor in memory.
 
     Raises
     ------
     BuildError
-        Something in it has no Triton source.
+        A part has no Triton source.
     """
     parts = [write_part(group, is_kept, dtype_of, hardware) for group in groups]
     reads = tuple(dict.fromkeys(tensor for part in parts for tensor in part.reads))
@@ -103,7 +103,7 @@ def _print_functions(whole: Script, parts: Sequence[KernelPart]) -> None:
 
 
 def _dispatch(whole: Script, parts: Sequence[KernelPart], names: Mapping[Tensor, str]) -> None:
-    """Write lines that give each part its programs."""
+    """Write lines that assign programs to each part."""
     first = 0
     for index, part in enumerate(parts):
         word = "if" if index == 0 else "elif" if index < len(parts) - 1 else "else"

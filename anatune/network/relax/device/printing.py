@@ -1,4 +1,4 @@
-"""Statements of the loop language as lines of Triton."""
+"""Print statements of the loop language as Triton source."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _tail(x):
     share = {_POLYNOMIAL}
     return share * tl.exp(-0.5 * x * x) * {MIDDLE} / (x + {MIDDLE})
 """
-"""The normal distribution of -x, of x from 0 on."""
+"""The tail of the normal distribution, of -x for x >= 0."""
 HELPERS = {
     "_power": """@triton.jit
 def _power(x, y):
@@ -149,19 +149,19 @@ def _floor_div(x, y):
     return (x - (x % y + y) % y) // y
 """,
 }
-"""Name, which no kernel has -> a function that generated modules have where they use it.
+"""Name, which no kernel has -> source of a function that generated modules contain if they use it.
 
-tanh: its series where the quotient cancels."""
+tanh is computed by its series where the quotient cancels."""
 
 
 _LEVELS = {"|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
-"""Operator -> how tightly it binds; comparisons do least: 0."""
+"""Operator -> precedence; comparisons have the lowest, 0."""
 _SIGN, _ALONE = 7, 8
 _OTHERS = ("int16", "int64", "uint16", "uint32", "uint64", "float64")
 
 
 def triton_type(dtype: str) -> str:
-    """Return the attribute of ``triton.language`` for a dtype.
+    """Return the attribute of ``triton.language`` for a number format.
 
     Raises
     ------
@@ -175,13 +175,13 @@ def triton_type(dtype: str) -> str:
 
 
 def helpers_in(statements: Iterable[Statement]) -> set[str]:
-    """Return which of `HELPERS` statements call."""
+    """Return the `HELPERS` that statements call."""
     parts = (part for statement in statements for part in parts_of(statement))
     return {part.function for part in parts if isinstance(part, CallExpr) and part.function in HELPERS}
 
 
 def print_statements(text: Script, statements: Iterable[Statement]) -> None:
-    """Append statements as lines."""
+    """Print statements as lines."""
     for statement in statements:
         match statement:
             case Assign(name, value):
@@ -195,7 +195,7 @@ def print_statements(text: Script, statements: Iterable[Statement]) -> None:
 
 
 def print_expr(node: Expr, least: int = 0) -> str:
-    """Return the text of an expression, in brackets where an operator beside it binds at `least` so tightly."""
+    """Return the text of an expression, in brackets if its precedence is below `least`."""
     text, level = _text_and_level(node)
     return f"({text})" if level < least else text
 

@@ -1,4 +1,4 @@
-"""Nests of TVM's loops as `ir.DeviceNest`: the only place that knows how TVM writes a value."""
+"""Read nests of TVM's loops as `ir.DeviceNest`; only this module knows how TVM writes values."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
 __all__ = ["JOINS", "read_nest"]
 
 JOINS = ("Add", "Max", "Min", "Or", "And", "Mul")
-"""What joins two parts of a reduction."""
+"""Kinds of reductions, by TVM's name of what joins two values."""
 _INFIX = {
     "Add": "+", "Sub": "-", "Mul": "*", "EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">=",
     "And": "&", "Or": "|", "BitwiseAnd": "&", "BitwiseOr": "|", "BitwiseXor": "^", "LShift": "<<", "RShift": ">>",
 }  # fmt: skip
 _SIGNS = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "shift_left": "<<", "shift_right": ">>"}
-"""Functions that are operators."""
+"""TVM function -> operator of Triton."""
 
 
 def read_nest(name: str, nest: nests.LoopNest, buffers: Mapping[tirx.Var, int]) -> DeviceNest:
-    """Return a nest of a function called `name`.
+    """Return a nest of a function with the name `name`.
 
     Parameters
     ----------
     buffers : mapping
-        Number of each of the function's buffers.
+        Index of each of the function's buffers.
 
     Raises
     ------
     NoSourceError
-        It has something that there is no Triton for.
+        The nest has no Triton source.
     """
     return _NestReader(name, nest, buffers).read()
 
@@ -98,7 +98,7 @@ class _NestReader:
         return isinstance(node, self.tvm.ir.expr.TensorLoad) and node.source.same_as(store.buffer)
 
     def element(self, buffer: tirx.Var, indices: Sequence[ir.Expr]) -> Element:
-        """Return an element by its number in memory."""
+        """Return an element with its index in memory."""
         from tvm.sym import detect_linear_equation
 
         flat = self.tvm.tirx.const(0, "int64")
@@ -149,7 +149,7 @@ class _NestReader:
         return left // right if is_division else left % right
 
     def is_natural(self, node: ir.Expr) -> bool:
-        """Whether a whole number is no less than zero whatever its variables are: sums of them alone are looked at."""
+        """Return whether an integer is known to be at least zero; only sums and products of such are recognised."""
         if node in self.loops:
             return True
         if type(node).__name__ in ("Add", "Mul", "FloorDiv", "FloorMod", "Div", "Mod"):

@@ -1,4 +1,4 @@
-"""A group of nests as Triton: tiles of rows and columns, each nest's results in registers for the next."""
+"""Write a group of nests as tiles of rows and columns for Triton; results stay in registers for the next nest."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from anatune.network.relax.rest.sums import BLOCK
 __all__ = ["KernelPart", "write_part"]
 
 _TILE = 2048
-"""Elements of a tile: 16 of each of four warps' lanes."""
+"""Elements of a tile: 16 for each lane of four warps."""
 _LEAST_TILE = 256
 _MOST_WARPS = 16
 _LANES, _ELEMENTS = 32, 8
 _STEP = 64
-"""Rows of a tile whose neighbours in memory are rows, and columns at most."""
+"""Rows of a tile whose neighbours in memory are rows, and most columns of it."""
 _NARROW = 1 << 31
 _HALVES = ("float16", "bfloat16")
 _LARGEST = 3.4028234663852886e38
@@ -60,15 +60,15 @@ _NEUTRAL = {
     "And": (1,),
     "Mul": (1,),
 }
-"""What a reduction begins with that changes nothing."""
+"""Kind of a reduction -> neutral values that it begins with."""
 _AT, _ROW, _COL = Name("at"), Name("row"), Name("col")
-"""Numbers of an element where there are no reductions, of a row and of a column."""
+"""The number of an element without reductions, of a row, and of a column."""
 _INSIDE, _WITHIN = Name("inside"), Name("within")
-"""Whether there is such an element or row, and such a column."""
+"""Masks: the element or row exists, and the column exists."""
 
 
 class KernelPart(NamedTuple):
-    """A group's statements, where ``program`` is which of its `grid` programs runs, and what `RestKernel` says."""
+    """A group's statements, where ``program`` is the index of one of `grid` programs, and the data of `RestKernel`."""
 
     name: str
     shape: str
@@ -101,7 +101,7 @@ class _TileWriter:
         self.group, self.kept, self.dtype_of = group, is_kept, dtype_of
         self.statements: list[Statement] = []
         self.count = 0
-        """Of statements: names end in it."""
+        """Number of statements, which makes names unique."""
         self.loops: dict[str, Expr] = {}
         """Loops of a nest -> their values."""
         self.names: dict[Tensor, str] = {}
@@ -110,7 +110,7 @@ class _TileWriter:
         """Tensors in registers -> values."""
         self.loaded: dict[Expr, Name] = {}
         self.loads: Counter[Tensor] = Counter()
-        """Of each tensor: at how many places an element reads it."""
+        """Number of different elements that are read of each tensor."""
         self.reads: list[Tensor] = []
         self.writes: list[Tensor] = []
         self.terms = 0
@@ -144,11 +144,11 @@ class _TileWriter:
         return [(unit, form) for unit, form in ((one, form_of(one.nest)) for one in self.group.units) if form.reduced]
 
     def _is_whole(self) -> bool:
-        """Whether rows have to be seen whole: by more than one reduction."""
+        """Return whether a row has to be in registers as a whole, because of several reductions."""
         return len(self._reductions()) > 1 or any(self.group.full.values())
 
     def _is_across(self) -> bool:
-        """Whether neighbours in memory are rows: of a lone reduction whose loads move along its last spatial loop."""
+        """Return whether neighbours in memory are rows, which only a lone reduction over distant elements has."""
         if self._is_whole():
             return False
         ((unit, form),) = self._reductions()
@@ -159,7 +159,7 @@ class _TileWriter:
     # -- the module --------------------------------------------------------------------------------------------------
 
     def write_part(self) -> KernelPart:
-        """Return it."""
+        """Return the statements and data of the group."""
         group = self.group
         for unit in group.units:
             self._write_unit(unit)
@@ -172,8 +172,8 @@ class _TileWriter:
             for one in (*self.reads, *self.writes)
         )
         return KernelPart(
-            self._kernel_name(), shape, [*self._head(), *self.statements], self.names, self.reads, self.writes, self.grid,
-            self.warps, num_bytes, self.terms,
+            self._kernel_name(), shape, [*self._head(), *self.statements], self.names, self.reads, self.writes,
+            self.grid, self.warps, num_bytes, self.terms,
         )  # fmt: skip
 
     def _kernel_name(self) -> str:
@@ -216,7 +216,7 @@ class _TileWriter:
         self._finish(unit.writes[0], unit.nest.target, result)
 
     def _bind(self, unit: NestStep, form: LoopForm) -> None:
-        """Say what the loops of a nest are."""
+        """Set the values of a nest's loops."""
         width = max(self.group.cols, 1)
         for loop, extent in enumerate(unit.nest.extents):
             step = form.strides[loop]
@@ -237,7 +237,7 @@ class _TileWriter:
             self.loops[f"i{loop}"] = value
 
     def _finish(self, tensor: Tensor, target: Element, value: Expr) -> None:
-        """Keep what a nest has made of a tensor, in registers and, where anything else reads it, in memory."""
+        """Keep a nest's result in registers and, if something else reads it, store it."""
         register = self._assign(self._result_prefix(), value)
         self.registers[tensor] = register
         if not self.kept(tensor):
@@ -253,11 +253,11 @@ class _TileWriter:
         self._add(Store(self.names[tensor], index, stored, mask))
 
     def _numbers(self, *, is_full: bool) -> tuple[Name, ...]:
-        """Return the numbers that say which element of a tile one is."""
+        """Return the names of the numbers that identify an element of a tile."""
         return (_AT,) if self.is_flat else (_ROW, _COL) if is_full else (_ROW,)
 
     def _index(self, element: Element, where: Expr | None) -> Expr:
-        """Return the number of an element in memory."""
+        """Return the index of an element in memory."""
         nest, form, cols = self.unit.nest, form_of(self.unit.nest), self.group.cols
         if is_same(nest, form, element, cols, self.full, full=True):
             return _AT if self.is_flat else _ROW * cols + _COL
@@ -269,19 +269,19 @@ class _TileWriter:
         return _identifier(self.unit.nest.name.removeprefix("fused_").rstrip("0123456789"))[:24] or "v"
 
     def _assign(self, word: str, value: Expr) -> Name:
-        """Return a name for a value."""
+        """Assign a value to a new name and return it."""
         name = Name(f"{word}_{self.count}")
         self._add(Assign(name.name, value))
         return name
 
     def _name_value(self, value: Expr) -> Expr:
-        """Return a name for a value that is needed more than once."""
+        """Return a name for a value that is used more than once."""
         return value if isinstance(value, Name) else self._assign("v", value)
 
     # -- values ------------------------------------------------------------------------------------------------------
 
     def _value(self, node: Expr, where: Expr | None = None) -> Expr:
-        """Return a value of a nest for the elements of a tile; what it loads is there where a condition holds."""
+        """Return a value of a nest for the elements of a tile; elements are loaded where a condition holds."""
         match node:
             case Name(name):
                 return self.loops[name]
@@ -307,15 +307,15 @@ class _TileWriter:
     def _cast(self, node: Cast, where: Expr | None) -> Expr:
         value, dtype = self._value(node.value, where), node.dtype
         if dtype in _HALVES or (dtype == "float32" and node.before in _HALVES):
-            dtype = "float32"  # what memory holds is rounded when it is stored
+            dtype = "float32"  # values are rounded when they are stored
         if dtype == node.before:
             return value
-        if isinstance(node.value, Name | Number):  # has no dtype of Triton's
+        if isinstance(node.value, Name | Number):  # it has no Triton dtype
             value = value + Full((1,), Number(0), "float32" if node.before.startswith("float") else "int32")
         return Infix("!=", value, Number(0)) if dtype == "bool" else Cast(value, dtype)
 
     def _load(self, element: Element, where: Expr | None) -> Expr:
-        """Return the elements that a nest loads: those in registers, or from memory."""
+        """Return the elements that a nest loads, from registers or from memory."""
         tensor = self.unit.tensors[element.buffer]
         if tensor in self.registers:
             return self.registers[tensor]
@@ -323,7 +323,7 @@ class _TileWriter:
             self.names[tensor] = f"in{len(self.reads)}"
             self.reads.append(tensor)
         index = self._index(element, where)
-        # where an element is not there, what was loaded may say anything, and a condition has a value for all of a tile
+        # masked elements have any value, and a condition is evaluated for the whole tile
         used = names_in(index)
         is_guarded = where is not None or bool(used - {"row", "col", "at"})
         guards = [guard for guard, number in self._guards().items() if is_guarded or number.name in used]
@@ -340,7 +340,7 @@ class _TileWriter:
         return self.loaded[load]
 
     def _guards(self) -> dict[Name, Name]:
-        """Return which elements of a tile are there: masks, and the numbers that they are about."""
+        """Return the masks of existing elements, and the numbers that they test."""
         guards = {_INSIDE: _AT if self.is_flat else _ROW} if self.group.rows % self.block_rows else {}
         if not self.is_flat and self.full and self.group.cols % self.block_cols:
             guards[_WITHIN] = _COL
@@ -362,7 +362,7 @@ class _TileWriter:
         return Infix("!=", reduced, Number(0)) if node.dtype == "bool" else reduced
 
     def _write_steps(self, node: Reduction, neutral: Number) -> None:
-        """Join the terms of a row that is longer than a tile in ``parts``, a tile of them after the other."""
+        """Reduce rows that are longer than a tile into ``parts``, one tile after the other."""
         dtype, shape = node.dtype, (self.block_rows, self.block_cols)
         register = "float32" if dtype in _HALVES else "int32" if dtype == "bool" else dtype
         self.loaded = {}
@@ -380,13 +380,13 @@ class _TileWriter:
         self.loaded = {}
 
     def _term(self, node: Reduction, neutral: Number) -> Expr:
-        """Return the terms of a tile, and what joins to nothing where there are no columns."""
+        """Return the terms of a tile, with neutral values where there are no columns."""
         value = self._assign("term", self._value(node.term))
         return where(_WITHIN, value, neutral) if self.group.cols % self.block_cols else value
 
 
 def _neutral(node: Reduction) -> Number:
-    """Return what changes nothing."""
+    """Return the neutral value of a reduction."""
     kind, is_float = node.kind, "float" in node.dtype
     if kind in ("Max", "Min"):
         if is_float:
@@ -398,7 +398,7 @@ def _neutral(node: Reduction) -> Number:
 
 
 def _loop_value(number: Expr, step: int, extent: int, total: int) -> Expr:
-    """Return one loop's value, of the number that all of them make."""
+    """Return the value of one loop from the row-major number of all loops."""
     value = number if step == 1 else number // step
     return value % extent if step * extent < total else value
 
@@ -408,7 +408,7 @@ def _lanes(count: int) -> Expr:
 
 
 def _join_conditions(conditions: Sequence[Expr]) -> Expr | None:
-    """Return whether all conditions hold; None: there are none."""
+    """Return the conjunction of conditions; None without any."""
     if not conditions:
         return None
     first, *others = conditions
@@ -416,7 +416,7 @@ def _join_conditions(conditions: Sequence[Expr]) -> Expr | None:
 
 
 def _cover_tile(index: Expr, numbers: Sequence[Name]) -> Expr:
-    """Return an index that has a value for every element of a tile, though it may say less."""
+    """Return an index with a value for every element of a tile, even if it does not depend on all numbers."""
     for number in numbers:
         if number.name not in names_in(index):
             index = index + number * 0

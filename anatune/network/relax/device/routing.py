@@ -1,4 +1,4 @@
-"""Which rows each expert has, as Triton: a program an expert, which counts those of experts before it."""
+"""The Triton program that lists the rows of each expert: one program per expert counts the rows before its own."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _MOST_BLOCK = 4096
 
 
 def plan_route(rows: int, experts: int) -> PlannedCall:
-    """Return ``anatune.route`` as it is called: each program reads all choices twice."""
+    """Return the call of ``anatune.route``, in which each program reads all choices twice."""
     program, read = route_program(rows, experts), 2 * rows * experts
     return PlannedCall(program, ("chosen",), (0,), RestKernel(program, (), (), 8 * read + 4 * rows, 2 * read))
 
 
 def route_program(rows: int, experts: int) -> TritonProgram:
-    """Return the program of ``anatune.route``: takes ``chosen`` (rows,) int64, writes ``routed``."""
+    """Return the program of ``anatune.route``, which reads ``chosen`` (rows,) int64 and writes ``routed``."""
     block, lead = min(_MOST_BLOCK, 1 << (rows - 1).bit_length()), lead_of(experts)
     name = f"route_{rows}_rows_to_{experts}"
     load = f"""row = first + tl.arange(0, {block})

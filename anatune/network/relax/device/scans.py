@@ -1,4 +1,4 @@
-"""Running sums and products, and orders of elements, along a dimension: Triton of its own, since no loops are that."""
+"""Triton programs of running sums and products, and of sorts, along a dimension, which loops cannot express."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 __all__ = ["scan_program"]
 
 _MOST_SORTED = 4096
-"""Elements that one program sorts."""
+"""Most elements that one program sorts."""
 _MOST_BLOCK, _LANES = 1024, 32
 _SUMS = {"cumsum": 0, "cumprod": 1}
-"""Operator -> what changes nothing."""
+"""Operator -> its neutral value."""
 _HEAD = """
 import triton
 import triton.language as tl
@@ -30,7 +30,7 @@ def {name}(data_ptr, result_ptr):
 
 
 def scan_program(node: Node) -> TritonProgram | None:
-    """Return the program of a node, from ``data`` to ``result``; None: it is none, or larger than sorts are."""
+    """Return the program of a node, from ``data`` to ``result``; None for other operators and for large sorts."""
     if node.op in _SUMS:
         return _cumulative_program(node)
     if node.op not in ("argsort", "topk"):
@@ -46,7 +46,7 @@ def _axis(node: Node) -> int:
 
 
 def _split_shape(node: Node) -> tuple[int, int, int]:
-    """Return the sizes before, of, and behind the dimension."""
+    """Return the sizes before the dimension, of it, and after it."""
     shape, axis = tensor_type(node.arguments[0]).shape, _axis(node)
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
@@ -67,7 +67,7 @@ def _cumulative_program(node: Node) -> TritonProgram:
     blocks, neutral, dtype = -(-behind // lanes), _SUMS[node.op], triton_type(tensor_type(node).dtype)
     step, is_later = "+" if node.op == "cumsum" else "*", bool(node.attributes["exclusive"])
     to, there, begin = "at", "inside", ""
-    if is_later:  # each element is what came before it
+    if is_later:  # an element excludes itself
         to, there = f"at + {behind}", f"inside & (place < {size - 1})[:, None]"
         first = f"tl.full(({lanes},), {neutral}, tl.{dtype}), mask=lane < {behind}"
         begin = f"    tl.store(result_ptr + row * {size * behind} + lane, {first})\n"
@@ -103,7 +103,7 @@ def _sort_program(node: Node) -> TritonProgram:
     falls = node.attributes["largest" if is_top else "descending"]
     count = node.attributes["k"] if is_top else size
     block = max(2, 1 << (size - 1).bit_length())
-    # numbers as integers in the same order; places behind them keep equal ones in order
+    # numbers as integers in the same order; indices in the low bits keep equal numbers in order
     bits, plain, signed = "x.to(tl.int32)", "", ""
     if kind.dtype == "float32":
         bits = "(x + 0.0).to(tl.int32, bitcast=True)"

@@ -1,4 +1,4 @@
-"""A Relax module as steps on tensors: calls of planned kernels, and nests of loops of everything else."""
+"""Read a Relax module as steps on tensors: calls of planned kernels, and nests of loops for everything else."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ __all__ = ["KernelCall", "ModelSteps", "NestStep", "Tensor", "read_steps"]
 
 @dataclass(eq=False)
 class Tensor:
-    """Memory of a model: compared by identity, and read as any shape of as many elements.
+    """Memory of a model; tensors are compared by identity, and read in any shape with as many elements.
 
     Attributes
     ----------
     size : int
-        Elements.
+        Number of elements.
     dtype : str
-        That its values have.
+        Number format of its values.
     role : {"input", "weight", "made"}
-        "made": by a step.
+        "made": computed by a step.
     place : int
-        Which input or weight.
+        Index of the input or weight.
     """
 
     size: int
@@ -50,7 +50,7 @@ class Tensor:
 
 
 class KernelCall(NamedTuple):
-    """A planned kernel on its operands; `function` is what it is called in the module."""
+    """A planned kernel on its operands; `function` is its name in the module."""
 
     function: str
     reads: tuple[Tensor, ...]
@@ -58,7 +58,7 @@ class KernelCall(NamedTuple):
 
 
 class NestStep(NamedTuple):
-    """A nest of loops, and the tensors that its buffers are."""
+    """A nest of loops, and the tensors of its buffers."""
 
     nest: DeviceNest
     tensors: tuple[Tensor, ...]
@@ -67,7 +67,7 @@ class NestStep(NamedTuple):
 
     @property
     def is_cast(self) -> bool:
-        """Whether it copies a whole tensor element by element, in another dtype."""
+        """True if it copies a whole tensor, element by element, into another number format."""
         target, value = self.nest.target, self.nest.value
         if not (isinstance(value, Cast) and isinstance(value.value, Element)) or target.factors is None:
             return False
@@ -75,14 +75,14 @@ class NestStep(NamedTuple):
 
 
 class ModelSteps(NamedTuple):
-    """What a model does, in order.
+    """The steps of a model, in order.
 
     Attributes
     ----------
     steps : list of Call or Unit
     outputs : list of Tensor
     constants : list of ndarray
-        Weights beyond those that the module takes: numbers that stand in its text.
+        Weights in addition to those that the module takes: constants in its text.
     """
 
     steps: list[KernelCall | NestStep]
@@ -91,17 +91,17 @@ class ModelSteps(NamedTuple):
 
 
 def read_steps(module: IRModule, target: Target, num_inputs: int, num_weights: int) -> ModelSteps:
-    """Return the steps of a Relax module that `writing.write_model` made.
+    """Return the steps of a Relax module that `writing.write_model` wrote.
 
     Parameters
     ----------
     target : tvm.target.Target
-        For which TVM says what its operators compute.
+        Target that TVM legalises operators for.
 
     Raises
     ------
     NoSourceError
-        TVM has no loops for an operator, or they are more than loops around arithmetic: large sorts.
+        TVM has no loops for an operator, or it is no loop nest around arithmetic, such as a large sort.
     """
     tvm = import_tvm()
     from tvm import relax
@@ -176,7 +176,7 @@ class _StepReader:
         return Tensor(array.size, array.dtype.name, "weight", index)
 
     def read_call(self, node: ir.Call, type_: ir.Type, *, is_in_place: bool) -> Tensor | tuple[Tensor, ...]:
-        """Return the results of a call, whose steps are noted; in place: it writes into its first operand."""
+        """Return the results of a call, and add its steps; with `is_in_place` it writes into its first operand."""
         name = str(node.args[0].name_hint)
         function = self.module[node.args[0]]
         reads = tuple(self.single_tensor(part) for part in node.args[1].fields)
@@ -192,11 +192,11 @@ class _StepReader:
         return writes if len(writes) > 1 else writes[0]
 
     def read_function(self, name: str, function: tirx.PrimFunc, tensors: Sequence[Tensor]) -> list[NestStep]:
-        """Return the nests of a function on tensors."""
+        """Return the nests of a function on given tensors."""
         if name not in self.functions:
             try:
                 inlined_function = inline_blocks(self.tvm, function)
-            except TVM_ERRORS:  # no blocks: a sort, or a sum of all that is before
+            except TVM_ERRORS:  # it has no blocks: a sort, or a running sum
                 raise _make_refusal(name) from None
             allocated = list(inlined_function.body.block.alloc_buffers)
             buffers = {buffer: place for place, buffer in enumerate((*inlined_function.params, *allocated))}
@@ -220,7 +220,7 @@ class _StepReader:
         return nest
 
     def scalar_nest(self, statement: tirx.Stmt) -> nests.LoopNest | None:
-        """Return a statement on tensors of one element without loops as a nest; None: it is none."""
+        """Return a statement on tensors of one element as a nest; None if it is none."""
         tvm, body = self.tvm, statement
         if isinstance(statement, tvm.s_tir.SBlockRealize) and statement.block.init is None:
             zeros = {one.var: tvm.tirx.const(0, "int64") for one in statement.block.iter_vars}
@@ -235,6 +235,6 @@ class _StepReader:
 
 def _make_refusal(name: str) -> NoSourceError:
     is_put = name.startswith("scatter")
-    advice = "put rows into what is state (state=, --state), or " * is_put + "cut the model before it"
-    reason = "the operator is more than loops around arithmetic, and has no kernel on GPUs"
+    advice = "put rows into a state (state=, --state), or " * is_put + "cut the model before it"
+    reason = "the operator is no loop nest around arithmetic, and has no kernel on GPUs"
     return NoSourceError(f"{name}: {reason}; {advice}")

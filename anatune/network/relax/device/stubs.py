@@ -1,4 +1,4 @@
-"""Products and attentions of a graph in the Relax module that everything else is read from."""
+"""Stubs of products and attentions in the Relax module from which everything else is read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _WIDE = "float32"
 
 
 def make_stub(name: str, node: Node, kind: str) -> ModelKernel:
-    """Return a kernel that does nothing: TVM keeps its call, whose operands `steps` reads to launch the planned kernel.
+    """Return a kernel that does nothing, so that TVM keeps its call and `steps` can read the operands.
 
     Parameters
     ----------
     kind : str
-        Of the kernel, for people.
+        Kind of the kernel, for people.
     """
     text = Script()
     open_function(text, "main", _parameters(node))
@@ -28,13 +28,13 @@ def make_stub(name: str, node: Node, kind: str) -> ModelKernel:
 
 
 def _parameters(node: Node) -> list[tuple[str, str]]:
-    """Return the operands and the result of a node as parameters."""
+    """Return the parameters of a node's operands and result."""
     kinds = [tensor_type(one) for one in (*(a for a in node.arguments if isinstance(a, Value)), node)]
     return [(f"t{place}", buffer_type(kind.shape, kind.dtype)) for place, kind in enumerate(kinds)]
 
 
 def make_put(name: str, node: Node) -> ModelKernel:
-    """Return what puts rows into a tensor at places, or from a place on, as loops that write rows alone."""
+    """Return loops that put rows into a tensor at listed indices, or from one index on; they write only these rows."""
     axis, rows = node.attributes["axis"], tensor_type(node.arguments[1])
     is_listed = tensor_type(node.arguments[2]).shape == rows.shape[axis : axis + 1]
     text = Script()
@@ -51,7 +51,7 @@ def make_put(name: str, node: Node) -> ModelKernel:
 
 
 def sum_of_parts(shape: tuple[int, ...]) -> tuple[str, TvmObject]:
-    """Return a name and a function that adds up the parts of a tensor, (parts, *sizes) float32, element by element."""
+    """Return the name and the function of an elementwise sum of the parts of a tensor, (parts, *sizes) float32."""
     from tvm import te
 
     sizes = [import_tvm().tirx.const(size, "int64") for size in shape]  # as Relax has them, which joins functions
@@ -68,7 +68,7 @@ def sum_of_parts(shape: tuple[int, ...]) -> tuple[str, TvmObject]:
 
 
 def make_product(name: str, workload: Workload) -> ModelKernel:
-    """Return a product that no template takes, with nothing fused into it, as loops: grouped convolutions, float32."""
+    """Return a product without epilogue as loops, if no template takes it, such as grouped convolutions in float32."""
     tvm = import_tvm()
     from tvm import te
 

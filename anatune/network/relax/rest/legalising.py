@@ -1,4 +1,4 @@
-"""Operators of Relax whose loops anatune writes in place of TVM's, as expressions of tensors."""
+"""Relax operators whose loops anatune writes instead of TVM, as tensor expressions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from anatune.network.relax.rest.nests import constant_value
 __all__ = ["LEGALISED", "element_call"]
 
 _NARROW = 1 << 31
-"""Elements from which on their places need 64 bits."""
+"""Elements from which on indices need 64 bits."""
 
 
 def _take(builder: TvmObject, call: TvmObject) -> TvmObject:
-    """Return parts that indices name: TVM warns of the mode "fast", which is that of indices known to be in range."""
+    """Return the elements at given indices; TVM warns about its mode "fast", which is for indices in range."""
     from tvm import te, topi
 
     data, indices = call.args
@@ -42,11 +42,11 @@ def _take(builder: TvmObject, call: TvmObject) -> TvmObject:
 
 
 def _find_extreme(word: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
-    """Return what writes argmax or argmin: the first place of the largest or smallest element, or of a NaN.
+    """Return a function that writes argmax or argmin: the first index of the extreme element, or of a NaN.
 
-    TVM's own begins with the place -1 and the least finite number, which rows of nothing else do not beat, and a later
-    NaN hides the elements before it. Here the extreme is found first, then the least place of an element like it: two
-    reductions that all devices split over lanes and threads.
+    TVM's own begins with the index -1 and the least finite number, which rows of such numbers do not exceed, and a
+    later NaN hides the elements before it. Here the extreme is computed first, then the least index of an equal
+    element: all devices split both reductions over lanes and threads.
     """
 
     def legalise(builder: TvmObject, call: TvmObject) -> TvmObject:
@@ -80,10 +80,10 @@ def _find_extreme(word: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
 
 
 def _order(word: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
-    """Return what writes argsort, or topk of places, by whole numbers in the order of the elements.
+    """Return a function that writes argsort, or topk of indices, with integers in the order of the elements.
 
-    TVM's functions compare with ``<``, which puts elements around a NaN anywhere, and take few types. Here a NaN is the
-    largest number, as in PyTorch and NumPy, and -0.0 is as large as 0.0.
+    TVM compares with ``<``, which leaves elements around a NaN unsorted, and takes few types. Here a NaN is the largest
+    number, as in PyTorch and NumPy, and -0.0 equals 0.0.
     """
 
     def legalise(builder: TvmObject, call: TvmObject) -> TvmObject:
@@ -124,7 +124,7 @@ def _order(word: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
 
 
 def _accumulate(builder: TvmObject, call: TvmObject) -> TvmObject:
-    """Return running sums or products, of which those of floating-point numbers are joined in float64, as PyTorch's."""
+    """Return running sums or products; floating-point numbers are accumulated in float64, as in PyTorch."""
     tvm = import_tvm()
     from tvm import te
     from tvm.script.ir_builder import IRBuilder
@@ -161,12 +161,12 @@ def _accumulate(builder: TvmObject, call: TvmObject) -> TvmObject:
 
 
 def _activation(name: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
-    """Return what writes an activation as one function, for which there is a formula."""
+    """Return a function that writes an activation as one elementary function."""
     return lambda builder, call: element_call(builder, name, call.args)
 
 
 def element_call(builder: TvmObject, name: str, operands: Sequence[TvmObject]) -> TvmObject:
-    """Return the call of a loop over the elements of tensors of one shape, of an elementary function."""
+    """Return the call of an elementwise loop of an elementary function, over tensors of one shape."""
     from tvm import te
 
     def compute(*tensors: TvmObject) -> TvmObject:
@@ -179,7 +179,7 @@ def element_call(builder: TvmObject, name: str, operands: Sequence[TvmObject]) -
 
 
 def _calculate(word: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
-    """Return what writes an operator of two tensors: a constant zero is read, for TVM takes ``x * 0.0`` for zero."""
+    """Return a function that writes a binary operator; a constant zero is read, as TVM drops ``x * 0.0``."""
 
     def legalise(builder: TvmObject, call: TvmObject) -> TvmObject:
         tvm = import_tvm()
@@ -206,4 +206,4 @@ LEGALISED: dict[str, Callable[[TvmObject, TvmObject], TvmObject]] = {
     "relax.take": _take,
     "relax.topk": _order("topk"),
 }
-"""Operator of Relax's -> what writes its code in place of TVM's."""
+"""Relax operator -> function that writes its code instead of TVM."""

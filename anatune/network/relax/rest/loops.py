@@ -1,7 +1,7 @@
-"""Nests as loops: in vectors along what lies next to each other in memory, spread over threads along the outer ones.
+"""Write nests as loops: vectors along contiguous elements, and outer loops in parallel over threads.
 
-Reductions have their results so far in registers: those of neighbouring results where neighbours in memory belong to
-different results, else several parts of each result, which are joined behind the loop. Long sums of float32 are those
+Reductions accumulate in registers. If neighbours in memory belong to different results, a vector holds neighbouring
+results; otherwise it holds several parts of one result, which are joined after the loop. Long float32 sums are those
 of `sums`. Extents may be expressions.
 """
 
@@ -20,19 +20,19 @@ from anatune.network.relax.rest.sums import BLOCK, Totals, is_long
 __all__ = ["write_loops"]
 
 _VECTOR = 16
-"""Elements of a vectorised loop: LLVM splits or joins them."""
+"""Elements of a vectorised loop, which LLVM splits or joins."""
 _CHAINS = 4
-"""Vectors of a reduction next to each other: an addition takes some cycles."""
+"""Vectors that a reduction accumulates side by side, because an addition takes several cycles."""
 _PARALLEL_FROM = 1 << 14
-"""Iterations from which on a block is spread over threads: a parallel loop costs some microseconds."""
+"""Least iterations of a nest that runs in parallel, because a parallel loop costs some microseconds."""
 _CHUNKS = 4
-"""Iterations of a parallel loop for each thread, at least, where there are so many."""
+"""Least iterations of a parallel loop for each thread, if there are so many."""
 _MOST_SCALAR = 8
-"""Iterations up to which a loop is no place for vectors."""
+"""Most iterations of a loop that is not vectorised."""
 
 Values = dict[TvmObject, TvmObject]
 Body = Callable[[Values], TvmObject]
-"""What is done for values of the nest's variables."""
+"""A function from values of the nest's variables to a statement."""
 
 
 class _LoopPiece(NamedTuple):
@@ -49,14 +49,14 @@ class _LoopPiece(NamedTuple):
 
 
 def write_loops(tvm: TvmObject, nest: LoopNest, threads: int, *, is_flat: bool = False) -> TvmObject:
-    """Return a nest as a statement of loops; where its iterations are known at run time, threads are asked for then.
+    """Return a nest as a statement of loops; if its iterations are known only at run time, it uses threads if they pay.
 
     Parameters
     ----------
     is_flat : bool
-        Whether indices may leave their dimension, as long as the place in memory is right: so of arguments, but not of
-        memory of a function's own, of which TVM keeps what indices reach. TVM sees neighbours then where divisions
-        of a flat index hide them (images of 56 columns: 1.46 ns an element, 0.24 flat).
+        Whether an index may exceed its dimension while the flat index is right. It may for arguments, but not for local
+        memory, of which TVM keeps only what indices reach. TVM then finds contiguous elements that divisions of a flat
+        index hide (images of 56 columns: 1.46 ns an element, 0.24 flat).
     """
     spread = _LoopWriter(tvm, nest, threads, is_flat).statement()
     if threads < 2 or all(constant_value(extent) is not None for extent in nest.extents):
@@ -87,12 +87,12 @@ class _LoopWriter:
         return _Reduction(self).statement()
 
     def is_vector(self, loop: FusedLoop) -> bool:
-        """Whether every access stays where it is, or goes to its neighbour, from one iteration to the next."""
+        """Return whether each access has stride 0 or 1 along a loop that no branch depends on."""
         innermost = loop.places[-1]
         return innermost not in self.nest.branches and all(move in (0, 1) for move in self.nest.moves(loop))
 
     def pointwise(self) -> TvmObject:
-        """Return loops of which each iteration writes an element of its own."""
+        """Return loops in which each iteration writes another element."""
         if not self.spatial:
             return replace_variables(self.nest.body, self.unit_values, self.tvm)
         *outer, last = self.spatial
@@ -117,19 +117,19 @@ class _LoopWriter:
         return self.tirx.Var(f"i{next(self.names)}", "int64")
 
     def sequence(self, parts: Sequence[TvmObject] | itertools.chain[TvmObject] | TvmObject) -> TvmObject:
-        """Return statements one after the other."""
+        """Return a sequence of statements."""
         whole = list(parts)
         return whole[0] if len(whole) == 1 else self.tirx.SeqStmt(whole)
 
     def loop(self, extent: TvmObject, body: Callable[[TvmObject], TvmObject], kind: str = "SERIAL") -> TvmObject:
-        """Return a loop; one iteration is none."""
+        """Return a loop; a single iteration needs none."""
         if constant_value(extent) == 1:
             return body(self.number(0))
         variable = self.variable()
         return self.tirx.For(variable, self.number(0), self.number(extent), self.tirx.ForKind[kind], body(variable))
 
     def values(self, loop: FusedLoop, index: TvmObject) -> Values:
-        """Return the values of the variables of loops that are walked as one."""
+        """Return the values of the variables of loops that are run as one."""
         *outer, inner = (self.nest.variables[place] for place in loop.places)
         if self.is_flat and not self.nest.divided & set(loop.places):
             return {**dict.fromkeys(outer, self.number(0)), inner: index}
@@ -142,18 +142,18 @@ class _LoopWriter:
         return loop_values
 
     def serial(self, loop: FusedLoop, body: Body) -> TvmObject:
-        """Return a plain loop, which LLVM may make vectors of."""
+        """Return a serial loop, which LLVM may vectorise."""
         return self.loop(loop.extent, lambda at: body(self.values(loop, at)))
 
     def nest_loops(self, loops: Sequence[FusedLoop], body: Body, values: Values | None = None) -> TvmObject:
-        """Return plain loops, outer first, around what is done with the values of all."""
+        """Return serial loops, from the outer one, around a body that takes the values of all variables."""
         all_values = values or {}
         if not loops:
             return body(all_values)
         return self.serial(loops[0], lambda own: self.nest_loops(loops[1:], body, {**all_values, **own}))
 
     def spread_loops(self, loops: Sequence[FusedLoop], body: Body) -> TvmObject:
-        """Return loops, the outer ones spread over threads: so many as make work for all."""
+        """Return loops of which enough outer ones run in parallel to give all threads work."""
         if self.threads < 2 or not loops:
             return self.nest_loops(loops, body, self.unit_values)
         count, total = 0, 1
@@ -173,7 +173,7 @@ class _LoopWriter:
         return self.loop(whole, spread, "PARALLEL")
 
     def pieces(self, extent: TvmObject, *, chains: int, lanes: int = _VECTOR) -> list[_LoopPiece]:
-        """Return a loop as vectors: several together, single ones, and what is left."""
+        """Return a loop in pieces: groups of vectors, single vectors, and the remainder."""
         constant_extent = constant_value(extent)
         if constant_extent is None:
             whole = self.tirx.floordiv(extent, lanes)
@@ -193,7 +193,7 @@ class _LoopWriter:
         return pieces
 
     def piece(self, loop: FusedLoop, piece: _LoopPiece, body: Body, *, spread: bool = False) -> TvmObject:
-        """Return a part of a loop in vectors."""
+        """Return a piece of a loop, vectorised."""
         kind = "PARALLEL" if spread and self.threads > 1 and piece.lanes > 1 else "SERIAL"
 
         def vector(iteration: TvmObject) -> TvmObject:
@@ -202,7 +202,7 @@ class _LoopWriter:
         return self.loop(piece.count, vector, kind)
 
     def lanes(self, piece: _LoopPiece, body: Callable[[TvmObject], TvmObject]) -> TvmObject:
-        """Return what is done for each element of some vectors; `body` takes its place in them."""
+        """Return statements for all elements of some vectors; `body` takes the index of an element."""
 
         def vector(start: TvmObject) -> TvmObject:
             return self.loop(piece.lanes, lambda lane: body(start * piece.lanes + lane), "VECTORIZED")
@@ -211,7 +211,7 @@ class _LoopWriter:
 
 
 _JOINS = ("Add", "Mul", "Max", "Min", "And", "Or")
-"""What joins two parts of a reduction."""
+"""Kinds of reductions, by TVM's name of what joins two values."""
 
 
 class _Reduction:
@@ -259,14 +259,14 @@ class _Reduction:
         return writer.spread_loops(others, parts)
 
     def is_along(self, row: FusedLoop) -> bool:
-        """Whether neighbours in memory are parts of one result: vectors are to lie along the reduction."""
+        """Return whether vectors should lie along the reduction: neighbours in memory belong to one result."""
         constant_extent = constant_value(row.extent)
         is_long = constant_extent is None or constant_extent >= _VECTOR
         moves = self.nest.moves(row)
         return is_long and 1 in moves and self.writer.is_vector(row)
 
     def columns(self) -> FusedLoop | None:
-        """Return the loop over results that are reduced together; None: one at a time."""
+        """Return the loop over results that are reduced together; None if they are reduced one at a time."""
         last = self.writer.spatial[-1]
         row = self.writer.reductions[-1] if self.writer.reductions else None
         if row is not None and self.is_along(row) and not self.writer.is_vector(last):
@@ -275,7 +275,7 @@ class _Reduction:
         return None if constant_extent is not None and constant_extent < _MOST_SCALAR else last
 
     def join_kind(self) -> TvmObject | None:
-        """Return what makes one of two parts, a kind of expression; None: the reduction is more than that."""
+        """Return the TVM expression that joins two parts of a result; None if the reduction is more than that."""
         body = self.nest.body
         if not isinstance(body, self.tirx.BufferStore):
             return None
@@ -289,13 +289,13 @@ class _Reduction:
         return None
 
     def is_sum(self) -> bool:
-        """Whether results are sums of float32."""
+        """Return whether results are sums of float32."""
         return self.join_kind() is self.tirx.Add and str(self.targets[0].dtype) == "float32"
 
     # -- results so far in registers -----------------------------------------------------------------------------------
 
     def make_registers(self, size: int) -> tuple[list[TvmObject], Callable[[TvmObject, TvmObject], TvmObject]]:
-        """Return buffers of registers, and what puts them in place of the targets at an index."""
+        """Return register buffers, and a function that redirects a statement from its targets to them, at an index."""
         import tvm_ffi
 
         tirx, load = self.tirx, self.writer.tvm.ir.expr.TensorLoad
@@ -309,7 +309,7 @@ class _Reduction:
             return next((other for target, other in pairs if target.same_as(buffer)), None)
 
         def redirect(root: TvmObject, lane: TvmObject) -> TvmObject:
-            bound: list[TvmObject] = []  # each copy of a statement has names of its own
+            bound: list[TvmObject] = []  # each copy of a statement needs its own names
             tvm_ffi.structural_walk(root, (tirx.Bind, bound.append))
             fresh = {one.var: tirx.Var(f"v{next(self.writer.names)}", one.var.ty) for one in bound}
 
@@ -335,7 +335,7 @@ class _Reduction:
     def block(
         self, reductions: Sequence[FusedLoop], columns: FusedLoop | None, piece: _LoopPiece, values: Values
     ) -> TvmObject:
-        """Return what reduces neighbouring results, one in each lane; the piece's start is where they begin."""
+        """Return a reduction of neighbouring results, one in each lane, which begin at the piece's start."""
         writer = self.writer
         buffers, redirect = self.make_registers(piece.width)
         is_vector = columns is not None and writer.is_vector(columns)
@@ -370,7 +370,7 @@ class _Reduction:
         return self.allocate(buffers, [*begun, writer.nest_loops(reductions, add), lanes(result)])
 
     def reduce_along(self, spatial: Sequence[FusedLoop], reductions: Sequence[FusedLoop], row: FusedLoop) -> TvmObject:
-        """Return loops whose vectors lie along the reduction: parts of a result, joined in the end."""
+        """Return loops with vectors along the reduction, which hold parts of a result and are joined at the end."""
         writer, tirx = self.writer, self.tirx
         constant_extent = constant_value(row.extent)
         chains = _CHAINS if constant_extent is None or constant_extent >= _CHAINS * _VECTOR else 1

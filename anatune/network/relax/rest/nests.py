@@ -1,8 +1,8 @@
-"""Blocks of TVM's functions as nests: loops, what one iteration does, and how its accesses move with each loop.
+"""Read blocks of TVM's functions as nests: loops, the body of an iteration, and the strides of its accesses.
 
-An access is flattened to one index of its buffer in memory. With a loop it moves by a number of elements where that
-index grows by this number whatever the other loops are at; else, and where the loop counts in a condition or a value,
-the loop is tangled: nothing is known of it but its extent.
+The indices of an access are flattened to one index in memory. Its stride along a loop is the number of elements by
+which that index grows, if this is the same for all iterations of the other loops. Otherwise, or if the loop's variable
+occurs in a condition or a value, the loop is tangled: only its extent is known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SPATIAL, _REDUCTION = 0, 2
 
 
 class NestAccess(NamedTuple):
-    """One load or store: elements by which it moves with each loop; None: not known."""
+    """One load or store, and its stride along each loop in elements; None if unknown."""
 
     steps: tuple[int | None, ...]
     is_store: bool
@@ -29,14 +29,14 @@ class NestAccess(NamedTuple):
 
 
 class FusedLoop(NamedTuple):
-    """Loops that are walked as one, outer first; one of them is the usual case.
+    """Loops that are run as one, from the outer one; usually there is only one.
 
     Attributes
     ----------
     places : tuple of int
-        Of the nest's loops.
+        Indices of the nest's loops.
     extent : int or tvm.ir.Expr
-        Iterations, of all together.
+        Iterations of all together.
     """
 
     places: tuple[int, ...]
@@ -50,19 +50,19 @@ class LoopNest:
     Attributes
     ----------
     variables, extents : list
-        Of its loops.
+        Its loops.
     is_reduction : list of bool
     body : tvm.tirx.Stmt
-        One iteration, in the variables.
+        One iteration, in terms of the variables.
     first : tvm.tirx.Stmt, optional
-        What a reduction's results begin with.
+        Initial value of a reduction.
     accesses : tuple of Access
     tangled : frozenset of int
-        Loops that count outside of indices.
+        Loops whose variables occur outside of indices.
     branches : frozenset of int
-        Loops that conditions depend on which guard accesses.
+        Loops in the conditions that guard accesses.
     divided : frozenset of int
-        Loops that indices hold quotients, remainders, bounds or choices of.
+        Loops in quotients, remainders, bounds or choices within indices.
     """
 
     variables: list[TvmObject]
@@ -76,7 +76,7 @@ class LoopNest:
     divided: frozenset[int] = frozenset()
 
     def loops(self, *, reductions: bool) -> list[FusedLoop]:
-        """Return the loops of a kind in order, those as one that every access walks as if they were."""
+        """Return the spatial loops or the reductions in order, with adjacent loops fused if every access allows it."""
         loops: list[FusedLoop] = []
         for index, (extent, is_reduction) in enumerate(zip(self.extents, self.is_reduction, strict=True)):
             if is_reduction != reductions or is_one(extent):
@@ -88,7 +88,7 @@ class LoopNest:
         return loops
 
     def _can_fuse(self, outer: int, inner: int) -> bool:
-        """Whether every access moves with the outer loop as with the inner one times its extent."""
+        """Return whether the stride of every access along the outer loop is that of the inner loop times its extent."""
         extent = constant_value(self.extents[inner])
         if extent is None or {outer, inner} & self.tangled:
             return False
@@ -96,12 +96,12 @@ class LoopNest:
         return all(one is not None and other is not None and one == other * extent for one, other in steps)
 
     def moves(self, loop: FusedLoop) -> list[int | None]:
-        """Return by how much each access moves with the innermost of some loops."""
+        """Return the stride of each access along the innermost of some loops."""
         return [access.steps[loop.places[-1]] for access in self.accesses]
 
 
 def constant_value(extent: TvmObject) -> int | None:
-    """Return an extent that is known."""
+    """Return the value of an extent; None if it is known only at run time."""
     if isinstance(extent, int):
         return extent
     value = getattr(extent, "value", None)
@@ -109,12 +109,12 @@ def constant_value(extent: TvmObject) -> int | None:
 
 
 def is_one(extent: TvmObject) -> bool:
-    """Whether a loop has one iteration."""
+    """Return whether a loop has one iteration."""
     return constant_value(extent) == 1
 
 
 def replace_variables(root: TvmObject, values: Mapping[TvmObject, TvmObject], tvm: TvmObject) -> TvmObject:
-    """Return a statement or expression with other expressions for variables."""
+    """Return a statement or expression with expressions in place of variables."""
     import tvm_ffi
 
     if not values:
@@ -123,13 +123,13 @@ def replace_variables(root: TvmObject, values: Mapping[TvmObject, TvmObject], tv
 
 
 def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> LoopNest | None:
-    """Return a block as a nest; None: it is more than loops around loads, arithmetic and stores.
+    """Return a block as a nest; None if it is more than loops around loads, arithmetic and stores.
 
     Parameters
     ----------
     realize : tvm.s_tir.SBlockRealize
     loops : sequence of tvm.tirx.For
-        Around it, outer first.
+        The loops around the block, from the outer one.
     """
     block = realize.block
     kinds = [int(one.iter_type) for one in block.iter_vars]
@@ -163,7 +163,7 @@ def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> L
 
 
 class _AccessReader:
-    """Finds out how the accesses of one iteration move."""
+    """Finds the strides of the accesses in one iteration."""
 
     def __init__(self, tvm: TvmObject, variables: list[TvmObject], extents: list[TvmObject]) -> None:
         import tvm_ffi
@@ -181,10 +181,10 @@ class _AccessReader:
             self.analyzer.bind(variable, tvm.ir.Range(0, extent))
 
     def split_quotients(self, root: TvmObject) -> TvmObject:
-        """Return a statement whose quotients and remainders depend on as few loops as they can.
+        """Return a statement whose quotients and remainders depend on as few loops as possible.
 
-        Of ``(a v + b w) % m`` with a and m multiples of g and ``0 <= b w < g`` only ``a v / g % (m / g)`` is one: what
-        reshapes leave then lies next to each other again along w.
+        In ``(a v + b w) % m`` with a and m multiples of g and ``0 <= b w < g``, only ``a v / g % (m / g)`` is a
+        remainder: elements that reshapes leave are then adjacent again along w.
         """
         import tvm_ffi
 
@@ -219,7 +219,7 @@ class _AccessReader:
         return total
 
     def read(self, root: TvmObject) -> None:
-        """Go through a statement or an expression."""
+        """Record the accesses of a statement or an expression."""
         tirx = self.tvm.tirx
         self.walk(
             root,
@@ -267,7 +267,7 @@ class _AccessReader:
         return dependencies
 
     def _access(self, buffer: TvmObject, indices: list[TvmObject], *, is_store: bool) -> None:
-        """Note an access, and the loads in its indices."""
+        """Record an access, and the loads in its indices."""
         flat: TvmObject = self.tvm.tirx.const(0, "int64")
         for index, size in zip(indices, buffer.shape, strict=True):
             flat = flat * size + index
@@ -286,7 +286,7 @@ class _AccessReader:
 
 
 def _statements(tvm: TvmObject) -> tuple[TvmObject, ...]:
-    """Return statements that no nest has."""
+    """Return the kinds of statements that no nest contains."""
     tirx = tvm.tirx
     return (tirx.For, tirx.While, tirx.IfThenElse, tirx.AttrStmt, tirx.Evaluate, tvm.s_tir.SBlockRealize)
 

@@ -1,7 +1,7 @@
-"""What is left to TVM: its element-wise functions, reductions, pools and moves, as loops of `loops`.
+"""Schedule the functions that TVM writes: elementwise functions, reductions, pools and copies, as loops of `loops`.
 
-Blocks that can be inlined are, unless that would compute anything dear again and again; each that is left is a nest of
-its own. What is more than nests stays as TVM wrote it.
+Blocks are inlined if that repeats no expensive work; every other block becomes a nest. Functions that are no nests stay
+as TVM wrote them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ __all__ = ["inline_blocks", "mark_gathers", "nest_in", "schedule_module", "state
 _log = logging.getLogger(__name__)
 
 _LOADS_AGAIN = 8
-"""Loads of an element of all its readers together from which on it is stored."""
+"""A block is stored if all its readers together load its elements at least so many times."""
 _INJECTIVE = 2
-"""TVM's word for functions whose results are made of an element of each tensor."""
+"""TVM's number for functions that read one element of each tensor for each result."""
 _VECTORIZABLE = ("isinf", "isnan", "nearbyint")
-"""Functions that LLVM has of vectors, which TVM does not know (0.27): it takes vectors with them apart, and LLVM joins
-elements of 16 vectors in their place. A residual sum of 8 bits, 56x56x256, on a Zen 3: 669 us, 216 without that."""
+"""Functions that LLVM has for vectors, which TVM does not know (0.27): it splits vectors with them into elements, and
+LLVM joins elements of 16 vectors in turn. A residual sum of 8 bits, 56x56x256, on a Zen 3: 669 us, 216 without that."""
 
 
 def schedule_module(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
-    """Return a module whose functions, but for anatune's kernels, have vectors and parallel loops.
+    """Return a module whose functions, except anatune's kernels, have vectors and parallel loops.
 
-    And the names of those that have none: they stay as TVM wrote them, right, and slow.
+    It also returns the names of functions without a schedule, which stay as TVM wrote them: correct, and slow.
     """
     tvm = import_tvm()
     from tvm.relax.analysis import has_reshape_pattern
@@ -44,7 +44,7 @@ def schedule_module(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[s
     for name, function in module.functions_items():
         if type(function).__name__ != "PrimFunc" or (function.attrs is not None and KERNEL in function.attrs):
             continue
-        if has_reshape_pattern(function):  # becomes a view
+        if has_reshape_pattern(function):  # it becomes a view
             continue
         try:
             module[name] = _schedule_function(tvm, function, threads)
@@ -55,9 +55,9 @@ def schedule_module(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[s
 
 
 def mark_gathers(module: TvmObject) -> TvmObject:
-    """Return a module in which what reads elements at places that tensors say is fused as what moves elements is.
+    """Mark functions that read elements at indices from tensors so that TVM fuses them like copies.
 
-    What takes a number that is known at run time, such as where a slice begins, is not fused: TVM cannot.
+    Functions of a number that is known only at run time, such as the begin of a slice, are not: TVM cannot fuse them.
     """
     tvm = import_tvm()
     for name, function in module.functions_items():
@@ -76,7 +76,7 @@ def mark_gathers(module: TvmObject) -> TvmObject:
 
 
 def inline_blocks(tvm: TvmObject, function: TvmObject) -> TvmObject:
-    """Return a function without the blocks that can be inlined, unless that would compute dear things again."""
+    """Return a function with blocks inlined, except those whose expensive work would be repeated."""
     schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
     root = schedule.get_sblock("root", func_name="main")
     blocks = list(schedule.get_child_blocks(root))
@@ -91,7 +91,7 @@ def inline_blocks(tvm: TvmObject, function: TvmObject) -> TvmObject:
 
 
 def statements(tvm: TvmObject, function: TvmObject) -> list[TvmObject]:
-    """Return what a function does, in order: loops around blocks."""
+    """Return the statements of a function, in order: loops around blocks."""
     body = function.body.block.body
     return list(body.seq) if isinstance(body, tvm.tirx.SeqStmt) else [body]
 
@@ -117,7 +117,7 @@ def _schedule_function(tvm: TvmObject, function: TvmObject, threads: int) -> Tvm
 
 
 def _is_stored(tvm: TvmObject, schedule: TvmObject, block: TvmObject) -> bool:
-    """Whether inlining a block would compute too much of it more than once for an element."""
+    """Return whether inlining a block would repeat too much of its work."""
     import tvm_ffi
 
     load = tvm.ir.expr.TensorLoad
@@ -134,7 +134,7 @@ def _is_stored(tvm: TvmObject, schedule: TvmObject, block: TvmObject) -> bool:
         return True
     if len(readers) * len(loads) < _LOADS_AGAIN:
         return False
-    index_loads: list[TvmObject] = []  # in indices: elements are read here and there, not each once
+    index_loads: list[TvmObject] = []  # loads within indices, which read elements in any order
 
     def taken(load_node: TvmObject) -> None:
         for index in load_node.indices:
@@ -150,13 +150,13 @@ def _iterations(schedule: TvmObject, block: TvmObject) -> int:
 
 
 def _schedule_statement(tvm: TvmObject, statement: TvmObject, threads: int, *, is_flat: bool) -> TvmObject:
-    """Return one of a function's statements, as loops of ours where it is a nest."""
+    """Return one of a function's statements, written as loops of `loops` if it is a nest."""
     nest = nest_in(tvm, statement)
     return statement if nest is None else write_loops(tvm, nest, threads, is_flat=is_flat)
 
 
 def nest_in(tvm: TvmObject, statement: TvmObject) -> LoopNest | None:
-    """Return the nest that a statement is; None: it is none."""
+    """Return the nest of a statement; None if it is none."""
     loops, inner = [], statement
     while isinstance(inner, tvm.tirx.For):
         loops.append(inner)

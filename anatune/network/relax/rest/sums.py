@@ -1,6 +1,6 @@
-"""Long sums of float32: every so many terms they are added to sums in float64, and begin again.
+"""Long sums of float32: blocks of terms are added up in float32, and the blocks in float64.
 
-One after the other in float32, three million equal terms are off by 5e-4 of their sum; in blocks by 1e-6 at most.
+Without blocks, three million equal terms are wrong by 5e-4 of their sum; with blocks by at most 1e-6.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from anatune.network.relax.rest.nests import FusedLoop, constant_value
 __all__ = ["BLOCK", "Totals", "is_long"]
 
 BLOCK = 64
-"""Terms that are added one after the other, at least; sums of twice as many are not divided."""
+"""Least number of terms in a block; sums of up to twice as many are not divided."""
 
 _Values = dict[TvmObject, TvmObject]
 _At = Callable[[TvmObject], TvmObject]
 
 
 def is_long(loops: Sequence[FusedLoop], steps: int | None) -> bool:
-    """Return whether the loops of a sum take so many terms, `steps` each (None: not known here), that it is divided."""
+    """Return whether a sum has so many terms that it is divided; `steps` of the innermost loop, None if unknown."""
     terms = _terms(loops, steps)
     return terms is None or terms > 2 * BLOCK
 
@@ -32,15 +32,15 @@ def _terms(loops: Sequence[FusedLoop], steps: int | None) -> int | None:
 
 
 class Totals:
-    """The sums in float64, `buffer`, of a buffer of sums so far.
+    """Sums in float64, `buffer`, to which the sums in a float32 buffer are added.
 
     Parameters
     ----------
-    writer : loops._Writer
+    writer : loops._LoopWriter
     held : tvm.tirx.Buffer
-        The sums so far, float32.
+        The float32 sums.
     lanes : callable
-        Takes what is done for a lane of the buffer, and returns that for all.
+        Takes a function that returns the statement for one lane, and returns the statement for all.
     """
 
     def __init__(self, writer: TvmObject, held: TvmObject, lanes: Callable[[_At], TvmObject]) -> None:
@@ -48,12 +48,12 @@ class Totals:
         self.buffer = self._tirx.decl_buffer(held.shape, "float64", f"{held.name}_total", scope="local")
 
     def begin(self) -> TvmObject:
-        """Return what sets them to zero."""
+        """Return the statement that sets them to zero."""
         zero = self._tirx.const(0.0, "float64")
         return self._lanes(lambda lane: self._tirx.BufferStore(self.buffer, zero, [lane]))
 
     def add(self) -> TvmObject:
-        """Return what adds the sums so far to them, and sets those to zero."""
+        """Return the statement that adds the float32 sums to them, and sets those to zero."""
         tirx = self._tirx
 
         def add_lane(lane: TvmObject) -> TvmObject:
@@ -66,7 +66,7 @@ class Totals:
     def wrap_loops(
         self, loops: Sequence[FusedLoop], steps: int | None, step: Callable[[_Values], TvmObject], values: _Values
     ) -> TvmObject:
-        """Return the loops of a sum, outer first, around its step, which calls `add` where it takes many terms."""
+        """Return the loops of a sum, from the outer one, around its step; `add` is called after many terms."""
         writer = self._writer
         if not loops:
             return step(values)
@@ -81,7 +81,7 @@ class Totals:
         return self.divide(first.extent, BLOCK // max(terms, 1), iterate)
 
     def divide(self, extent: TvmObject, most: int, body: _At) -> TvmObject:
-        """Return a loop in which the sums are added to the totals behind every `most` iterations and the last one."""
+        """Return a loop that calls `add` after every `most` iterations and after the last one."""
         writer = self._writer
         whole = extent // most if constant_value(extent) is not None else self._tirx.floordiv(extent, most)
         rest, parts = extent - whole * most, []
