@@ -342,7 +342,7 @@ def _left_text(summary: ModelSummary, measured_s: Measured) -> str:
         )
         return f"{LEFT}: nothing{launch_text if launches else ''}"
     if measured_s is None:
-        return _left_predicted(summary, names)
+        return _predicted_left_text(summary, names)
     rest = _others_measured_s(summary, measured_s)
     slowest = sorted(rest, key=lambda name: -rest[name])[:3]
     share = units.percent(sum(rest.values()) / sum(measured_s.values()))
@@ -350,7 +350,7 @@ def _left_text(summary: ModelSummary, measured_s: Measured) -> str:
     return f"{LEFT}, {share} of the time ({slowest_text}): {names}"
 
 
-def _left_predicted(summary: ModelSummary, names: str) -> str:
+def _predicted_left_text(summary: ModelSummary, names: str) -> str:
     """Return the operators that TVM compiles, with their predicted share of the whole time."""
     left_s = _sum(operator.predicted_s for operator in summary.operators)
     if left_s is None:

@@ -70,11 +70,11 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
         cpu = CpuTarget(device, request)  # each module has a planner of its own
         planned = cpu.plan(graph_of(module))
 
-        def known(weights: Sequence[Weight]) -> list[object]:
+        def make_constants(weights: Sequence[Weight]) -> list[object]:
             memory, places = pack_weights(weights, cpu.target)
             return [tvm.runtime.tensor(weight) for weight in views(memory, places)]
 
-        model = write_model(planned.graph, cpu.kernels(planned), known).module
+        model = write_model(planned.graph, cpu.kernels(planned), make_constants).module
         rest, loops = split_module(lower_module(model, cpu.target, cpu.threads)[0])
         code = tvm.tirx.build(tvm.IRModule(loops), current_target or cpu.target, pipeline=register_pipeline(tvm))
         return rest.with_attr("external_mods", [code])

@@ -256,9 +256,11 @@ def find_varying_sizes(torch: ModuleType, module: fx.GraphModule, constants: Con
             if isinstance(size, torch.SymInt):
                 places.setdefault(str(size), (number, axis))
     sizes = {place: one for place, one in enumerate(given) if isinstance(one, torch.SymInt)}
-    for one in sizes.values():
-        if str(one) not in places:
-            raise WorkloadError(f"it takes a number that varies ({one}), expected sizes of tensors; try dynamic=False")
+    for symbol in sizes.values():
+        if str(symbol) not in places:
+            raise WorkloadError(
+                f"it takes a number that varies ({symbol}), expected sizes of tensors; try dynamic=False"
+            )
     axes = (tuple(axis for axis, size in enumerate(one.shape) if isinstance(size, torch.SymInt)) for one in tensors)
     return VaryingSizes(tuple(axes), {place: places[str(one)] for place, one in sizes.items()})
 
@@ -300,17 +302,17 @@ def bind_constants(
         def __init__(self) -> None:
             super().__init__()
             self.inner = module
-            for place, tensor in constants.items():
-                self.register_buffer(f"{_CONSTANT}{place}", tensor.detach())
+            for index, tensor in constants.items():
+                self.register_buffer(f"{_CONSTANT}{index}", tensor.detach())
 
         def forward(self, *inputs: TorchArgument) -> object:
             given, places = iter(inputs), range(len(inputs) + len(constants) + len(size_sources))
 
-            def argument(place: int) -> object:
-                if place in size_sources:
-                    number, axis = size_sources[place]
+            def argument(index: int) -> object:
+                if index in size_sources:
+                    number, axis = size_sources[index]
                     return inputs[number].shape[axis]
-                return getattr(self, f"{_CONSTANT}{place}") if place in constants else next(given)
+                return getattr(self, f"{_CONSTANT}{index}") if index in constants else next(given)
 
             return self.inner(*map(argument, places))
 

@@ -216,7 +216,7 @@ def compile_model(
     output = options.output
     page_file = check_html(html, model, options.records, output, options.hw)
     check_place(output)
-    _refuse_unmeasured(options, elsewhere)
+    _refuse_measuring_options(options, elsewhere)
     display = ModelDisplay()
     estimates: list[ModelEstimate] = []
 
@@ -368,7 +368,7 @@ def _note_code(model: Path) -> None:
         )
 
 
-def _refuse_unmeasured(options: CompileOptions, elsewhere: Elsewhere) -> None:
+def _refuse_measuring_options(options: CompileOptions, elsewhere: Elsewhere) -> None:
     """Raise UsageError for options of measuring if nothing is measured."""
     if options.trials:
         return

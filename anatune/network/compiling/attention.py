@@ -204,7 +204,7 @@ class _AttentionPlanner:
             scores = batch * queries * keys * _FLOAT_BYTES
             moved = batch * (queries + keys) * (dim + value_dim) * _FLOAT_BYTES
             time_s = sum(
-                float(_plan_unpacked(CpuModel(batch_matmul(batch, *own), self.hardware, constants=()))[1])
+                float(_plan_without_packing(CpuModel(batch_matmul(batch, *own), self.hardware, constants=()))[1])
                 for own in ((queries, keys, dim), (queries, value_dim, keys))
             )
             rows_s = batch * queries * self._row_s(node, keys)
@@ -258,7 +258,7 @@ class _AttentionPlanner:
     def _product(self, m: int, n: int, k: int) -> tuple[Schedule, float]:
         """Return the first choice for a product on one core without packing, and its seconds."""
         if (m, n, k) not in self.products:
-            self.products[m, n, k] = _plan_unpacked(CpuModel(matmul(m, n, k), self.core, constants=()))
+            self.products[m, n, k] = _plan_without_packing(CpuModel(matmul(m, n, k), self.core, constants=()))
         return self.products[m, n, k]
 
     def _row_s(self, node: Node, keys: int) -> float:
@@ -329,7 +329,7 @@ def _divide_queries(
         yield whole * rows, 1, queries % rows, max(visible[whole * rows :])
 
 
-def _plan_unpacked(model: CpuModel) -> tuple[Schedule, float]:
+def _plan_without_packing(model: CpuModel) -> tuple[Schedule, float]:
     """Return a model's first choice without packing, and its seconds."""
     point = model.rank(1).points[0]
     schedule: Schedule = model.space.schedule_of(point)

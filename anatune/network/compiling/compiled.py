@@ -134,7 +134,7 @@ class CompiledModel:
         return ModelState(self.summary, views(self.memory, self.summary.weights) if self.summary.state else [])
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{one.name}: {_describe_input(one)}" for one in self.summary.inputs)
+        parts = ", ".join(f"{one.name}: {_type_text(one)}" for one in self.summary.inputs)
         threads = f", {self.summary.threads} threads" if self.summary.device == "cpu" else ""
         return printable(f"CompiledModel({parts}; {self.summary.hardware}{threads})")
 
@@ -223,20 +223,18 @@ class CompiledModel:
         Parameters
         ----------
         sizes : mapping of str to int, optional
-            Values of the sizes that vary; by default those of the state, otherwise those that the model was planned
-            for.
+            Values of the sizes that vary; by default those of the state, otherwise the planned ones.
 
         Raises
         ------
         RunError
             The size does not exist, is out of its range, or differs from the state's.
         """
-        all_sizes = {name: one.usual for name, one in self.summary.ranges.items()} | self._state.add_held_sizes(
-            sizes or {}
-        )
-        for name, value in all_sizes.items():
+        values = {name: one.usual for name, one in self.summary.ranges.items()}
+        values |= self._state.add_held_sizes(sizes or {})
+        for name, value in values.items():
             check_size(self.summary, name, value)
-        return draw_inputs(self.summary.inputs, seed, all_sizes)
+        return draw_inputs(self.summary.inputs, seed, values)
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
         """Return the seconds that each function of the library takes in one run: all its calls, least of several runs.
@@ -324,7 +322,7 @@ class CompiledModel:
         """Return the inputs of a call as arrays, and the values of the sizes that vary."""
         summaries = self.summary.inputs
         if len(inputs) != len(summaries):
-            names = ", ".join(f"{one.name} ({_describe_input(one)})" for one in summaries)
+            names = ", ".join(f"{one.name} ({_type_text(one)})" for one in summaries)
             raise RunError(f"the model takes {len(summaries)} inputs, got {len(inputs)}; expected {names}")
         arrays = [_to_array(value, one) for value, one in zip(inputs, summaries, strict=True)]
         sizes = self._state.add_held_sizes(sizes_of(self.summary, [array.shape for array in arrays]))
@@ -345,7 +343,7 @@ class CompiledModel:
         """Return the arguments of a call that leaves the state unchanged."""
         return self._call_arguments(inputs, self._state.copy())[1]
 
-    def _changed_attributes(self) -> dict[str, object]:
+    def _changes(self) -> dict[str, object]:
         """Return the attributes that calls have changed, by name."""
         return {"state": self.state} if self.summary.state and self._state.tensors else {}
 
@@ -358,7 +356,7 @@ class CompiledModel:
         other = object.__new__(type(self))
         other.__dict__ |= {name: value for name, value in vars(self).items() if name not in self._unshared}
         other.__dict__ |= {"_lock": new_lock(), "_source": self}  # keeps the files of this model alive
-        other.__setstate__(self._changed_attributes())
+        other.__setstate__(self._changes())
         return other
 
     def __copy__(self) -> CompiledModel:
@@ -366,11 +364,7 @@ class CompiledModel:
 
     @in_turn
     def __reduce__(self) -> tuple[object, ...]:
-        return (
-            _unpickled,
-            (type(self), self.summary, self.code.tobytes(), np.asarray(self.memory)),
-            self._changed_attributes(),
-        )
+        return _unpickled, (type(self), self.summary, self.code.tobytes(), np.asarray(self.memory)), self._changes()
 
 
 def _unpickled(kind: type[CompiledModel], summary: ModelSummary, code: bytes, memory: Memory) -> CompiledModel:
@@ -419,7 +413,7 @@ def draw_state(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, Arr
     return {one.name: array for one, array in zip(tensors, draw_inputs(tensors, 1, all_sizes), strict=True)}
 
 
-def _describe_input(tensor: TensorSummary) -> str:
+def _type_text(tensor: TensorSummary) -> str:
     return f"{'x'.join(map(str, tensor.shape)) or 'scalar'} {tensor.dtype}"
 
 
@@ -431,28 +425,22 @@ def _to_array(value: object, summary: TensorSummary) -> Array:
         array = array_of_torch(value, f"input {summary.name}", RunError)
     if not isinstance(array, np.ndarray):
         raise RunError(
-            f"input {summary.name} is {shown(value)}, expected a NumPy or torch array of {_describe_input(summary)}"
+            f"input {summary.name} is {shown(value)}, expected a NumPy or torch array, {_type_text(summary)}"
         )
     if is_unknown(array):
-        raise RunError(f"input {summary.name} is on the meta device, which stores no values; pass a tensor with values")
+        raise RunError(f"input {summary.name} is on the meta device, which stores no values; pass one with values")
     if type(array) is not np.ndarray or not array.dtype.isnative:
         array = plain_array(f"input {summary.name}", array, RunError)
     return array.astype(object) if array.dtype.kind in "US" else array  # text
 
 
 def _check_input(array: Array, summary: TensorSummary, sizes: Mapping[str, int]) -> None:
-    """Raise RunError unless an array has an input's shape and dtype; `sizes` are the values of sizes that vary.
-
-    Raises
-    ------
-    RunError
-        The shape or the dtype differs.
-    """
+    """Raise RunError unless an array has an input's shape and dtype; `sizes` are the values of sizes that vary."""
     shape = shape_at(summary, sizes) if array.ndim == len(summary.shape) else summary.shape
     if array.shape != shape or (array.dtype != array_dtype(summary.dtype) and array.dtype.name != summary.dtype):
         got = f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype.name}"
         here = "" if shape == summary.shape else f" (here {'x'.join(map(str, shape))})"
         raise RunError(
-            f"input {summary.name} is {got}, expected {_describe_input(summary)}{here} as it was compiled for; "
+            f"input {summary.name} is {got}, expected {_type_text(summary)}{here} as it was compiled for; "
             "convert the array, or compile the model with example inputs of this shape and dtype"
         )

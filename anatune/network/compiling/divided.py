@@ -126,14 +126,14 @@ class DividedModel(CompiledModel):
         """Return the seconds of each function in one run, as `CompiledModel`; each part of onnxruntime is one."""
         repeats, times_by_name = checked_integer("profile: repeats", repeats, 1, 10_000), dict[str, float]()
 
-        def seen(index: int, engine: Engine, given: list[object]) -> None:
+        def measure_part(index: int, engine: Engine, given: list[object]) -> None:
             if isinstance(engine, CompiledModel):
                 times = engine.profile(*given, repeats=repeats)
                 times_by_name.update((_part_name(index, name), time_s) for name, time_s in times.items())
             else:
                 times_by_name[_part_name(index, "onnxruntime")] = _fastest_s(engine, given, repeats)
 
-        self._run(self._input_arrays(inputs or self.random_inputs())[0], seen)
+        self._run(self._input_arrays(inputs or self.random_inputs())[0], measure_part)
         return times_by_name
 
     def times(self, inputs: Sequence[object]) -> list[float]:
@@ -337,7 +337,7 @@ def _merge_summaries(division: Division, compiled: Sequence[ModelSummary]) -> Mo
     checks = [one.check for one in compiled if one.check is not None]
     first, is_alone = compiled[0], len(compiled) == 1
 
-    def named(field: str) -> tuple[TensorSummary, ...]:
+    def collect(field: str) -> tuple[TensorSummary, ...]:
         return tuple(
             msgspec.structs.replace(one, name=_part_name(place, one.name))
             for place, summary in zip(indices, compiled, strict=True)
@@ -348,8 +348,9 @@ def _merge_summaries(division: Division, compiled: Sequence[ModelSummary]) -> Mo
         first,
         is_tuple=len(division.outputs) != 1, inputs=division.inputs, outputs=division.outputs,
         weights=tuple(weight for one in compiled for weight in one.weights),
-        weight_bytes=sum(one.weight_bytes for one in compiled), kernels=named("kernels"), operators=named("operators"),
-        rows=named("rows"), turning_s=sum(one.turning_s for one in compiled), parts=division.parts,
+        weight_bytes=sum(one.weight_bytes for one in compiled), kernels=collect("kernels"),
+        operators=collect("operators"),
+        rows=collect("rows"), turning_s=sum(one.turning_s for one in compiled), parts=division.parts,
         unscheduled=tuple(
             _part_name(at, name) for at, one in zip(indices, compiled, strict=True) for name in one.unscheduled
         ),

@@ -172,7 +172,7 @@ def read(path: Path, *, mapped: bool = True) -> tuple[list[SavedModel], list[byt
     path = Path(os.path.abspath(path))
     contents = _read_contents(path)
     saved = [_read_part(path, one, mapped=mapped) for one in (contents, *contents.others)]
-    onnx = [_read_checked(path / _onnx_name(digest), map_file, digest).tobytes() for digest in contents.onnx]
+    onnx = [_read_and_check(path / _onnx_name(digest), map_file, digest).tobytes() for digest in contents.onnx]
     return saved, onnx, contents.division
 
 
@@ -181,13 +181,13 @@ def _read_part(path: Path, compiled: _CompiledPart, *, mapped: bool) -> SavedMod
     summary = compiled.model
     check_processor(path, summary)
     library, weights = (path / name for name in compiled.names)
-    code = _read_checked(library, map_file, compiled.library)
+    code = _read_and_check(library, map_file, compiled.library)
     size = summary.weight_bytes
-    memory = _read_checked(weights, map_file if mapped else _read_into_memory, compiled.weights, size)
+    memory = _read_and_check(weights, map_file if mapped else _read_into_memory, compiled.weights, size)
     return SavedModel(summary, library, code, memory)
 
 
-def _read_checked(
+def _read_and_check(
     file_path: Path, read_content: Callable[[Path], Memory], digest: str, size: int | None = None
 ) -> Memory:
     """Return the content of a model's file; RecordError if it is missing or damaged."""

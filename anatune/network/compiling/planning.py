@@ -123,11 +123,11 @@ class ProductPlanner:
         missing = [wanted for wanted in dict.fromkeys(sums) if wanted not in self.planned]
         before = len(self.planned)
 
-        def counted(planned_count: int) -> None:
+        def report_done(planned_count: int) -> None:
             if progress is not None:
                 progress(before + planned_count, before + len(missing))
 
-        self.planned |= search_in_parallel(self.first_choice, missing, counted)
+        self.planned |= search_in_parallel(self.first_choice, missing, report_done)
 
     def predict(self, schedule: Schedule, constants: tuple[str, ...]) -> Prediction:
         """Return the prediction of a product's schedule; the operands `constants` are constants."""
@@ -174,7 +174,7 @@ class ProductPlanner:
         def time_s(schedule: Schedule) -> float:
             return self.predict(schedule, constants).time_s
 
-        candidates = self._search_cached(workload, constants, name, search)
+        candidates = self._find_schedules(workload, constants, name, search)
         if not most:
             return min(candidates, key=time_s)
         largest = ranged(workload, "i", (most,)).largest
@@ -190,7 +190,7 @@ class ProductPlanner:
             candidates = (model.space.schedule_of(point) for point in model.rank(_RANGED_COUNT if axis else 1).points)
             return [one for one in candidates if not axis or runs_for_all(one, axis)][:1]
 
-        return self._search_cached(workload, constants, f"{CPU.name} {axis}" if axis else CPU.name, search)
+        return self._find_schedules(workload, constants, f"{CPU.name} {axis}" if axis else CPU.name, search)
 
     def _best_transform(self, workload: Workload, constants: tuple[str, ...]) -> list[tuple[float, Schedule]]:
         """Return the time and the schedule of the best template other than the default; [] if none has a schedule."""
@@ -199,17 +199,17 @@ class ProductPlanner:
         hardware, accuracy = self.hardware, self.accuracy
         candidates: list[Schedule] = []
 
-        def planned(template: str) -> list[Schedule]:
+        def rank_template(template: str) -> list[Schedule]:
             return rank(
                 workload, hardware, _TRANSFORM_COUNT, Constraints(template=template, accuracy=accuracy)
             ).schedules
 
         for joined in joined_templates(workload, hardware, accuracy)[1:]:
-            candidates += self._search_cached(workload, constants, joined.name, partial(planned, joined.name))
+            candidates += self._find_schedules(workload, constants, joined.name, partial(rank_template, joined.name))
         timed = [(self.predict(schedule, constants).time_s, schedule) for schedule in candidates]
         return [min(timed, key=itemgetter(0))] if timed else []
 
-    def _search_cached(
+    def _find_schedules(
         self, workload: Workload, constants: tuple[str, ...], template: str, search: Callable[[], list[Schedule]]
     ) -> list[Schedule]:
         """Return the schedules that a search finds in a template, from the cache if an earlier model needed them."""

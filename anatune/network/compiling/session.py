@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
 
-__all__ = ["ModelPlan", "build", "compile", "compile_imported", "compile_source", "example_arrays", "plan", "tune"]
+__all__ = ["ModelPlan", "build", "compile", "compile_source", "compile_with_fallback", "example_arrays", "plan", "tune"]
 
 
 def compile(
@@ -185,7 +185,7 @@ def compile(
 def compile_source(model_source: ModelSource, device: HardwareSpec, request: CompileRequest) -> CompiledModel:
     """Return a model compiled for a device, from the cache if an equal call compiled it; errors as `compile`."""
     if request.precision == "int8":
-        return _compile_quantised(model_source.read(), device, request)
+        return _compile_int8(model_source.read(), device, request)
     if request.fallback is not None:
         from anatune.network.compiling.targets.cpu import require_cpu
 
@@ -205,13 +205,13 @@ def compile_source(model_source: ModelSource, device: HardwareSpec, request: Com
                 "predict its time with anatune.compare"
             )
         check_sizes(source, target)
-        divided = _compile_divided(source, device, target) if request.fallback is not None else None
-        compiled = compile_imported(source, target) if divided is None else divided
+        divided = _compile_in_parts(source, device, target) if request.fallback is not None else None
+        compiled = compile_with_fallback(source, target) if divided is None else divided
         cache.write(compiled)
     return compiled
 
 
-def compile_imported(source: ImportedModel, target: ModelTarget) -> CompiledModel:
+def compile_with_fallback(source: ImportedModel, target: ModelTarget) -> CompiledModel:
     """Return an imported model compiled for a target, or for the target's fallback if the target refuses it."""
     try:
         return _compile_for_target(source, target)
@@ -261,7 +261,7 @@ class ModelPlan:
     tuning: TuningSummary | None = None
 
     @property
-    def changed(self) -> PlannedModel | None:
+    def tuned_model(self) -> PlannedModel | None:
         """The model with its measured kernels; None if they are the planned ones."""
         schedules = [kernel.schedule for kernel in self.planned.kernels]
         best = self.measured
@@ -301,7 +301,7 @@ def tune(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> ModelP
 
 def build(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> ModelBuild:
     """Build the planned and the measured kernels and return the faster model; errors as `compile`."""
-    retuned, latency_summary = decisions.changed, None
+    retuned, latency_summary = decisions.tuned_model, None
     with costs.time_stage("build"):
         built = target.build(decisions.planned, forget=retuned is None)
     if target.measures:
@@ -320,7 +320,7 @@ def build(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> Model
     return built
 
 
-def _compile_quantised(source: ImportedModel, device: HardwareSpec, request: CompileRequest) -> CompiledModel:
+def _compile_int8(source: ImportedModel, device: HardwareSpec, request: CompileRequest) -> CompiledModel:
     """Return a float32 model compiled with 8-bit integers; errors as `compile`."""
     from anatune.network.compiling.costs import ModelCosts
     from anatune.network.compiling.precision.quantising import output_error, quantise_model
@@ -350,7 +350,7 @@ def _compile_quantised(source: ImportedModel, device: HardwareSpec, request: Com
         quantised_model = quantise_model(source.widen(), lambda: target_of(device, plain_request), data, percentile)
     listeners = msgspec.structs.replace(request.listeners, on_estimate=None)
     build_request = msgspec.structs.replace(request, listeners=listeners, check=None)
-    compiled = compile_imported(quantised_model.source, target_of(device, build_request))
+    compiled = compile_with_fallback(quantised_model.source, target_of(device, build_request))
     check = None
     if request.check is not False:
         with costs.time_stage("check"):
@@ -361,12 +361,12 @@ def _compile_quantised(source: ImportedModel, device: HardwareSpec, request: Com
     return compiled
 
 
-def _compile_divided(source: ImportedModel, device: HardwareSpec, target: ModelTarget) -> CompiledModel | None:
+def _compile_in_parts(source: ImportedModel, device: HardwareSpec, target: ModelTarget) -> CompiledModel | None:
     """Return a model in which onnxruntime runs the unreadable nodes; None if all can be read. Errors as `compile`."""
     from anatune.network.compiling.divided import compile_parts
 
     def compile_part(part: ImportedModel, part_request: CompileRequest) -> CompiledModel:
-        return compile_imported(part, target_of(device, part_request))
+        return compile_with_fallback(part, target_of(device, part_request))
 
     return compile_parts(source, target.request, target.threads, compile_part)
 

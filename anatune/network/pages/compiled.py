@@ -133,15 +133,16 @@ def _kernel_section(summary: ModelSummary, measured_s: Measured) -> Section:
         *(Column(name, is_detail=True) if summary.device == "gpu" else None for name in _COMPILER_COLUMNS),
     ]
     rows: list[Sequence[Cell]] = []
-    for one in sorted(summary.kernels, key=lambda kernel: -kernel.total_s):
-        bound = kernel_bound(one)
+    for product in sorted(summary.kernels, key=lambda kernel: -kernel.total_s):
+        bound = kernel_bound(product)
         rows.append(
             (
-                one.workload, one.layout or None, one.count, one.total_s * 1e6, _us(measured_of(measured_s, one.name)),
-                100 * one.total_s / summary.predicted_s,
-                None if bound is None else 100 * bound.time_s / one.predicted_s,
-                one.bound_by, one.template, "measurements" if one.is_tuned else "the plan",
-                one.registers, one.spill_bytes, one.shared_bytes,
+                product.workload, product.layout or None, product.count, product.total_s * 1e6,
+                _us(measured_of(measured_s, product.name)),
+                100 * product.total_s / summary.predicted_s,
+                None if bound is None else 100 * bound.time_s / product.predicted_s,
+                product.bound_by, product.template, "measurements" if product.is_tuned else "the plan",
+                product.registers, product.spill_bytes, product.shared_bytes,
             )
         )  # fmt: skip
     words = [

@@ -108,7 +108,7 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
         is_narrow = isinstance(value, torch.Tensor) and value.dtype in floats
         return value.double() if is_narrow else value
 
-    def widened(
+    def widen_arguments(
         names: Iterable[str], written: Collection[str], args: TorchObject, kwargs: TorchObject
     ) -> tuple[list[TorchObject], TorchObject]:
         """Return arguments converted to float64, except those with `written` names."""
@@ -130,10 +130,10 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
             written = {value.name for value in schema if value.alias_info is not None and value.alias_info.is_write}
             if function is torch.ops.aten._to_copy.default:  # it converts anyway; another conversion would copy
                 written.add(schema[0].name)
-            given, named = widened([value.name for value in schema], written, args, kwargs or {})
+            given, named = widen_arguments([value.name for value in schema], written, args, kwargs or {})
             if function.namespace == "quantized_decomposed" and "quantize_per" in function.__name__:
                 names = [value.name for value in schema]
-                return _convert_scaled(torch, function.__name__, {**dict(zip(names, given, strict=False)), **named})
+                return _compute_conversion(torch, function.__name__, {**dict(zip(names, given, strict=False)), **named})
             return function(*given, **named)
 
     class Called(function_mode):  # type: ignore[misc]
@@ -148,14 +148,14 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
             short = name.partition(".")[0]
             is_written = short.startswith(("__i", "__set")) or (short.endswith("_") and not short.endswith("__"))
             names = ["0" if is_written else "", *[""] * len(args)]
-            given, named = widened(names, ("0", "out"), args, kwargs or {})
+            given, named = widen_arguments(names, ("0", "out"), args, kwargs or {})
             return function(*given, **named)
 
     with Called(), Dispatched():
         return run(arrays)
 
 
-def _convert_scaled(torch: TorchObject, name: str, given: Mapping[str, TorchObject]) -> TorchObject:
+def _compute_conversion(torch: TorchObject, name: str, given: Mapping[str, TorchObject]) -> TorchObject:
     """Return a conversion to or from scaled integers in float64; PyTorch's own takes float32 only."""
     data = given["input"].double()
     scale, zero = (given.get(word, given.get(f"{word}s")) for word in ("scale", "zero_point"))
@@ -258,8 +258,8 @@ def _reference_operators() -> list[OnnxObject]:
                 whole = unpacked(zeros.reshape(columns, -1), bits)[:, :blocks] if is_packed else zeros
                 less = whole.reshape(columns, blocks)[:, groups].astype(data.dtype)
             numbers = unpacked(packed.reshape(columns, -1), bits)[:, :length].astype(data.dtype)
-            found = data @ ((numbers - less) * scales.reshape(columns, blocks)[:, groups]).T
-            return (found if bias is None else found + bias,)
+            product = data @ ((numbers - less) * scales.reshape(columns, blocks)[:, groups]).T
+            return (product if bias is None else product + bias,)
 
     return [GatherElements, Erf, MaxPool, AveragePool, MatMulNBits]
 
@@ -324,7 +324,7 @@ def _evaluate_nodes(
     Results are freed after their last reader.
     """
     versions = {operators.domain: operators.version for operators in model.opset_import}
-    nodes = [part for node in model.graph.node for part in _expand_scaled(onnx, node)]
+    nodes = [part for node in model.graph.node for part in _expand_scaled_node(onnx, node)]
     readers = Counter(name for node in nodes for name in node.input)
     wanted = [output.name for output in model.graph.output]
     readers.update(wanted)
@@ -376,7 +376,7 @@ _CONVERSIONS, _LEAST_QUANTISED = ("DequantizeLinear", "QuantizeLinear"), 19
 """Conversions from and to integers, and the first opset in which ONNX's evaluator has them."""
 
 
-def _expand_scaled(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
+def _expand_scaled_node(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
     """Return a node on scaled integers as conversions around a node on floats; other nodes as they are.
 
     The evaluator has few of these operators, and they round to float32.

@@ -63,9 +63,9 @@ class _RelaxReader:
             kind = self.type_of(parameter.ty, f"input {parameter.name}")
             if not isinstance(kind, TensorType):
                 raise WorkloadError(f"input {parameter.name} is a tuple, expected a tensor; pass its parts")
-            made = Input(str(parameter.name), kind)
-            self.values[parameter.id_] = made
-            inputs.append(made)
+            model_input = Input(str(parameter.name), kind)
+            self.values[parameter.id_] = model_input
+            inputs.append(model_input)
         body = function.body
         for block in body.blocks:
             for binding in block.bindings:

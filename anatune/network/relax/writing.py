@@ -305,7 +305,7 @@ class _RelaxWriter:
             operands = self.relax.Tuple([self.argument(one) for one in node.arguments])
             return self.relax.call_tir(function, operands, self.type_of(node.type))
         if node.op in (QUANTIZE, DEQUANTIZE):
-            return self.convert_scaled(node)
+            return self.write_conversion(node)
         if node.op == "strided_slice" and at_run_time(_slice_numbers(node)):
             return self.slice_at_run_time(node, builder)
         if node.op == "lookup":
@@ -355,7 +355,7 @@ class _RelaxWriter:
         sizes = self.sizes(tensor_type(node).shape)
         return builder.call_te(take, self.argument(node.arguments[0]), sizes, firsts, widths)
 
-    def convert_scaled(self, node: Node) -> TvmObject:
+    def write_conversion(self, node: Node) -> TvmObject:
         """Return a conversion from or to integers with scales."""
         op, (data, scale, zero) = self.relax.op, map(self.argument, node.arguments)
         has_zero = bool(node.arguments[2].array.any())

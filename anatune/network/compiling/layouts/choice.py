@@ -96,7 +96,7 @@ def choose_layouts(
         choice = {key: forms[key][place] for key, place in assignment.picked.items()}
         if not costs.plan(choice):
             break
-    costs.keep_moved(choice)
+    costs.keep_moved_schedules(choice)
     _, transposes = problem.cost_of(assignment.picked)
     words = Counter(
         layout_word(*choice[node], len(node.attributes["strides"])) for node in nodes if node.op == CONVOLUTION
@@ -170,7 +170,7 @@ class _LayoutCosts:
             self._times[key] = None if schedule is None else self.planner.predict(schedule, product[1]).time_s
         return self._times[key]
 
-    def keep_moved(self, choice: Choice) -> None:
+    def keep_moved_schedules(self, choice: Choice) -> None:
         """Give the planner the moved schedules of chosen products that are not planned."""
         for node in self.nodes:
             if _is_compared(node):

@@ -102,9 +102,9 @@ def _nearest_order(order: object, orders: Sequence[tuple[str, ...]]) -> tuple[st
     """Return the possible order with the most axes at the same positions; orders leave out axes of one iteration."""
     assert isinstance(order, tuple)
 
-    def count_matches(one: tuple[str, ...]) -> int:
-        mine = [axis for axis in order if axis in one]
-        return sum(left == right for left, right in zip(mine, one, strict=False))
+    def count_matches(candidate: tuple[str, ...]) -> int:
+        mine = [axis for axis in order if axis in candidate]
+        return sum(left == right for left, right in zip(mine, candidate, strict=False))
 
     return max(orders, key=count_matches)
 

@@ -236,13 +236,13 @@ def _extend_product(
 
     if axis == "i":
 
-        def at(extent: int) -> Schedule:
+        def schedule_for(extent: int) -> Schedule:
             if workload.is_kernel:
                 return scaled_at(planned, ranged(workload, axis, (extent,)).largest)
             return with_steps(schedule_at(planned, axis, extent), extent)
 
-        prediction = planner.predict(at(extent), constants)
-        planned = at(most)
+        prediction = planner.predict(schedule_for(extent), constants)
+        planned = schedule_for(most)
     else:
         planned = with_steps(planned, planned_extent)
         prediction = planner.predict(planned, constants)

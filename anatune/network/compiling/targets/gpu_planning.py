@@ -96,16 +96,16 @@ def choose_graph(
             raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
         return choice.schedule
 
-    def planned(graph: Graph) -> PlannedModel:
+    def plan_graph(graph: Graph) -> PlannedModel:
         kernels = kernels_of(graph, workload_of, schedule_of, lambda schedule, _: predict(schedule))
         return PlannedModel(graph, kernels, turning_s=transposes_s(graph, hardware))
 
-    best = min(map(planned, graphs), key=lambda model: model.time_s)
+    best = min(map(plan_graph, graphs), key=lambda model: model.time_s)
     for workload, choice in choices(_plain_workloads(best.graph), widened=True, before=len(every)).items():
         if workload not in chosen or choice.prediction.time_s < chosen[workload].prediction.time_s:
             chosen[workload] = choice
     tell(total)
-    return planned(best.graph)
+    return plan_graph(best.graph)
 
 
 def transposes_s(graph: Graph, hardware: GpuSpec) -> float:

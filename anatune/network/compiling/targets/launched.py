@@ -65,7 +65,7 @@ class LaunchedModel(CompiledModel):
     def _has_run(self) -> bool:
         return ("_host_state" if self.interprets else "_runner") in self.__dict__
 
-    def _changed_attributes(self) -> dict[str, object]:
+    def _changes(self) -> dict[str, object]:
         held: dict[str, object] = {"interprets": self.interprets}
         return held | {"state": self.state} if self.summary.state and self._has_run else held
 

@@ -83,10 +83,10 @@ def divide_module(
     sent: list[tuple[float, TorchSize]] = []
     """For each exchange the number of times that its elements are sent, and the number of elements."""
 
-    def reduced(_module: nn.Module, _inputs: object, output: TorchTensor) -> None:
+    def record_reduce(_module: nn.Module, _inputs: object, output: TorchTensor) -> None:
         sent.append((2 * (ranks - 1) / ranks, math.prod(output.shape)))
 
-    def gathered(_module: nn.Module, _inputs: object, output: TorchTensor) -> None:
+    def record_gather(_module: nn.Module, _inputs: object, output: TorchTensor) -> None:
         sent.append((ranks - 1, math.prod(output.shape)))
 
     def word_of(name: str) -> str:
@@ -94,20 +94,17 @@ def divide_module(
         return next((word for pattern, word in plan_words.items() if fnmatch.fnmatchcase(local_name, pattern)), "")
 
     for name, weight in list(rank_module.named_parameters()):
-        word, (owner, _, own) = word_of(name), name.rpartition(".")
+        word, (owner, _, weight_name) = word_of(name), name.rpartition(".")
         if weight.dim() != 3 or not word or word in _WHOLE:
             continue
         if word not in _EXPERTS:
-            raise SpaceError(
-                f"compare: the plan says {word} for {name}, expected one of {', '.join(_EXPERTS)} for weights of "
-                "experts"
-            )
-        setattr(rank_module.get_submodule(owner), own, _divide_experts(torch, name, weight, ranks, word))
+            raise SpaceError(f"compare: the plan says {word} for experts {name}, expected {', '.join(_EXPERTS)}")
+        setattr(rank_module.get_submodule(owner), weight_name, _divide_experts(torch, name, weight, ranks, word))
     hooks = []
     for name, layer in list(rank_module.named_modules()):
         word = word_of(name)
         if word == _SUMMED:
-            hooks.append(layer.register_forward_hook(reduced))
+            hooks.append(layer.register_forward_hook(record_reduce))
         if not word or word in (*_WHOLE, _SUMMED):
             continue
         if word not in ("colwise", "colwise_gather_output", "rowwise") or not isinstance(layer, torch.nn.Linear):
@@ -118,7 +115,7 @@ def divide_module(
         part = _divide_linear(torch, name, layer, ranks, by_rows=word == "rowwise")
         rank_module.set_submodule(name, part)
         if word != "colwise":
-            hooks.append(part.register_forward_hook(reduced if word == "rowwise" else gathered))
+            hooks.append(part.register_forward_hook(record_reduce if word == "rowwise" else record_gather))
     if not any(one.shape != own.shape for one, own in zip(rank_module.parameters(), module.parameters(), strict=True)):
         raise SpaceError("compare: the plan divides no layer; give one with names of layers of the module (rank_plan)")
     program = export_module(rank_module, inputs, dynamic_shapes)  # tracing calls the hooks

@@ -93,7 +93,7 @@ class _TritonPlanner:
         graph = with_joined_products(graph, takes_columns=True)
         if self.request.precision == FP8:
             graph = use_float8(graph, self.hardware, self._inner_workload, self._predict_times)
-        graph = simplified(without_rows(rewritten(graph, self._unfuse_untaken)))
+        graph = simplified(without_rows(rewritten(graph, self._unfuse_if_refused)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
         written = {source_of(value) for value in graph.outputs} | deciding(graph)
         for node in graph.nodes():
@@ -115,7 +115,7 @@ class _TritonPlanner:
         """Return the predicted times of the first choices for workloads, s."""
         return {workload: choice[1].time_s for workload, choice in self._choose(workloads).items()}
 
-    def _unfuse_untaken(self, node: Node) -> Value:
+    def _unfuse_if_refused(self, node: Node) -> Value:
         """Return a node, without its epilogue if no template takes it with one."""
         return unfused(node) if node.op in PRODUCTS and self._inner_workload(node) is None else node
 
@@ -150,9 +150,8 @@ class _TritonPlanner:
             return None  # rows have to begin at multiples of 16 bytes
         plain = attention(
             attributes["batch"], attributes["heads"], operands.kv_heads, attributes["queries"], attributes["keys"],
-            attributes["dim"],
-            causal=operands.is_causal and (attributes["queries"] > 1 or operands.window > 0), window=operands.window,
-            dtype=self.precision, page_size=operands.page_size,
+            attributes["dim"], causal=operands.is_causal and (attributes["queries"] > 1 or operands.window > 0),
+            window=operands.window, dtype=self.precision, page_size=operands.page_size,
         )  # fmt: skip
         workload = strided_attention(plain, operands.strides, counted=operands.counted, pool=operands.pool)
         offsets = (*operands.offsets, *(0 for _ in workload.reads[3:]))
@@ -268,23 +267,17 @@ class TritonTarget(ModelTarget):
         # tables have the rows of all positions, whatever the size of a call
         free = {pair.by: (fixed[pair.by], max(most, fixed[pair.by] + 1)) for pair in pairs if pair.by}
         ranges = {**source.ranges, **free}
-        size_sets = environments(ranges, source.state)
-        largest = planner.find_attentions(source.graph(size_sets[-1]))
+        sets = environments(ranges, source.state)
+        largest = planner.find_attentions(source.graph(sets[-1]))
         windows = [node.attributes["window"] for node in largest.nodes() if node.op == ATTENTION]
 
         def read(sizes: Mapping[str, int]) -> Graph:
-            return (
-                largest
-                if sizes is size_sets[-1]
-                else set_windows(planner.find_attentions(source.graph(sizes)), windows)
-            )
+            return largest if sizes is sets[-1] else set_windows(planner.find_attentions(source.graph(sizes)), windows)
 
-        graph, _ = merge_readings(read, size_sets, source.name, varying_ranges(ranges))
+        graph, _ = merge_readings(read, sets, source.name, varying_ranges(ranges))
         graph = fix_state_size(graph, fixed, symbol, most, len(source.state), source.name)
-        planned_model = planner.plan_kernels(simplified(graph))
-        return planned_model._replace(
-            state=source.state, is_single=source.is_single, ranges={symbol: source.ranges[symbol]}
-        )
+        model = planner.plan_kernels(simplified(graph))
+        return model._replace(state=source.state, is_single=source.is_single, ranges={symbol: source.ranges[symbol]})
 
     # -- building ----------------------------------------------------------------------------------------------------
 
@@ -298,29 +291,29 @@ class TritonTarget(ModelTarget):
         SpaceError
             A kernel exceeds the resources of the device, or the model its memory.
         """
-        lowered_model, stubs = self._lower(planned)
-        device = self._compile(lowered_model.calls, lowered_model.arena_bytes, lowered_model.state)
-        initial = initial_state_places(planned, lowered_model)
-        memory = new_memory(memory_size(initial, lowered_model))
-        for form in lowered_model.forms:
-            array = lowered_model.value(form)
+        lowered, stubs = self._lower(planned)
+        device = self._compile(lowered.calls, lowered.arena_bytes, lowered.state)
+        initial = initial_state_places(planned, lowered)
+        memory = new_memory(memory_size(initial, lowered))
+        for form in lowered.forms:
+            array = lowered.value(form)
             memory[form.offset : form.offset + array.nbytes] = array.reshape(-1).view("uint8")
         firsts = [pair.initial for pair in planned.state if pair.initial is not None]
         for view, first in zip(views(memory, initial), firsts, strict=True):
             view[...] = first
         facts = {launch.name: device.kernels[launch.kernel].facts for launch in reversed(device.launches)}
-        summary = summary_of(planned, lowered_model, self.hardware, self.request.precision or planned.precision, facts)
+        summary = summary_of(planned, lowered, self.hardware, self.request.precision or planned.precision, facts)
         return ModelBuild(LaunchedModel.from_program(summary, device, memory), planned, stubs)
 
     def describe(self, planned: PlannedModel) -> ModelSummary:
         """Return the summary of a planned model with its predictions, without compiling it; errors as `build`."""
-        lowered_model, _ = self._lower(planned)
-        return summary_of(planned, lowered_model, self.hardware, self.request.precision or planned.precision, {})
+        lowered, _ = self._lower(planned)
+        return summary_of(planned, lowered, self.hardware, self.request.precision or planned.precision, {})
 
     def programs(self, planned: PlannedModel) -> DeviceProgram:
         """Return the machine code and the launches of a planned model, without its weights; errors as `build`."""
-        lowered_model, _ = self._lower(planned)
-        return self._compile(lowered_model.calls, lowered_model.arena_bytes, lowered_model.state)
+        lowered, _ = self._lower(planned)
+        return self._compile(lowered.calls, lowered.arena_bytes, lowered.state)
 
     def _lower(self, planned: PlannedModel) -> tuple[LoweredModel, dict[Node, ModelKernel]]:
         """Return a planned model as calls of programs, and a stub kernel for each product and attention."""
@@ -340,14 +333,13 @@ class TritonTarget(ModelTarget):
                 program = TritonProgram(program.schedule_key, program.source, program.kernels[:1], space)
             names = tuple(access.tensor for access in operands)
             calls[kernel.name] = PlannedCall(program, names, offsets or (0,) * len(names))
-        self._add_unplanned(planned.graph, stubs, calls)
-        lowered_model = lower_graph(
-            planned.graph, stubs, calls, planned.precision, self.hardware, self.target, len(planned.state)
-        )
-        self._check_memory(planned.graph, lowered_model)
-        return lowered_model, stubs
+        self._add_others(planned.graph, stubs, calls)
+        graph, count = planned.graph, len(planned.state)
+        lowered = lower_graph(graph, stubs, calls, planned.precision, self.hardware, self.target, count)
+        self._check_memory(graph, lowered)
+        return lowered, stubs
 
-    def _add_unplanned(self, graph: Graph, stubs: dict[Node, ModelKernel], calls: dict[str, PlannedCall]) -> None:
+    def _add_others(self, graph: Graph, stubs: dict[Node, ModelKernel], calls: dict[str, PlannedCall]) -> None:
         """Add kernels that are not planned: products that no template takes, cache rows, scans, experts' routing."""
         kernels: dict[Workload, ModelKernel] = {}
         for node in graph.nodes():
@@ -366,17 +358,17 @@ class TritonTarget(ModelTarget):
                     kernels[workload] = make_product(f"{workload.operator}_{len(kernels)}", workload)
                 stubs[node] = kernels[workload]
 
-    def _check_memory(self, graph: Graph, lowered_model: LoweredModel) -> None:
+    def _check_memory(self, graph: Graph, lowered: LoweredModel) -> None:
         """Raise SpaceError if the device's memory cannot hold a model."""
         size = self.hardware.dram.capacity_bytes
         parts = inputs_of(graph), outputs_of(graph)  # the last ones are caches
-        io_bytes = sum(num_bytes_of(one) for part in parts for one in part[: len(part) - len(lowered_model.state)])
-        state_bytes = sum(buffer.num_bytes for buffer in lowered_model.state)
-        total = lowered_model.weight_bytes + lowered_model.arena_bytes + io_bytes + state_bytes
+        io_bytes = sum(num_bytes_of(one) for part in parts for one in part[: len(part) - len(lowered.state)])
+        state_bytes = sum(buffer.num_bytes for buffer in lowered.state)
+        total = lowered.weight_bytes + lowered.arena_bytes + io_bytes + state_bytes
         if size is not msgspec.UNSET and total > size:
             raise SpaceError(
                 f"compile: the model needs {total / 1e9:.1f} GB on {self.hardware.name}, which has {size / 1e9:.1f} GB "
-                f"(weights {lowered_model.weight_bytes / 1e9:.1f}, activations {lowered_model.arena_bytes / 1e9:.1f}, "
+                f"(weights {lowered.weight_bytes / 1e9:.1f}, activations {lowered.arena_bytes / 1e9:.1f}, "
                 f"caches {state_bytes / 1e9:.1f}, inputs and outputs {io_bytes / 1e9:.1f}); take a smaller batch or "
                 "another device"
             )
@@ -385,16 +377,16 @@ class TritonTarget(ModelTarget):
         """Return the machine code of all programs, and the launches of all calls."""
         programs = list({call.program.source: call.program for call in calls}.values())
         program_numbers = {program.source: number for number, program in enumerate(programs)}
-        numbered_kernels = [(number, kernel) for number, program in enumerate(programs) for kernel in program.kernels]
+        numbered = [(number, kernel) for number, program in enumerate(programs) for kernel in program.kernels]
         images = compiled_kernels(
-            [(programs[number], kernel) for number, kernel in numbered_kernels], self.hardware, usable_cores()
+            [(programs[number], kernel) for number, kernel in numbered], self.hardware, usable_cores()
         )
         kernels: dict[tuple[int, str], int] = {}
-        kernels_list: list[DeviceKernel] = []
+        device_kernels: list[DeviceKernel] = []
         code = b""
-        for (number, kernel), image in zip(numbered_kernels, images, strict=True):
-            kernels[number, kernel.name] = len(kernels_list)
-            kernels_list.append(
+        for (number, kernel), image in zip(numbered, images, strict=True):
+            kernels[number, kernel.name] = len(device_kernels)
+            device_kernels.append(
                 DeviceKernel(
                     program=number,
                     function=image.name,
@@ -409,7 +401,7 @@ class TritonTarget(ModelTarget):
             )
             code += image.image
         # the scratch memory of a launch's program lies after all other memory
-        most = max((kernel.grid * kernel.scratch_bytes for kernel in kernels_list), default=0)
+        most = max((kernel.grid * kernel.scratch_bytes for kernel in device_kernels), default=0)
         scratch = Region("arena", 0, arena_bytes, most)
         launches = []
         for call in calls:
@@ -417,31 +409,24 @@ class TritonTarget(ModelTarget):
             for kernel in call.program.kernels:
                 regions = tuple(call.regions[buffer.tensor] for buffer in kernel.parameters)
                 kernel_index = kernels[number, kernel.name]
-                scratch_region = scratch if kernels_list[kernel_index].scratch_bytes else None
+                scratch_region = scratch if device_kernels[kernel_index].scratch_bytes else None
                 launches.append(DeviceLaunch(kernel_index, regions, scratch_region, call.name))
-        return DeviceProgram(tuple(programs), tuple(kernels_list), tuple(launches), arena_bytes + most, code, state)
+        return DeviceProgram(tuple(programs), tuple(device_kernels), tuple(launches), arena_bytes + most, code, state)
 
     # -- checking ----------------------------------------------------------------------------------------------------
 
     def is_checked(self, source: ImportedModel) -> bool:
         """Return whether outputs are compared: on the GPU if present, or on request in Triton's slow interpreter."""
-        wants_check = self.request.check
-        return bool(wants_check) or (
-            wants_check is None and source.reference is not None and has_gpu(self.hardware.arch)
-        )
+        requested = self.request.check
+        return bool(requested) or (requested is None and source.reference is not None and has_gpu(self.hardware.arch))
 
     def check(self, build: ModelBuild, source: ImportedModel) -> CheckResult:
-        """Return the error of the outputs, on the GPU or in Triton's interpreter.
-
-        If the interpreter would take long, it is the largest error of the planned kernels, each for a smaller workload.
-        """
+        """Return the error of outputs, or of planned kernels for smaller workloads if the interpreter would take long."""
         model = build.compiled
         assert isinstance(model, LaunchedModel)
         if not has_gpu(self.hardware.arch) and _interpreter_s(build.planned, model) > _MOST_INTERPRETER_S:
-            smaller_kernels = (
-                kernel._replace(schedule=shrink_schedule(kernel.schedule)) for kernel in build.planned.kernels
-            )
-            return CheckResult(emulated=max(map(emulated_error, smaller_kernels), default=0.0))
+            shrunk = (kernel._replace(schedule=shrink_schedule(kernel.schedule)) for kernel in build.planned.kernels)
+            return CheckResult(emulated=max(map(emulated_error, shrunk), default=0.0))
         if source.reference is None:
             return CheckResult()
         if not has_gpu(self.hardware.arch):  # its own state stays for runs on a GPU

@@ -36,8 +36,8 @@ __all__ = [
     "Reduction",
     "Statement",
     "Store",
-    "add_compensated",
     "clamp_finite",
+    "compensated_sum",
     "elements_in",
     "equal",
     "expr_of",
@@ -333,7 +333,7 @@ def clamp_finite(value: Expr, dtype: str) -> Expr:
     return where((value < -most) & (value > -INFINITY), -most, high)
 
 
-def add_compensated(total: Name, term: Expr) -> list[Statement]:
+def compensated_sum(total: Name, term: Expr) -> list[Statement]:
     """Return statements that add a float32 term to a sum, with the rounding error in ``total_lost``.
 
     The error counts as zero if it is not finite, so that infinities stay infinite.

@@ -180,10 +180,10 @@ class _Lowering:
                 self._add_call(item)
                 continue
 
-            def kept(tensor: Tensor, place: int = item_index) -> bool:
-                return tensor in outputs or bool(readers.get(tensor, set()) - {place})
+            def is_kept(tensor: Tensor, index: int = item_index) -> bool:
+                return tensor in outputs or bool(readers.get(tensor, set()) - {index})
 
-            rest = make_rest_kernel(item, kept, self.dtype_of, self.hardware)
+            rest = make_rest_kernel(item, is_kept, self.dtype_of, self.hardware)
             kernel = rest.program.kernels[0]
             bound_tensors = zip(kernel.parameters, (*rest.reads, *rest.writes), strict=True)
             names = {buffer.tensor: (tensor, 0) for buffer, tensor in bound_tensors}
@@ -244,11 +244,13 @@ class _Lowering:
                     continue
             kept_steps.append(step)
 
-        def renamed(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        def rename_tensors(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
             return tuple(replacements.get(tensor, tensor) for tensor in tensors)
 
         return [
-            one._replace(reads=renamed(one.reads), writes=renamed(one.writes)) if isinstance(one, KernelCall) else one
+            one._replace(reads=rename_tensors(one.reads), writes=rename_tensors(one.writes))
+            if isinstance(one, KernelCall)
+            else one
             for one in kept_steps
         ]
 

@@ -94,10 +94,10 @@ def make_rest_kernel(
 
 def _print_functions(whole: Script, parts: Sequence[KernelPart]) -> None:
     """Write a function for each part."""
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         parameters = [f"{part.names[one]}_ptr" for one in (*part.reads, *part.writes)]
         whole.line("@triton.jit")
-        with whole.scope(f"def part{place}({', '.join(('program', *parameters))}):"):
+        with whole.scope(f"def part{index}({', '.join(('program', *parameters))}):"):
             print_statements(whole, part.statements)
         whole.line("\n")
 

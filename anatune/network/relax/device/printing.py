@@ -168,10 +168,10 @@ def triton_type(dtype: str) -> str:
     NoSourceError
         Triton has no such type.
     """
-    own = {**TRITON_TYPES, "bool": "int1", **{name: name for name in _OTHERS}}
-    if dtype not in own:
+    types = {**TRITON_TYPES, "bool": "int1", **{name: name for name in _OTHERS}}
+    if dtype not in types:
         raise NoSourceError(f"numbers of type {dtype} have no Triton source; keep them out of the model")
-    return own[dtype]
+    return types[dtype]
 
 
 def helpers_in(statements: Iterable[Statement]) -> set[str]:

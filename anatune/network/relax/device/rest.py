@@ -31,8 +31,8 @@ from anatune.network.relax.device.ir import (
     Reduction,
     Statement,
     Store,
-    add_compensated,
     clamp_finite,
+    compensated_sum,
     equal,
     names_in,
     where,
@@ -375,7 +375,7 @@ class _TileWriter:
         self.count += 1
         self._add(*self._columns(Name("first")))
         value = self._term(node, neutral)
-        self._add(*(add_compensated(parts, value) if is_long else [Assign("parts", join(node.kind, parts, value))]))
+        self._add(*(compensated_sum(parts, value) if is_long else [Assign("parts", join(node.kind, parts, value))]))
         self.statements = [*outer, For("first", self.group.cols, self.block_cols, tuple(self.statements))]
         self.loaded = {}
 

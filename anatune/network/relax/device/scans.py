@@ -7,7 +7,7 @@ import math
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
 from anatune.network.graph.nodes import Node, tensor_type
-from anatune.network.relax.device.ir import CallExpr, Name, Number, add_compensated
+from anatune.network.relax.device.ir import CallExpr, Name, Number, compensated_sum
 from anatune.network.relax.device.printing import print_statements, triton_type
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
@@ -76,7 +76,7 @@ def _cumulative_program(node: Node) -> TritonProgram:
         begin += f"    kept_lost = tl.zeros(({lanes},), tl.float32)\n"
         lines[0] = "run = kept[None, :] + (part - kept_lost[None, :])"
         sums = Script()
-        print_statements(sums, add_compensated(Name("kept"), CallExpr("sum", (Name("x"), Number(0)))))
+        print_statements(sums, compensated_sum(Name("kept"), CallExpr("sum", (Name("x"), Number(0)))))
         lines += sums.lines
     else:
         lines.append(f"is_last = tl.arange(0, {block}) == {block - 1}")

@@ -313,11 +313,11 @@ class _Reduction:
             tvm_ffi.structural_walk(root, (tirx.Bind, bound.append))
             fresh = {one.var: tirx.Var(f"v{next(self.writer.names)}", one.var.ty) for one in bound}
 
-            def store(statement: TvmObject) -> TvmObject:
+            def redirect_store(statement: TvmObject) -> TvmObject:
                 other = register_of(statement.buffer)
                 return statement if other is None else tirx.BufferStore(other, statement.value, [lane])
 
-            def taken(expression: TvmObject) -> TvmObject:
+            def redirect_load(expression: TvmObject) -> TvmObject:
                 other = register_of(expression.source)
                 return expression if other is None else tirx.BufferLoad(other, [lane])
 
@@ -325,7 +325,9 @@ class _Reduction:
                 (tirx.Bind, lambda one: tirx.Bind(fresh.get(one.var, one.var), one.value)),
                 (tirx.Var, lambda one: fresh.get(one, one)),
             ]
-            return tvm_ffi.structural_map(root, [(tirx.BufferStore, store), (load, taken), *(named if fresh else [])])
+            return tvm_ffi.structural_map(
+                root, [(tirx.BufferStore, redirect_store), (load, redirect_load), *(named if fresh else [])]
+            )
 
         return buffers, redirect
 

@@ -260,10 +260,10 @@ class _AccessReader:
         """Return the loops that an expression depends on."""
         dependencies: set[int] = set()
 
-        def seen(node: TvmObject) -> None:
+        def note_variable(node: TvmObject) -> None:
             dependencies.update(place for place, variable in enumerate(self.variables) if node.same_as(variable))
 
-        self.walk(root, (self.tvm.tirx.Var, seen), order="pre")
+        self.walk(root, (self.tvm.tirx.Var, note_variable), order="pre")
         return dependencies
 
     def _access(self, buffer: TvmObject, indices: list[TvmObject], *, is_store: bool) -> None:

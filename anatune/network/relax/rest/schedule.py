@@ -124,10 +124,10 @@ def _is_stored(tvm: TvmObject, schedule: TvmObject, block: TvmObject) -> bool:
     is_costly: list[bool] = []
     loads: list[TvmObject] = []
 
-    def called(call: TvmObject) -> None:
+    def note_call(call: TvmObject) -> None:
         is_costly.append(str(getattr(call.op, "name", "")).rpartition(".")[2] in ELEMENTARY)
 
-    tvm_ffi.structural_walk(schedule.get(block).body, [(tvm.ir.Call, called), (load, loads.append)])
+    tvm_ffi.structural_walk(schedule.get(block).body, [(tvm.ir.Call, note_call), (load, loads.append)])
     readers = schedule.get_consumers(block)
     iterations = _iterations(schedule, block)
     if any(is_costly) and (len(readers) > 1 or any(2 * iterations <= _iterations(schedule, one) for one in readers)):
@@ -136,12 +136,12 @@ def _is_stored(tvm: TvmObject, schedule: TvmObject, block: TvmObject) -> bool:
         return False
     index_loads: list[TvmObject] = []  # loads within indices, which read elements in any order
 
-    def taken(load_node: TvmObject) -> None:
+    def note_index_loads(load_node: TvmObject) -> None:
         for index in load_node.indices:
             tvm_ffi.structural_walk(index, (load, index_loads.append))
 
     for reader in readers:
-        tvm_ffi.structural_walk(schedule.get(reader).body, (load, taken))
+        tvm_ffi.structural_walk(schedule.get(reader).body, (load, note_index_loads))
     return bool(index_loads)
 
 

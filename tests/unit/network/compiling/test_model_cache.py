@@ -36,8 +36,8 @@ def compile_model(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(model_cache, "MOST_BYTES", 1 << 30)
     made = []
-    compile_it = session.compile_imported
-    monkeypatch.setattr(session, "compile_imported", lambda *given: made.append(None) or compile_it(*given))
+    compile_it = session.compile_with_fallback
+    monkeypatch.setattr(session, "compile_with_fallback", lambda *given: made.append(None) or compile_it(*given))
 
     def call(*given, **options):
         before = len(made)
@@ -145,7 +145,7 @@ def test_mappings_are_told_apart_by_what_they_hold(tmp_path):
 
 def test_a_file_that_changes_while_it_is_compiled_is_not_kept(tmp_path, compile_model, monkeypatch):
     path = network(tmp_path / "a.onnx")
-    before, compile_it = path.read_bytes(), session.compile_imported
+    before, compile_it = path.read_bytes(), session.compile_with_fallback
 
     def compile_and_change(*given):
         compiled = compile_it(*given)
@@ -153,7 +153,7 @@ def test_a_file_that_changes_while_it_is_compiled_is_not_kept(tmp_path, compile_
         return compiled
 
     with monkeypatch.context() as patched:
-        patched.setattr(session, "compile_imported", compile_and_change)
+        patched.setattr(session, "compile_with_fallback", compile_and_change)
         compile_model(path)
     for content in (path.read_bytes(), before):
         path.write_bytes(content)

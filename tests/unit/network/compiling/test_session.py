@@ -56,9 +56,9 @@ def test_stages_are_functions_whose_results_can_be_printed(network, tmp_path):
     assert session.tune(decisions, target, costs) is decisions  # nothing is measured
     kernels = list(decisions.planned.kernels)
     alike = dataclasses.replace(decisions, measured=decisions.planned._replace(kernels=kernels))
-    assert alike.changed is None
+    assert alike.tuned_model is None
     kernels[0] = kernels[0]._replace(schedule=msgspec.structs.replace(kernels[0].schedule, unroll=7))
-    assert alike.changed is alike.measured
+    assert alike.tuned_model is alike.measured
 
 
 def test_a_residual_network_computes_what_the_original_does(network):
