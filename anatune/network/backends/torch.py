@@ -127,12 +127,12 @@ class _SubGraph:
         self._outputs: SubGraphOutputs | None = None
         self._models: list[_CompiledSubGraph] = []
         self._lock = new_lock()
-        self._is_left_to_pytorch = False
+        self._is_left = False
         self._warned: set[str] = set()
 
     def run(self, *arguments: TorchArgument) -> object:
         """Return the outputs as a tuple."""
-        if self._is_left_to_pytorch:
+        if self._is_left:
             return self._graph(*arguments)
         constants = {place: one for place, one in enumerate(arguments) if is_static(one) or place in self._numbers}
         weights = [one for place, one in constants.items() if place not in self._numbers]
@@ -189,17 +189,14 @@ class _SubGraph:
         AnatuneError
             The sub-graph cannot be compiled, and "strict" is set.
         """
-        if (
-            self._is_left_to_pytorch
-            or (model := self._find_model(constants, weights, self._inputs(arguments))) is not None
-        ):
-            return (None if self._is_left_to_pytorch else model), None  # another thread compiled it
+        if self._is_left or (model := self._find_model(constants, weights, self._inputs(arguments))) is not None:
+            return (None if self._is_left else model), None  # another thread compiled it
         try:
             return self._compile_new(arguments, constants, weights)
         except AnatuneError as error:
             if self._strict:
                 raise
-            self._is_left_to_pytorch = True
+            self._is_left = True
             self._warn(f"anatune leaves a sub-graph to PyTorch ({self._describe()}): {error}")
             return None, None
 
@@ -260,7 +257,7 @@ class _SubGraph:
         parts = compile_blocks(program, inputs, self._compile_model, self._fewest)
         more = f"; and other blocks: {'; '.join(parts.failed)}" if parts.failed else ""
         if not parts.models:
-            self._is_left_to_pytorch = True
+            self._is_left = True
             self._warn(f"anatune leaves a sub-graph to PyTorch ({self._describe()}): {parts.failed[0]}")
         else:
             text = f"anatune leaves {names} to PyTorch, between {len(parts.models)} compiled blocks"

@@ -130,18 +130,13 @@ def compile_blocks(
             f"blocks would change the order of {', '.join(effects_in_order)}, which may have side effects"
         )
     # tensors that stay, and indices of constants of `bind_constants`, which each call passes
-    weights_or_indices = [
-        tensor if (index := _constant_index(target)) is None else index for target, tensor in weights.values()
-    ]
+    sources = [tensor if (index := _constant_index(target)) is None else index for target, tensor in weights.values()]
     first = _FirstRun(torch, fused, compile_block, {name: tensor for name, (_, tensor) in weights.items()})
     tokens = len(program.graph_signature.output_specs) - len(program.graph_signature.user_outputs)  # they come first
     pieces = first.run([tensor for _, tensor in weights.values()], inputs)[tokens:]
 
     def run(constants: Mapping[int, TorchTensor], inputs: Sequence[TorchArgument]) -> object:
-        arguments = [
-            *(constants[weight] if isinstance(weight, int) else weight for weight in weights_or_indices),
-            *inputs,
-        ]
+        arguments = [*(constants[weight] if isinstance(weight, int) else weight for weight in sources), *inputs]
         return _make_separate(fused(*arguments)[tokens:], arguments)
 
     return DividedSubGraph(run, tuple(first.models), tuple(dict.fromkeys(first.failed)), pieces, first.left_share)

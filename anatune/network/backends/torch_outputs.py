@@ -161,9 +161,7 @@ class SubGraphOutputs:
                 if not drops and isinstance(source, self._torch.Tensor):
                     values[node] = source
                     if _storage(value) != _storage(source):
-                        copies[_storage(value)] = (
-                            source if _layout_expressions(source) == _layout_expressions(value) else None
-                        )
+                        copies[_storage(value)] = source if _dimensions(source) == _dimensions(value) else None
         return values, copies
 
     def _find_memory(self, value: TorchTensor) -> tuple[int, TorchSize]:
@@ -305,7 +303,7 @@ def _is_whole(output: _OutputSource, piece: TorchTensor | None) -> bool:
     return bool(piece.shape == output.layout.size and piece.stride() == output.layout.stride)
 
 
-def _layout_expressions(value: TorchTensor) -> list[int | sympy.Expr]:
+def _dimensions(value: TorchTensor) -> list[int | sympy.Expr]:
     return [_expression(number) for number in (*value.shape, *value.stride())]
 
 

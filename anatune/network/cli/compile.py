@@ -161,13 +161,13 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def request(self, elsewhere: Elsewhere, records: Path | None, listeners: Listeners) -> CompileRequest:
         """Return the options as the library takes them; the library refuses contradictions."""
-        from anatune.network.compiling.request import CompileRequest, MeasuringOptions, QuantisingOptions
+        from anatune.network.compiling.request import CompileRequest, Int8Options, MeasuringOptions
 
         measuring = MeasuringOptions(
             trials=self.trials, time_limit_s=self.time_limit_s, records=records, resume=self.resume,
             reuse=not elsewhere.no_reuse, stop_at=self.stop_at, patience=self.patience, **elsewhere.keywords(),
         )  # fmt: skip
-        quantising = QuantisingOptions(self.calibrate, self.percentile)
+        quantising = Int8Options(self.calibrate, self.percentile)
         return CompileRequest(
             threads=self.threads, accuracy=self.accuracy or "standard", precision=self.precision, check=self.check,
             fallback=self.fallback, measuring=measuring, quantising=quantising, listeners=listeners,
@@ -293,19 +293,10 @@ def _compare(model: Path, options: CompileOptions, elsewhere: Elsewhere, html: P
     if elsewhere != Elsewhere():
         raise UsageError("--compare only predicts; leave out the options that say where kernels are measured")
     usual = CompileOptions()
-    changed_options = {name for name in options.__struct_fields__ if getattr(options, name) != getattr(usual, name)}
-    unsupported_options = changed_options - {
-        "hw",
-        "compare",
-        "price",
-        "precision",
-        "accuracy",
-        "input_shape",
-        "size",
-        "state",
-    }
-    if unsupported_options:
-        raise UsageError(f"--compare only predicts; leave out --{min(unsupported_options).replace('_', '-')}")
+    changed = {name for name in options.__struct_fields__ if getattr(options, name) != getattr(usual, name)}
+    refused = changed - {"hw", "compare", "price", "precision", "accuracy", "input_shape", "size", "state"}
+    if refused:
+        raise UsageError(f"--compare only predicts; leave out --{min(refused).replace('_', '-')}")
     names = [name.strip() for name in str(options.hw).split(",")]
     prices = _prices(options.price, names)
     page_file = check_html(html, model)

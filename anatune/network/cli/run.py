@@ -92,38 +92,37 @@ def run_model(
     if initial_state:
         model.state = initial_state
     outputs = result if isinstance(result, tuple) else (result,)
-    result_data: dict[str, Any] = {
+    results: dict[str, Any] = {
         "outputs": [
             _describe_output(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)
         ]
     }
     if target is not None:
         stream = io.BytesIO()
-        stored_arrays = {
-            one.name: _storable_output(one.name, array)
-            for one, array in zip(model.summary.outputs, outputs, strict=True)
+        stored = {
+            one.name: _storable(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)
         }
-        np.savez(stream, **stored_arrays)  # type: ignore[arg-type]
+        np.savez(stream, **stored)  # type: ignore[arg-type]
         target.write(marked(stream.getvalue()))
     if options.benchmark:
-        result_data["benchmark"] = model.benchmark(*arrays, runs=options.runs)
+        results["benchmark"] = model.benchmark(*arrays, runs=options.runs)
     measured = model.profile(*arrays) if options.profile else None
     if options.profile:
         from anatune.network.report import model_dict, model_lines
 
-        result_data["profile"] = model_dict(model.summary, measured)
+        results["profile"] = model_dict(model.summary, measured)
     if as_json:
-        print_json(result_data)
+        print_json(results)
         return
     from anatune.report import units
     from anatune.report.text import paragraph
 
-    for described in result_data["outputs"]:
+    for described in results["outputs"]:
         shape = "x".join(map(str, described["shape"])) or "scalar"
         largest = "" if described["largest"] is None else f", largest magnitude {described['largest']:.6g}"
         print_text(f"{described['name']}: {shape} {described['dtype']}{largest}")
     if options.benchmark:
-        times = result_data["benchmark"]
+        times = results["benchmark"]
         print_text(
             f"median of {times['runs']} runs: {units.duration(times['median_s'])} (fastest "
             f"{units.duration(times['least_s'])}, slowest {units.duration(times['most_s'])}), "
@@ -131,9 +130,7 @@ def run_model(
         )
     if measured is not None:
         if options.benchmark:
-            print_lines(
-                paragraph(_times_text(result_data["benchmark"], measured, model.summary.predicted_s), line_width())
-            )
+            print_lines(paragraph(_times_text(results["benchmark"], measured, model.summary.predicted_s), line_width()))
         print_lines(model_lines(model.summary, measured, width=line_width()))
 
 
@@ -169,7 +166,7 @@ def _describe_output(name: str, output: object) -> dict[str, object]:
     return {"name": name, "dtype": output.dtype.name, "shape": output.shape, "largest": largest}
 
 
-def _storable_output(name: str, output: object) -> NDArray[np.generic]:
+def _storable(name: str, output: object) -> NDArray[np.generic]:
     """Return an output as a .npz file can store it; UsageError if it cannot."""
     import numpy as np
 

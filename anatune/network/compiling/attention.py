@@ -227,9 +227,7 @@ class _AttentionPlanner:
         batch, _, keys, dim, value_dim = _sizes(node)
         blocks: list[Blocks] = []
         all_costs: list[dict[str, float]] = []
-        for first, count, size, seen in _divide_queries(
-            node.attributes["queries"], keys, rows, node.attributes["visible"]
-        ):
+        for first, count, size, seen in _divide(node.attributes["queries"], keys, rows, node.attributes["visible"]):
             (scores, scores_s), (values, values_s) = (
                 self._product(size, seen, dim), self._product(size, value_dim, seen)
             )  # fmt: skip
@@ -239,7 +237,7 @@ class _AttentionPlanner:
         threads = self.hardware.compute.num_cores
         turning_s = self._turning_s(keys, dim)
 
-        def slowest_thread_s(parts: int) -> dict[str, float]:
+        def slowest_s(parts: int) -> dict[str, float]:
             """Return the seconds of the thread that ends last, by part."""
             busiest = max(
                 (all_costs[part::parts] for part in range(parts)), key=lambda own: sum(sum(c.values()) for c in own)
@@ -250,10 +248,8 @@ class _AttentionPlanner:
             total = {name: slower * turns * sum(one[name] for one in busiest) for name in names}
             return {"turning": slower * turns * turning_s, **total}
 
-        parts = min(
-            range(1, min(threads, len(all_costs)) + 1), key=lambda number: sum(slowest_thread_s(number).values())
-        )
-        return _AttentionChoice(tuple(blocks), parts, slowest_thread_s(parts))
+        parts = min(range(1, min(threads, len(all_costs)) + 1), key=lambda number: sum(slowest_s(number).values()))
+        return _AttentionChoice(tuple(blocks), parts, slowest_s(parts))
 
     def _product(self, m: int, n: int, k: int) -> tuple[Schedule, float]:
         """Return the first choice for a product on one core without packing, and its seconds."""
@@ -310,9 +306,7 @@ def _sizes(node: Node) -> tuple[int, int, int, int, int]:
     )
 
 
-def _divide_queries(
-    queries: int, keys: int, rows: int, visible: tuple[int, ...]
-) -> Iterator[tuple[int, int, int, int]]:
+def _divide(queries: int, keys: int, rows: int, visible: tuple[int, ...]) -> Iterator[tuple[int, int, int, int]]:
     """Yield (first query, number of blocks, queries of a block, keys that they see) for blocks of `rows` queries."""
     if not visible:
         if queries >= rows:

@@ -328,7 +328,7 @@ class FaultSearch:
     original: Callable[[], Graph]
     prepare: Callable[[Graph], Graph]
 
-    def find_fault(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
+    def explain(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
         """Return words for the first operator that differs, with its workload and schedule, or for another reason.
 
         Parameters

@@ -128,10 +128,7 @@ def write(
         path.mkdir(exist_ok=True)
         with _lock_folder(path):
             check_place(path)
-            files_before, stamp_before = (
-                _find_model_files(path, os.listdir(path)),
-                stamp(path),
-            )  # later files are not ours
+            files_before, stamp_before = (_model_files(path, os.listdir(path)), stamp(path))  # later files are not ours
             try:
                 for name, content in files.items():
                     replace_file(path / name, (content,))
@@ -148,7 +145,7 @@ def write(
 def check_place(path: Path) -> None:
     """Raise RecordError if a model's folder cannot be written, or contains something else."""
     try:
-        check_folder(path, _KIND.what, _find_model_files)
+        check_folder(path, _KIND.what, _model_files)
     except OSError as error:
         raise RecordError(f"{path}: {reason(error)}") from None
 
@@ -172,7 +169,7 @@ def read(path: Path, *, mapped: bool = True) -> tuple[list[SavedModel], list[byt
     path = Path(os.path.abspath(path))
     contents = _read_contents(path)
     saved = [_read_part(path, one, mapped=mapped) for one in (contents, *contents.others)]
-    onnx = [_read_and_check(path / _onnx_name(digest), map_file, digest).tobytes() for digest in contents.onnx]
+    onnx = [_read_file(path / _onnx_name(digest), map_file, digest).tobytes() for digest in contents.onnx]
     return saved, onnx, contents.division
 
 
@@ -181,15 +178,13 @@ def _read_part(path: Path, compiled: _CompiledPart, *, mapped: bool) -> SavedMod
     summary = compiled.model
     check_processor(path, summary)
     library, weights = (path / name for name in compiled.names)
-    code = _read_and_check(library, map_file, compiled.library)
+    code = _read_file(library, map_file, compiled.library)
     size = summary.weight_bytes
-    memory = _read_and_check(weights, map_file if mapped else _read_into_memory, compiled.weights, size)
+    memory = _read_file(weights, map_file if mapped else _read_into_memory, compiled.weights, size)
     return SavedModel(summary, library, code, memory)
 
 
-def _read_and_check(
-    file_path: Path, read_content: Callable[[Path], Memory], digest: str, size: int | None = None
-) -> Memory:
+def _read_file(file_path: Path, read_content: Callable[[Path], Memory], digest: str, size: int | None = None) -> Memory:
     """Return the content of a model's file; RecordError if it is missing or damaged."""
     try:
         content = read_content(file_path)
@@ -266,7 +261,7 @@ def _lock_folder(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _find_model_files(path: Path, names: Collection[str]) -> set[str]:
+def _model_files(path: Path, names: Collection[str]) -> set[str]:
     """Return the names in a folder that belong to a compiled model."""
     model_files = {name for name in names if _FILE_NAMES.fullmatch(name)}
     return model_files | {_SUMMARY} if _KIND.knows(path / _SUMMARY) else model_files

@@ -48,7 +48,7 @@ __all__ = [
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
-_TRANSFORM_COUNT = 4
+_TRANSFORMS = 4
 """Schedules that are compared of a template other than the default: they differ in their weights, read anew."""
 _RANGED_COUNT = 24
 """First choices among which a schedule is looked for that runs for all extents of a range."""
@@ -166,7 +166,7 @@ class ProductPlanner:
         float32.
         """
         (template, *_) = joined_templates(workload, self.hardware, self.accuracy)
-        count, name = (_RANGED_COUNT, f"{template.name} {most}") if most else (_TRANSFORM_COUNT, template.name)
+        count, name = (_RANGED_COUNT, f"{template.name} {most}") if most else (_TRANSFORMS, template.name)
 
         def search() -> list[Schedule]:
             return rank(workload, self.hardware, count, Constraints(accuracy=self.accuracy)).schedules
@@ -200,9 +200,7 @@ class ProductPlanner:
         candidates: list[Schedule] = []
 
         def rank_template(template: str) -> list[Schedule]:
-            return rank(
-                workload, hardware, _TRANSFORM_COUNT, Constraints(template=template, accuracy=accuracy)
-            ).schedules
+            return rank(workload, hardware, _TRANSFORMS, Constraints(template=template, accuracy=accuracy)).schedules
 
         for joined in joined_templates(workload, hardware, accuracy)[1:]:
             candidates += self._find_schedules(workload, constants, joined.name, partial(rank_template, joined.name))
@@ -269,10 +267,7 @@ def plan_products(
 
     planner.plan((sum_of(key_of(node)) for node in graph.nodes() if node.op in PRODUCTS), progress)
     return kernels_of(
-        graph,
-        key_of,
-        lambda key: planner.planned[sum_of(key)],
-        lambda schedule, key: planner.predict(schedule, key[1]),
+        graph, key_of, lambda key: planner.planned[sum_of(key)], lambda schedule, key: planner.predict(schedule, key[1])
     )
 
 
@@ -364,15 +359,11 @@ def strip_epilogue(workload: Workload) -> Workload:
 
     Products of 8-bit integers that differ only by the value of a nonzero zero point share their tiles as well.
     """
-    attributes = {**workload.attribute, "epilogue": ()}
+    attrs = {**workload.attribute, "epilogue": ()}
     if workload.dtype in BYTE_DTYPES:
-        zero_point = min(1, abs(int(str(attributes.get("input_zero_point", 0)))))
-        attributes |= {
-            "dtype": str(attributes["dtype"]).partition(":")[0],
-            "input_zero_point": zero_point,
-            "output_zero_point": 0,
-        }
-    return workload_named(workload.operator, **attributes)
+        zero = min(1, abs(int(str(attrs.get("input_zero_point", 0)))))
+        attrs |= {"dtype": str(attrs["dtype"]).partition(":")[0], "input_zero_point": zero, "output_zero_point": 0}
+    return workload_named(workload.operator, **attrs)
 
 
 @lru_cache(maxsize=256)

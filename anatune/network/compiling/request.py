@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anatune.arguments import (
-    MOST_TRIALS,
-    checked_flag,
-    checked_function,
-    checked_integer,
-    checked_seconds,
-    shown,
-)
+from anatune.arguments import MOST_TRIALS, checked_flag, checked_function, checked_integer, checked_seconds, shown
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import RecordError, SpaceError
 from anatune.network.graph.nodes import HALVES
@@ -32,11 +25,11 @@ __all__ = [
     "PRECISIONS",
     "TRIALS_PER_TURN",
     "CompileRequest",
+    "Int8Options",
     "Listeners",
     "MeasuringOptions",
     "ModelSource",
-    "QuantisingOptions",
-]
+]  # fmt: skip
 
 PRECISIONS = (WIDE, *HALVES, "int8", FP8)
 """Number formats of products that `anatune.compile` takes."""
@@ -121,7 +114,7 @@ class MeasuringOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise SpaceError("compile: resume is True, but records is None; give the record file to continue")
 
 
-class QuantisingOptions(msgspec.Struct, frozen=True):
+class Int8Options(msgspec.Struct, frozen=True):
     """Options of quantising a float32 model: `calibrate` and `percentile` of `anatune.compile`. Immutable.
 
     Raises
@@ -167,7 +160,7 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     threads, accuracy, precision, check, fallback
         As `anatune.compile`.
     measuring : MeasuringOptions
-    quantising : QuantisingOptions
+    quantising : Int8Options
     listeners : Listeners
 
     Raises
@@ -182,7 +175,7 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     check: bool | None = None
     fallback: str | None = None
     measuring: MeasuringOptions = MeasuringOptions()
-    quantising: QuantisingOptions = QuantisingOptions()
+    quantising: Int8Options = Int8Options()
     listeners: Listeners = Listeners()
 
     @property

@@ -18,13 +18,7 @@ from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.network.compiling.compiled import CompiledModel, draw_inputs
 from anatune.network.compiling.memory import check_model_memory
 from anatune.network.compiling.model_cache import ModelCache
-from anatune.network.compiling.request import (
-    CompileRequest,
-    Listeners,
-    MeasuringOptions,
-    ModelSource,
-    QuantisingOptions,
-)
+from anatune.network.compiling.request import CompileRequest, Int8Options, Listeners, MeasuringOptions, ModelSource
 from anatune.network.compiling.targets import needs_only_triton, target_of
 from anatune.network.graph.nodes import Array
 from anatune.network.graph.summary import Check, TensorSummary, TuningSummary
@@ -175,7 +169,7 @@ def compile(
     )  # fmt: skip
     request = CompileRequest(
         threads=threads, accuracy=accuracy, precision=precision, check=check, fallback=fallback, measuring=measuring,
-        quantising=QuantisingOptions(calibrate, percentile),
+        quantising=Int8Options(calibrate, percentile),
         listeners=Listeners(progress, tuning_progress, on_estimate, on_stage),
     )  # fmt: skip
     return compile_source(ModelSource(model, example_inputs, sizes, dynamic_shapes, state), hardware(hw), request)

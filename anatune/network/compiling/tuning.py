@@ -52,7 +52,7 @@ __all__ = ["TuningOutcome", "choose_faster", "measure_latency", "tune_kernels"]
 
 Clock = Callable[[], float]
 
-_LEAST_TRIALS_PER_TURN = 4
+_LEAST_TRIALS = 4
 _RUN_TIME_S = 2.0
 """Time to spend on timed runs of one build of a model, s."""
 _FEWEST_RUNS, _MOST_RUNS = 5, 200
@@ -191,9 +191,7 @@ class _ModelTuning:
                 ending.add(trial.measurement, number)
             product.ended = ending.reason or ""
         self._trials_before = self._count_trials()
-        trials_per_turn = max(
-            _LEAST_TRIALS_PER_TURN, min(TRIALS_PER_TURN, self._measuring.trials // max(1, len(self._products)))
-        )
+        per_turn = max(_LEAST_TRIALS, min(TRIALS_PER_TURN, self._measuring.trials // max(1, len(self._products))))
         while (trials_left := self._measuring.trials - self._count_trials()) > 0:
             if self._remaining_s() <= 0:
                 return "time_limit"
@@ -203,7 +201,7 @@ class _ModelTuning:
             scale = self._median_ratio()
             product = max(open_products, key=lambda one: one.gain_s(scale))
             before = product.num_trials
-            result = self._session(product, before + min(trials_per_turn, trials_left), self._remaining_s()).run()
+            result = self._session(product, before + min(per_turn, trials_left), self._remaining_s()).run()
             self._workers = added_up(self._workers, result.workers)
             self._update(product, result.trials)
             if result.ended in ("stop_at", "patience"):

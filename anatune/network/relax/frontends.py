@@ -233,12 +233,8 @@ def _import_pt2(path: Path, example_inputs: Example, requested: _RequestedSizes)
 @contextlib.contextmanager
 def _silence_logs() -> Iterator[None]:
     """Suppress PyTorch's log messages, tracebacks included, for files whose errors become one line."""
-    torch_loggers = [
-        logger for name, logger in logging.root.manager.loggerDict.items() if name.partition(".")[0] == "torch"
-    ]
-    handlers = [
-        handler for logger in torch_loggers if isinstance(logger, logging.Logger) for handler in logger.handlers
-    ]
+    loggers = [logger for name, logger in logging.root.manager.loggerDict.items() if name.partition(".")[0] == "torch"]
+    handlers = [handler for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers]
     for handler in handlers:
         handler.addFilter(_drop_record)
     try:

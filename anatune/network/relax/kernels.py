@@ -220,16 +220,14 @@ def _row_kernel(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.rows import RowKernel, row_program
 
     rows, length = tensor_type(node).shape
-    attributes, program = node.attributes, _write_with_lanes(row_program)
+    attrs, program = node.attributes, _write_with_lanes(row_program)
     if node.op == SOFTMAX:
         mask_rows = tensor_type(node.arguments[1]).shape[0] if len(node.arguments) > 1 else 0
-        kernel = RowKernel(
-            "softmax", rows, length, attributes["scale"], mask_rows, attributes["zero_rows"], block=attributes["block"]
-        )
+        kernel = RowKernel("softmax", rows, length, attrs["scale"], mask_rows, attrs["zero_rows"], block=attrs["block"])
         return kernel, program
     assert node.op == LAYER_NORM
     operands, dtype = len(node.arguments) - 1, tensor_type(node).dtype
-    return RowKernel("layer_norm", rows, length, epsilon=attributes["epsilon"], operands=operands, dtype=dtype), program
+    return RowKernel("layer_norm", rows, length, epsilon=attrs["epsilon"], operands=operands, dtype=dtype), program
 
 
 def _window(node: Node) -> _KernelAndWriter:
@@ -258,11 +256,8 @@ def _recurrent(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.recurrent import RecurrentKernel, recurrent_program
 
     steps, batch, _ = tensor_type(node.arguments[0]).shape
-    attributes = {
-        **node.attributes,
-        "functions": tuple(name.removeprefix("nn.") for name in node.attributes["functions"]),
-    }
-    return RecurrentKernel(steps=steps, batch=batch, hidden=tensor_type(node).shape[2], **attributes), recurrent_program
+    attrs = {**node.attributes, "functions": tuple(name.removeprefix("nn.") for name in node.attributes["functions"])}
+    return RecurrentKernel(steps=steps, batch=batch, hidden=tensor_type(node).shape[2], **attrs), recurrent_program
 
 
 def _permute(node: Node) -> _KernelAndWriter:
@@ -299,15 +294,15 @@ def _scatter(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.places import ScatterKernel, scatter_program
 
     data, index, updates = map(tensor_type, node.arguments)
-    attributes = node.attributes
+    attrs = node.attributes
     kernel = ScatterKernel(
         data.shape,
         updates.shape,
         data.dtype,
         index.shape,
         index.dtype,
-        attributes["axis"] % len(data.shape),
-        attributes["reduction"],
+        attrs["axis"] % len(data.shape),
+        attrs["reduction"],
     )
     return kernel, scatter_program
 
@@ -315,8 +310,8 @@ def _scatter(node: Node) -> _KernelAndWriter:
 def _top(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.places import TopKernel, top_program
 
-    (shape, dtype), attributes = tensor_type(node.arguments[0]), node.attributes
-    return TopKernel(shape, dtype, attributes["axis"] % len(shape), attributes["k"], attributes["largest"]), top_program
+    (shape, dtype), attrs = tensor_type(node.arguments[0]), node.attributes
+    return TopKernel(shape, dtype, attrs["axis"] % len(shape), attrs["k"], attrs["largest"]), top_program
 
 
 def _has_varying_size(node: Node) -> bool:

@@ -64,10 +64,8 @@ def weight_files(path: Path) -> list[Path]:
     onnx = import_optional("onnx", "onnx", "anatune compile of ONNX files")
     helper = onnx.external_data_helper
     model = onnx.load(str(path), format="protobuf", load_external_data=False)
-    external_tensors = [one for one in helper._get_all_tensors(model) if helper.uses_external_data(one)]
-    return [
-        path.parent / name for name in dict.fromkeys(helper.ExternalDataInfo(one).location for one in external_tensors)
-    ]
+    external = [one for one in helper._get_all_tensors(model) if helper.uses_external_data(one)]
+    return [path.parent / name for name in dict.fromkeys(helper.ExternalDataInfo(one).location for one in external)]
 
 
 def inputs_of(model: OnnxObject, where: str) -> list[OnnxObject]:

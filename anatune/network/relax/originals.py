@@ -333,7 +333,7 @@ def _evaluate_nodes(
     def value(name: str) -> Array:
         return values[name] if name in values else convert(onnx.numpy_helper.to_array(weights[name]))
 
-    def make_value_info(name: str) -> OnnxObject:
+    def make_info(name: str) -> OnnxObject:
         return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, None)
 
     for node in nodes:
@@ -342,9 +342,7 @@ def _evaluate_nodes(
         if any(entry.g.node or entry.graphs for entry in node.attribute):
             names = list({**values, **weights})
         results = [name for name in node.output if name]
-        graph = onnx.helper.make_graph(
-            [node], "node", list(map(make_value_info, names)), list(map(make_value_info, results))
-        )
+        graph = onnx.helper.make_graph([node], "node", list(map(make_info, names)), list(map(make_info, results)))
         opsets = versions
         if node.op_type in _CONVERSIONS:  # older versions mean the same
             opsets = {**versions, "": max(_LEAST_QUANTISED, versions.get("", _LEAST_QUANTISED))}

@@ -52,13 +52,13 @@ def parse_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
 
 
 def narrow_ranges(
-    model_ranges: Mapping[str, tuple[int, int | None, int]], requested: Ranges, name: str, counted: Collection[str] = ()
+    allowed: Mapping[str, tuple[int, int | None, int]], requested: Ranges, name: str, counted: Collection[str] = ()
 ) -> dict[str, tuple[int, int]]:
     """Return the ranges of a model's symbols: those asked for, checked against the model's.
 
     Parameters
     ----------
-    model_ranges : mapping of str to (int, int or None, int)
+    allowed : mapping of str to (int, int or None, int)
         Symbol -> least value, largest value (None without a limit), and the value seen in the example. Without a limit
         the largest value is `MOST`, or `_MOST_FACTOR` times the value seen.
 
@@ -69,9 +69,9 @@ def narrow_ranges(
     WorkloadError
         The model does not take a range, or has no such symbol.
     """
-    check_symbols(model_ranges, requested, name)
+    check_symbols(allowed, requested, name)
     ranges = {}
-    for symbol, (least, most, seen) in model_ranges.items():
+    for symbol, (least, most, seen) in allowed.items():
         low, high = requested.get(
             symbol, (max(least, int(symbol not in counted)), most or max(MOST, least, _MOST_FACTOR * seen))
         )
@@ -84,15 +84,11 @@ def narrow_ranges(
     return ranges
 
 
-def check_symbols(model_ranges: Mapping[str, object], requested: Ranges, name: str) -> None:
+def check_symbols(allowed: Mapping[str, object], requested: Ranges, name: str) -> None:
     """Raise WorkloadError for a range of a symbol that a model does not have."""
-    unknown = [symbol for symbol in requested if symbol not in model_ranges]
+    unknown = [symbol for symbol in requested if symbol not in allowed]
     if unknown:
-        advice = (
-            f"expected one of {', '.join(map(name_of, model_ranges))}"
-            if model_ranges
-            else "and none of its sizes varies"
-        )
+        advice = f"expected one of {', '.join(map(name_of, allowed))}" if allowed else "and none of its sizes varies"
         raise WorkloadError(f"{name} has no size {name_of(unknown[0])}, {advice}")
 
 

@@ -66,9 +66,7 @@ class Weight(NamedTuple):
 
 _REPEATED_BYTES = 1 << 24
 """Size above which a repetitive constant is written as a broadcast: small files may ask for gigabytes."""
-_SUBSTITUTES: dict[str, Callable[..., TvmObject]] = {
-    "nn.relu6": lambda op, x: op.clip(x, 0, 6),
-}
+_SUBSTITUTES: dict[str, Callable[..., TvmObject]] = {"nn.relu6": lambda op, x: op.clip(x, 0, 6)}
 """Operator that TVM lacks -> a function of ``relax.op`` and arguments that expresses it by others."""
 _ELEMENTWISE = ("atan2", "copysign", "erfc", "exp2", "expm1", "hypot", "log10", "log1p", "log2", "mish")
 """Elementwise functions that Relax has no operator for."""

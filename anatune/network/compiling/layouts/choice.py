@@ -219,10 +219,8 @@ class _LayoutCosts:
         ordered = ordered_operands(node, form)
         has_order = dict(ordered)
         reads = [*ordered, *((one, CHANNELS_FIRST) for one in values_in(node.arguments) if one not in has_order)]
-        variable_reads = tuple(read for read in reads if not isinstance(read[0], Constant))
-        return LayoutOption(
-            math.inf if time_s is None else time_s * (1.0 + doubt), result_order(node, form), variable_reads
-        )
+        inputs = tuple(read for read in reads if not isinstance(read[0], Constant))
+        return LayoutOption(math.inf if time_s is None else time_s * (1.0 + doubt), result_order(node, form), inputs)
 
     def total_s(self, choice: Choice, outputs: Collection[tuple[Value, Order]]) -> float | None:
         """Return the time of a choice, convolutions and transposes; None if a convolution has no time."""

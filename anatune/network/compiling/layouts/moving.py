@@ -66,7 +66,7 @@ def move_loops(schedule: Schedule, workload: Workload, hardware: CpuSpec, consta
         return _check_or_none(moved) if not inner else None
     tiles = dict(schedule.tiles)
     for axis, within in inner.items():
-        parts = _split_factors(tiles[axis], extents[within], is_spatial=len(tiles[axis]) == len(ORDER_LEVELS) + 1)
+        parts = _split(tiles[axis], extents[within], is_spatial=len(tiles[axis]) == len(ORDER_LEVELS) + 1)
         if parts is None or f"pair.{axis}" in schedule.options:
             return None
         tiles[axis], tiles[within] = parts
@@ -109,9 +109,7 @@ def _nearest_order(order: object, orders: Sequence[tuple[str, ...]]) -> tuple[st
     return max(orders, key=count_matches)
 
 
-def _split_factors(
-    factors: tuple[int, ...], block: int, *, is_spatial: bool
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _split(factors: tuple[int, ...], block: int, *, is_spatial: bool) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return the factors of the blocks, and those within one, taken from the innermost loops; None: not divisible."""
     block_left = block
     within, outer = [1] * len(factors), list(factors)

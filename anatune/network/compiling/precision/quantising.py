@@ -90,7 +90,7 @@ def quantise_model(
         )
     inner = [value for value in sites.tensors if not isinstance(value, Input)]
     ends: list[Value] = [layer.end for layer in sites.layers]
-    run = _make_runner(graph, [*inner, *ends, *graph.outputs], make_target())
+    run = _make_run(graph, [*inner, *ends, *graph.outputs], make_target())
     ranges = {value: [0.0, 0.0] for value in sites.tensors}
     wanted: list[list[Array]] = []
     calls: list[tuple[list[Array], list[Array]]] = []
@@ -106,7 +106,7 @@ def quantise_model(
             wanted.append(results[len(inner) : len(inner) + len(ends)])
             calls.append((part, results[len(inner) + len(ends) :]))
     new_graph, new_nodes = with_conversions(graph, {key: scale_for(*ends_of) for key, ends_of in ranges.items()})
-    run = _make_runner(new_graph, [new_nodes[value] for value in ends], make_target())
+    run = _make_run(new_graph, [new_nodes[value] for value in ends], make_target())
     got = [run(part) for part in parts[:_MOST_LOSSES]]
     losses = tuple(
         LayerLoss(_layer_name(layer, number), _decibels([one[number] for one in wanted], [one[number] for one in got]))
@@ -120,9 +120,7 @@ def _layer_name(layer: Layer, number: int) -> str:
     return f"{number + 1} {layer.product.op.removeprefix('nn.')} {tensor_type(layer.end)}"
 
 
-def _make_runner(
-    graph: Graph, values: Sequence[Value], target: ModelTarget
-) -> Callable[[Sequence[Array]], list[Array]]:
+def _make_run(graph: Graph, values: Sequence[Value], target: ModelTarget) -> Callable[[Sequence[Array]], list[Array]]:
     """Return a function that computes given values of a graph, by compiled code."""
     whole = Graph(graph.inputs, tuple(values), is_tuple=True)
     model = target.build(target.plan(whole), forget=False).compiled

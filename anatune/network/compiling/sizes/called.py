@@ -125,7 +125,7 @@ class ModelState:
         self.summary, self.weights = summary, weights
         inputs = {size for one in (*summary.inputs, *summary.state) for size in one.shape}
         # in the order of their symbols, which the library expects
-        self.unseen_sizes = [name for name in sorted(summary.ranges, key="{}_".format) if name not in inputs]
+        self.unseen = [name for name in sorted(summary.ranges, key="{}_".format) if name not in inputs]
         self._growing = dict.fromkeys((one.grows, one.after) for one in summary.state if one.grows)
         self.reset()
 
@@ -178,14 +178,10 @@ class ModelState:
     def arguments(self, call_sizes: Mapping[str, int]) -> tuple[list[tvm.runtime.ShapeTuple], list[tvm.runtime.Tensor]]:
         """Return the arguments of the library's ``main`` before and after the inputs, for a call of these sizes."""
         if not self.tensors:
-            self.tensors = [tensor_of(self.initial_array(one, call_sizes)) for one in self.summary.state]
+            self.tensors = [tensor_of(self.initial(one, call_sizes)) for one in self.summary.state]
             shapes = {size for one in self.summary.state for size in one.shape if isinstance(size, str)}
             self.sizes |= {name: call_sizes[name] for name in shapes if name in self.summary.ranges}
-        numbers = (
-            [import_tvm().runtime.ShapeTuple([call_sizes[name] for name in self.unseen_sizes])]
-            if self.unseen_sizes
-            else []
-        )
+        numbers = [import_tvm().runtime.ShapeTuple([call_sizes[name] for name in self.unseen])] if self.unseen else []
         return numbers, self.tensors
 
     def keep_results(self, tensors: Sequence[tvm.runtime.Tensor], after: Mapping[str, int]) -> None:
@@ -197,7 +193,7 @@ class ModelState:
         """Return copies of the held elements, by name."""
         arrays = {}
         for index, tensor in enumerate(self.summary.state):
-            array = array_of(self.tensors[index]) if self.tensors else self.initial_array(tensor, self.sizes)
+            array = array_of(self.tensors[index]) if self.tensors else self.initial(tensor, self.sizes)
             arrays[tensor.name] = np.array(array[self.held_slices(tensor)])
         return arrays
 
@@ -233,7 +229,7 @@ class ModelState:
                     array.shape[tensor.axis],
                     f" (axis {tensor.axis} of state {tensor.name})",
                 )
-            full_array = self.initial_array(tensor, sizes)
+            full_array = self.initial(tensor, sizes)
             full_array[(*[slice(None)] * tensor.axis, slice(array.shape[tensor.axis]))] = array
             tensors.append(tensor_of(full_array))
         self.keep_results(tensors, sizes)
@@ -242,7 +238,7 @@ class ModelState:
         """Return the slices of a tensor's held elements."""
         return (*[slice(None)] * tensor.axis, slice(self.sizes[tensor.grows])) if tensor.grows else ()
 
-    def initial_array(self, tensor: StateSummary, sizes: Mapping[str, int]) -> Array:
+    def initial(self, tensor: StateSummary, sizes: Mapping[str, int]) -> Array:
         """Return the initial value of a tensor."""
         shape = shape_at(tensor, sizes)
         kind = array_dtype(tensor.dtype)

@@ -28,14 +28,14 @@ from anatune.templates.scaled.rules import scaled_at
 
 __all__ = ["environments", "extend_attention", "extend_products", "merge_readings", "varying_ranges"]
 
-_LEAST_SIZE = 5
+_LEAST = 5
 """Least size of a reading: smaller numbers occur in a model for other reasons, and size 1 is a special case."""
 _MOST_PRIME = 1 << 15
 _MOST_READINGS = 32
 """Most sizes that a model is read at."""
 _AXES = {MATMUL: "i", SCALED_MATMUL: "i", BATCH_MATMUL: "b"}
 """Product -> its axis that may vary; for convolutions that is the batch."""
-_MOST_PLANNED_ROWS = 29
+_MOST_ROWS = 29
 """Most rows that products are planned for. Source: Zen 3, products of 768 to 3072 columns planned for 29 rows take 1.00
 to 1.05 times as long as plans for the exact size from 64 to 2048 rows, and up to 1.09 times at 17 rows. Plans for 113
 rows take up to 1.5 times as long at 17 rows: few rows wait for weights, many do not."""
@@ -81,9 +81,7 @@ def environments(ranges: Ranges, state: Sequence[StatePair] = (), *, within: boo
     return [{**fixed, **one} for one in {tuple(one.items()): one for one in size_sets}.values()]
 
 
-def _choose_size(
-    least: int, most: int, start: int, taken_sizes: Collection[int], extra_sizes: Sequence[int] = ()
-) -> int:
+def _choose_size(least: int, most: int, start: int, taken: Collection[int], extra: Sequence[int] = ()) -> int:
     """Return an unused size: a prime from `start` on below the largest, another number there, or one beyond it.
 
     Parameters
@@ -91,20 +89,12 @@ def _choose_size(
     more : sequence of int
         Sizes that are preferred to one beyond the range.
     """
-    inside = [p for p in _primes() if max(least, _LEAST_SIZE) <= p < most]
-    small_sizes = [
-        n
-        for n in (3, 4, *range(_LEAST_SIZE, 2 * _LEAST_SIZE), *range(least, least + _LEAST_SIZE), *extra_sizes)
-        if least <= n < most
-    ]
-    chosen = [
-        *(p for p in inside if p >= start),
-        *reversed(inside),
-        *(n for n in small_sizes if n > 2 or n in extra_sizes),
-    ]
-    beyond = (p for p in _primes() if p >= max(start, most + 1, _LEAST_SIZE))
+    inside = [p for p in _primes() if max(least, _LEAST) <= p < most]
+    small = [n for n in (3, 4, *range(_LEAST, 2 * _LEAST), *range(least, least + _LEAST), *extra) if least <= n < most]
+    chosen = [*(p for p in inside if p >= start), *reversed(inside), *(n for n in small if n > 2 or n in extra)]
+    beyond = (p for p in _primes() if p >= max(start, most + 1, _LEAST))
     sizes: Iterator[int] = itertools.chain(chosen, beyond)
-    return next(size for size in sizes if size not in taken_sizes)
+    return next(size for size in sizes if size not in taken)
 
 
 def merge_readings(
@@ -223,11 +213,7 @@ def _extend_product(
     axis, least, most = key
     workload, constants = kernel.workload, known_operands(nodes[0])
     middle, extent = math.isqrt(least * most), workload.extents[axis]
-    usual = (
-        _prime_below(max(_LEAST_SIZE, min(middle, _MOST_PLANNED_ROWS)))
-        if axis == "i"
-        else max(least, min(middle, _LEAST_SIZE))
-    )
+    usual = _prime_below(max(_LEAST, min(middle, _MOST_ROWS))) if axis == "i" else max(least, min(middle, _LEAST))
     planned = planner.ranged_choice(ranged(strip_epilogue(workload), axis, (usual,)).largest, constants, axis, most)
     planned_extent = planned.workload.extents[axis]
 

@@ -152,10 +152,8 @@ class CpuTarget(ModelTarget):
 
     def plan(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
         """Return an imported model after all passes, with first choices of kernels."""
-        model_dtype = precision_of(graph)
-        precision = self.request.precision or (
-            model_dtype if has_instruction(_square_matmul(model_dtype), self.hardware) else WIDE
-        )
+        dtype = precision_of(graph)
+        precision = self.request.precision or (dtype if has_instruction(_square_matmul(dtype), self.hardware) else WIDE)
         planned = self._apply_passes(graph, precision, varies=varies)
         products = plan_products(planned.graph, _data_of(planned).planner, self.request.progress)
         return planned._replace(kernels=products)
@@ -163,14 +161,12 @@ class CpuTarget(ModelTarget):
     def extend_to_all_sizes(self, planned: PlannedModel, source: ImportedModel) -> PlannedModel:
         """Return a model extended to all sizes of its ranges; errors as `ModelTarget.extend_to_all_sizes`."""
         first, ranges = planned.graph, varying_ranges(source.ranges)
-        size_sets, fallback_sizes = (
-            environments(source.ranges, source.state, within=is_within) for is_within in (False, True)
-        )
+        sets, fallbacks = (environments(source.ranges, source.state, within=is_within) for is_within in (False, True))
 
         def read(sizes: Mapping[str, int]) -> Graph:
-            return first if sizes == size_sets[0] else self._apply_decisions(source.graph(sizes), planned)
+            return first if sizes == sets[0] else self._apply_decisions(source.graph(sizes), planned)
 
-        graph, nodes = merge_readings(read, size_sets, source.name, ranges, fallback_sizes)
+        graph, nodes = merge_readings(read, sets, source.name, ranges, fallbacks)
         return planned._replace(
             graph=graph,
             kernels=list(extend_products(planned.kernels, nodes, _data_of(planned).planner, ranges)),
@@ -247,11 +243,9 @@ class CpuTarget(ModelTarget):
             planner, varies = _data_of(planned).planner, bool(planned.ranges)
             return self._apply_passes(graph, planned.precision, planner, varies=varies).graph
 
-        fault_search = FaultSearch(
+        search = FaultSearch(
             planned.graph, build.kernels, planned.kernels, self.target, self.threads, source.graph, prepare
         )
         allowed = max(allowed, TOLERANCE[planned.precision] if planned.precision in HALVES else 0.0)
         rounds = has_integers(planned.graph)
-        return CheckResult(
-            check=check_outputs(build.compiled, source, fault_search.find_fault, allowed=allowed, rounds=rounds)
-        )
+        return CheckResult(check=check_outputs(build.compiled, source, search.explain, allowed=allowed, rounds=rounds))

@@ -18,32 +18,24 @@ from anatune.network.relax.ranges import name_of
 from anatune.templates.gpu.streaming import streaming_s
 from anatune.version import __version__
 
-__all__ = ["initial_state_places", "memory_size", "summary_of"]
+__all__ = ["memory_size", "state_places", "summary_of"]
 
 
 def summary_of(
-    planned: PlannedModel,
-    lowered_model: LoweredModel,
-    hardware: GpuSpec,
-    precision: str,
-    facts: Mapping[str, CompilerFacts],
+    planned: PlannedModel, lowered: LoweredModel, hardware: GpuSpec, precision: str, facts: Mapping[str, CompilerFacts]
 ) -> ModelSummary:
     """Return the summary of a model; `facts` is what the compiler reported of planned kernels, by name."""
     rows: Counter[str] = Counter()
     seconds: dict[str, float] = {}
     named = {kernel.name for kernel in planned.kernels}
-    for call in lowered_model.calls:
+    for call in lowered.calls:
         if call.name in named:
             continue
         num_bytes = call.rest.num_bytes if call.rest else sum(one.num_bytes for one in call.regions.values())
         rows[call.name] += 1
         call_s = streaming_s(hardware, num_bytes, call.rest.flop if call.rest else 0)
         seconds[call.name] = seconds.get(call.name, 0.0) + call_s
-    inputs, outputs, initial = (
-        inputs_of(planned.graph),
-        outputs_of(planned.graph),
-        initial_state_places(planned, lowered_model),
-    )
+    inputs, outputs, initial = (inputs_of(planned.graph), outputs_of(planned.graph), state_places(planned, lowered))
     return ModelSummary(
         version=__version__,
         hardware=hardware.name,
@@ -58,19 +50,19 @@ def summary_of(
         state=_state_summaries(planned),
         ranges=ranges_of(planned.ranges, {symbol: ends[1] for symbol, ends in planned.ranges.items()}),
         weights=initial,
-        weight_bytes=memory_size(initial, lowered_model),
+        weight_bytes=memory_size(initial, lowered),
         kernels=tuple(kernel_summary(kernel, facts.get(kernel.name)) for kernel in planned.kernels),
         operators=(),
         rows=tuple(OperatorSummary(name, count, seconds[name]) for name, count in rows.items()),
         device="gpu",
-        launches=sum(len(call.program.kernels) for call in lowered_model.calls),
-        arena_bytes=lowered_model.arena_bytes,
+        launches=sum(len(call.program.kernels) for call in lowered.calls),
+        arena_bytes=lowered.arena_bytes,
     )
 
 
-def initial_state_places(planned: PlannedModel, lowered_model: LoweredModel) -> tuple[WeightPlace, ...]:
+def state_places(planned: PlannedModel, lowered: LoweredModel) -> tuple[WeightPlace, ...]:
     """Return the places of the initial state, which follow the weights."""
-    places, offset = [], lowered_model.weight_bytes
+    places, offset = [], lowered.weight_bytes
     for pair in planned.state:
         if pair.initial is not None:
             places.append(WeightPlace(offset, pair.initial.dtype.name, pair.initial.shape))
@@ -93,6 +85,6 @@ def _state_summaries(planned: PlannedModel) -> tuple[StateSummary, ...]:
     return tuple(summaries)
 
 
-def memory_size(initial: Sequence[WeightPlace], lowered_model: LoweredModel) -> int:
+def memory_size(initial: Sequence[WeightPlace], lowered: LoweredModel) -> int:
     """Return the bytes of all weights and of the initial state."""
-    return initial[-1].offset + num_bytes_of(initial[-1]) if initial else lowered_model.weight_bytes
+    return initial[-1].offset + num_bytes_of(initial[-1]) if initial else lowered.weight_bytes

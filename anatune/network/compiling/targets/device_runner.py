@@ -120,23 +120,20 @@ class DeviceRunner:
         """
         self._device.activate()
         input_buffers = self._memory["input"]
-        input_count = len(input_buffers) - len(copied_inputs)
-        for buffer, array in zip(input_buffers[input_count:], copied_inputs, strict=True):
+        count = len(input_buffers) - len(copied_inputs)
+        for buffer, array in zip(input_buffers[count:], copied_inputs, strict=True):
             self._device.upload(buffer, array)
-        launches = self._launches.pop(tuple(tensors), None) or self._bind_tensors(tensors, input_count)
+        launches = self._launches.pop(tuple(tensors), None) or self._bind_tensors(tensors, count)
         self._launches[tuple(tensors)] = launches
         if len(self._launches) > _MOST_LAUNCH_SETS:
             self._launches.pop(next(key for key in self._launches if key)).free()
         launches()
 
-    def _bind_tensors(self, tensors: Sequence[int], input_count: int) -> _Launches:
-        """Return the launches on tensors of the caller; the first `input_count` of them are inputs."""
+    def _bind_tensors(self, tensors: Sequence[int], count: int) -> _Launches:
+        """Return the launches on tensors of the caller; the first `count` of them are inputs."""
         buffers: list[GpuBuffer] = [BorrowedBuffer(address, 0) for address in tensors]
         memory = dict(self._memory)
-        memory["input"], memory["output"] = (
-            [*buffers[:input_count], *self._memory["input"][input_count:]],
-            buffers[input_count:],
-        )
+        memory["input"], memory["output"] = ([*buffers[:count], *self._memory["input"][count:]], buffers[count:])
         calls = []
         for launch, call in zip(self._program.launches, self._owned.calls, strict=True):
             is_outside = any(region.role in ("input", "output") for region in launch.regions)

@@ -39,7 +39,7 @@ from anatune.tuning.machine import usable_cores
 
 __all__ = ["GpuTarget"]
 
-_COMPILED_PROGRAMS = 8
+_CANDIDATES = 8
 """Schedules that are compiled if the first choice spills registers, or exceeds the device's resources."""
 _ADVICE = "anatune.verify checks each kernel's schedule in the emulator"
 
@@ -143,9 +143,7 @@ class GpuTarget(ModelTarget):
     def _next_choice(self, kernel: PlannedKernel) -> PlannedKernel | None:
         """Return a kernel with the best of some compiled schedules; None if no other schedule is legal."""
         template = kernel.schedule.template
-        answer = api.plan(
-            kernel.workload, self.hardware, 1, template=template, compile=_COMPILED_PROGRAMS, correction=NONE
-        )
+        answer = api.plan(kernel.workload, self.hardware, 1, template=template, compile=_CANDIDATES, correction=NONE)
         if not answer.schedules:
             return None
         return kernel._replace(schedule=answer.schedules[0], prediction=predict(answer.schedules[0]))

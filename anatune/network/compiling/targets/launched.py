@@ -117,9 +117,7 @@ class LaunchedModel(CompiledModel):
     def _initial_state(self) -> list[Array]:
         """Return the initial state as it lies in memory."""
         sizes = {name: one.most for name, one in self.summary.ranges.items()}
-        return [
-            self._to_bytes(place, self._state.initial_array(one, sizes)) for place, one in enumerate(self.summary.state)
-        ]
+        return [self._to_bytes(place, self._state.initial(one, sizes)) for place, one in enumerate(self.summary.state)]
 
     def _to_bytes(self, index: int, array: Array) -> Array:
         dtype = array_dtype(self.program.state[index].dtype)

@@ -112,7 +112,7 @@ def divide_module(
                 f"compare: the plan says {word} for {name} ({type(layer).__name__}), expected colwise, "
                 "colwise_gather_output or rowwise for a linear layer; give another plan (rank_plan)"
             )
-        part = _divide_linear(torch, name, layer, ranks, by_rows=word == "rowwise")
+        part = _take_linear(torch, name, layer, ranks, by_rows=word == "rowwise")
         rank_module.set_submodule(name, part)
         if word != "colwise":
             hooks.append(part.register_forward_hook(record_reduce if word == "rowwise" else record_gather))
@@ -121,12 +121,10 @@ def divide_module(
     program = export_module(rank_module, inputs, dynamic_shapes)  # tracing calls the hooks
     for hook in hooks:
         hook.remove()
-    return rank_module, _total_exchange(program, sent, dict(sizes or {}))
+    return rank_module, _exchange(program, sent, dict(sizes or {}))
 
 
-def _total_exchange(
-    program: ExportedProgram, sent: list[tuple[float, TorchSize]], given: Mapping[str, object]
-) -> Exchange:
+def _exchange(program: ExportedProgram, sent: list[tuple[float, TorchSize]], given: Mapping[str, object]) -> Exchange:
     """Return the total of all exchanges in a call; `given` has sizes by name."""
     substitutions = {one.expression: given[one.name] for one in symbols_of_program(program) if one.name in given}
     total = 0.0
@@ -149,9 +147,7 @@ def _find_plan(module: nn.Module) -> tuple[str, Mapping[str, str]]:
     )
 
 
-def _divide_linear(
-    torch: ModuleType, name: str, layer: torch.nn.Linear, ranks: int, *, by_rows: bool
-) -> torch.nn.Linear:
+def _take_linear(torch: ModuleType, name: str, layer: torch.nn.Linear, ranks: int, *, by_rows: bool) -> torch.nn.Linear:
     """Return one rank's part of a linear layer."""
     sizes = [layer.in_features, layer.out_features]
     sizes[not by_rows] = _divide_size(name, sizes[not by_rows], ranks, by_rows=by_rows)

@@ -23,13 +23,13 @@ def shrink_schedule(schedule: Schedule) -> Schedule:
     """Return a Triton schedule for a smaller workload; the schedule itself if its workload cannot shrink."""
     workload, attributes = schedule.workload, schedule.workload.attribute
     sizes = {axis: factors[-1] for axis, factors in schedule.tiles.items()}
-    sizes_of_workload = {name: value for name, value in attributes.items() if isinstance(value, int)}
+    full = {name: value for name, value in attributes.items() if isinstance(value, int)}
     changed = (
-        _shrink_attention(schedule, sizes_of_workload, sizes)
+        _shrink_attention(schedule, full, sizes)
         if workload.operator == "attention"
-        else _shrink_product(schedule, sizes_of_workload, sizes)
+        else _shrink_product(schedule, full, sizes)
     )
-    if all(sizes_of_workload[name] == value for name, value in changed.items()):
+    if all(full[name] == value for name, value in changed.items()):
         return schedule
     strides, counted = attributes.get("strides"), str(attributes.get("counted"))
     kept_attributes = {name: value for name, value in attributes.items() if name not in ("strides", "counted", "pool")}
@@ -41,56 +41,43 @@ def shrink_schedule(schedule: Schedule) -> Schedule:
     return space.schedule({axis: [size] for axis, size in sizes.items()}, **options)
 
 
-def _shrink_extent(extent: int, tile: int, number: int) -> int:
+def _shrink(extent: int, tile: int, number: int) -> int:
     """Return a smaller extent of `number` tiles with the same remainder."""
     return min(extent, number * tile + extent % tile)
 
 
-def _shrink_product(schedule: Schedule, workload_sizes: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+def _shrink_product(schedule: Schedule, full: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
     """Return smaller sizes of a product or a convolution."""
     tile = max(sizes["m"], sizes["n"])
     steps = _STEPS * int(str(schedule.options.get("split_k", 1)))
     operator, extents = schedule.workload.operator, schedule.workload.extents
     if operator in ("matmul", "batch_matmul", "scaled_matmul"):  # scales by rows, which models use
-        smaller_sizes = {
-            "m": _shrink_extent(workload_sizes["m"], tile, _TILES),
-            "n": _shrink_extent(workload_sizes["n"], tile, _TILES),
-        }
-        smaller_sizes["k"] = _shrink_extent(workload_sizes["k"], sizes["k"], steps)
-        return smaller_sizes | ({"b": min(workload_sizes["b"], 2)} if "b" in workload_sizes else {})
+        small = {"m": _shrink(full["m"], tile, _TILES), "n": _shrink(full["n"], tile, _TILES)}
+        small["k"] = _shrink(full["k"], sizes["k"], steps)
+        return small | ({"b": min(full["b"], 2)} if "b" in full else {})
     if operator == "grouped_matmul":  # with an activation, two columns of the weights give one of the result
-        smaller_sizes = {
-            "n": _shrink_extent(workload_sizes["n"], sizes["n"] // (1 + workload_sizes["activation"]), _TILES),
-            "tokens": _TILES * sizes["m"],
-        }
-        smaller_sizes |= {
-            "k": _shrink_extent(workload_sizes["k"], sizes["k"], steps),
-            "experts": max(2, workload_sizes["top_k"]),
-        }
-        return {name: min(workload_sizes[name], size) for name, size in smaller_sizes.items()}
-    if not operator.startswith("conv") or workload_sizes["groups"] > 1:
+        small = {"n": _shrink(full["n"], sizes["n"] // (1 + full["activation"]), _TILES), "tokens": _TILES * sizes["m"]}
+        small |= {"k": _shrink(full["k"], sizes["k"], steps), "experts": max(2, full["top_k"])}
+        return {name: min(full[name], size) for name, size in small.items()}
+    if not operator.startswith("conv") or full["groups"] > 1:
         return {}
     taps = math.prod(extent for axis, extent in extents.items() if axis in ("rz", "ry", "rx"))
     channels = -(-steps * sizes["k"] // taps // sizes["k"]) * sizes["k"]
-    smaller_sizes = {"n": min(workload_sizes["n"], 2), "k": _shrink_extent(workload_sizes["k"], tile, _TILES)}
-    smaller_sizes["c"] = min(workload_sizes["c"], channels + workload_sizes["c"] % sizes["k"])
-    if "h" in workload_sizes and "d" not in workload_sizes:
+    small = {"n": min(full["n"], 2), "k": _shrink(full["k"], tile, _TILES)}
+    small["c"] = min(full["c"], channels + full["c"] % sizes["k"])
+    if "h" in full and "d" not in full:
         rows = -(-_TILES * tile // extents["x"])
         # the rows that give as many rows of results
-        smaller_sizes["h"] = min(workload_sizes["h"], rows * -(-workload_sizes["h"] // extents["y"]) + extents["ry"])
-    return smaller_sizes
+        small["h"] = min(full["h"], rows * -(-full["h"] // extents["y"]) + extents["ry"])
+    return small
 
 
-def _shrink_attention(
-    schedule: Schedule, workload_sizes: Mapping[str, int], sizes: Mapping[str, int]
-) -> dict[str, int]:
+def _shrink_attention(schedule: Schedule, full: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
     """Return smaller sizes of an attention: fewer heads, queries and keys, with the same strides."""
-    shared = workload_sizes["heads"] // workload_sizes["kv_heads"]
+    shared = full["heads"] // full["kv_heads"]
     parts = int(str(schedule.options.get("split_kv", 1)))
-    smaller_sizes = {"batch": min(workload_sizes["batch"], 2), "kv_heads": min(workload_sizes["kv_heads"], 2)}
-    smaller_sizes["heads"] = shared * smaller_sizes["kv_heads"]
-    smaller_sizes["seq_q"] = _shrink_extent(workload_sizes["seq_q"], max(1, sizes["m"] // shared), _TILES)
-    smaller_sizes["seq_kv"] = max(
-        smaller_sizes["seq_q"], _shrink_extent(workload_sizes["seq_kv"], sizes["n"], _STEPS * parts)
-    )
-    return smaller_sizes
+    small = {"batch": min(full["batch"], 2), "kv_heads": min(full["kv_heads"], 2)}
+    small["heads"] = shared * small["kv_heads"]
+    small["seq_q"] = _shrink(full["seq_q"], max(1, sizes["m"] // shared), _TILES)
+    small["seq_kv"] = max(small["seq_q"], _shrink(full["seq_kv"], sizes["n"], _STEPS * parts))
+    return small

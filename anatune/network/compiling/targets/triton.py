@@ -31,7 +31,7 @@ from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.sizes.held import fix_state_size, set_windows
 from anatune.network.compiling.sizes.varying import environments, merge_readings, varying_ranges
 from anatune.network.compiling.targets.base import CheckResult, ModelBuild, ModelTarget, PlannedModel, emulated_error
-from anatune.network.compiling.targets.described import initial_state_places, memory_size, summary_of
+from anatune.network.compiling.targets.described import memory_size, state_places, summary_of
 from anatune.network.compiling.targets.float8 import float8_of, use_float8
 from anatune.network.compiling.targets.launched import LaunchedModel, has_gpu
 from anatune.network.compiling.targets.partial_sums import split_partial_sums
@@ -293,7 +293,7 @@ class TritonTarget(ModelTarget):
         """
         lowered, stubs = self._lower(planned)
         device = self._compile(lowered.calls, lowered.arena_bytes, lowered.state)
-        initial = initial_state_places(planned, lowered)
+        initial = state_places(planned, lowered)
         memory = new_memory(memory_size(initial, lowered))
         for form in lowered.forms:
             array = lowered.value(form)
@@ -421,7 +421,7 @@ class TritonTarget(ModelTarget):
         return bool(requested) or (requested is None and source.reference is not None and has_gpu(self.hardware.arch))
 
     def check(self, build: ModelBuild, source: ImportedModel) -> CheckResult:
-        """Return the error of outputs, or of planned kernels for smaller workloads if the interpreter would take long."""
+        """Return the error of outputs, or of planned kernels on smaller workloads if interpreting takes long."""
         model = build.compiled
         assert isinstance(model, LaunchedModel)
         if not has_gpu(self.hardware.arch) and _interpreter_s(build.planned, model) > _MOST_INTERPRETER_S:

@@ -23,7 +23,7 @@ from anatune.network.relax.device.ir import (
     where,
 )  # fmt: skip
 from anatune.network.relax.rest import nests
-from anatune.network.relax.rest.nests import constant_value
+from anatune.network.relax.rest.nests import known_value
 
 if TYPE_CHECKING:
     from tvm import ir, tirx
@@ -105,7 +105,7 @@ class _NestReader:
         for index, size in zip(indices, buffer.shape, strict=True):
             flat = flat * size + index
         flat = self.analyzer.simplify(flat)
-        factors = [constant_value(one) for one in detect_linear_equation(flat, list(self.nest.variables))]
+        factors = [known_value(one) for one in detect_linear_equation(flat, list(self.nest.variables))]
         known_factors = tuple(factor for factor in factors if factor is not None)
         return Element(
             self.buffers[buffer],
@@ -158,7 +158,7 @@ class _NestReader:
             return True
         if type(node).__name__ in ("Add", "Mul", "FloorDiv", "FloorMod", "Div", "Mod"):
             return self.is_natural(node.a) and self.is_natural(node.b)
-        constant = constant_value(node)
+        constant = known_value(node)
         return constant is not None and constant >= 0
 
     def call(self, node: ir.Call) -> Expr:

@@ -51,15 +51,8 @@ _STEP = 64
 """Rows of a tile whose neighbours in memory are rows, and most columns of it."""
 _NARROW = 1 << 31
 _HALVES = ("float16", "bfloat16")
-_LARGEST = 3.4028234663852886e38
-_NEUTRAL = {
-    "Add": (0,),
-    "Max": (-_LARGEST, -math.inf),
-    "Min": (_LARGEST, math.inf),
-    "Or": (0,),
-    "And": (1,),
-    "Mul": (1,),
-}
+_MOST = 3.4028234663852886e38
+_NEUTRAL = {"Add": (0,), "Max": (-_MOST, -math.inf), "Min": (_MOST, math.inf), "Or": (0,), "And": (1,), "Mul": (1,)}
 """Kind of a reduction -> neutral values that it begins with."""
 _AT, _ROW, _COL = Name("at"), Name("row"), Name("col")
 """The number of an element without reductions, of a row, and of a column."""

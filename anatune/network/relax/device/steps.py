@@ -195,14 +195,12 @@ class _StepReader:
         """Return the nests of a function on given tensors."""
         if name not in self.functions:
             try:
-                inlined_function = inline_blocks(self.tvm, function)
+                inlined = inline_blocks(self.tvm, function)
             except TVM_ERRORS:  # it has no blocks: a sort, or a running sum
                 raise _make_refusal(name) from None
-            allocated = list(inlined_function.body.block.alloc_buffers)
-            buffers = {buffer: place for place, buffer in enumerate((*inlined_function.params, *allocated))}
-            nests_found = [
-                read_nest(name, self.nest(name, one), buffers) for one in statements(self.tvm, inlined_function)
-            ]
+            allocated = list(inlined.body.block.alloc_buffers)
+            buffers = {buffer: place for place, buffer in enumerate((*inlined.params, *allocated))}
+            nests_found = [read_nest(name, self.nest(name, one), buffers) for one in statements(self.tvm, inlined)]
             self.functions[name] = allocated, nests_found
         allocated, nests_found = self.functions[name]
         memory = (*tensors, *map(self.tensor, allocated))
@@ -224,7 +222,7 @@ class _StepReader:
         tvm, body = self.tvm, statement
         if isinstance(statement, tvm.s_tir.SBlockRealize) and statement.block.init is None:
             zeros = {one.var: tvm.tirx.const(0, "int64") for one in statement.block.iter_vars}
-            body = nests.replace_variables(statement.block.body, zeros, tvm)
+            body = nests.substitute(statement.block.body, zeros, tvm)
         if not isinstance(body, tvm.tirx.BufferStore):
             return None
         variable = tvm.tirx.Var("i", "int64")

@@ -91,11 +91,9 @@ def make_product(name: str, workload: Workload) -> ModelKernel:
 
     def total(*places: TvmObject) -> TvmObject:
         values = dict(reduced)
-        for terms, output_index in zip(workload.write.indices, places, strict=True):
+        for terms, index in zip(workload.write.indices, places, strict=True):
             for term in terms:
-                values[term.axis] = tvm.tirx.indexmod(
-                    tvm.tirx.indexdiv(output_index, term.coefficient), extents[term.axis]
-                )
+                values[term.axis] = tvm.tirx.indexmod(tvm.tirx.indexdiv(index, term.coefficient), extents[term.axis])
         left, right = (element(access, values) for access in workload.reads)
         return te.sum(left * right, axis=list(reduced.values()))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.codegen.formulas import elementary
-from anatune.network.relax.rest.nests import constant_value
+from anatune.network.relax.rest.nests import known_value
 
 __all__ = ["LEGALISED", "element_call"]
 
@@ -29,12 +29,8 @@ def _take(builder: TvmObject, call: TvmObject) -> TvmObject:
     def take(values: TvmObject, places: TvmObject) -> TvmObject:
         rank = len(places.shape)
 
-        def element(*indices_of_element: TvmObject) -> TvmObject:
-            return values(
-                *indices_of_element[:first],
-                places(*indices_of_element[first : first + rank]),
-                *indices_of_element[first + rank :],
-            )
+        def element(*position: TvmObject) -> TvmObject:
+            return values(*position[:first], places(*position[first : first + rank]), *position[first + rank :])
 
         return te.compute((*values.shape[:first], *places.shape, *values.shape[first + 1 :]), element, name="T_take")
 
@@ -58,7 +54,7 @@ def _find_extreme(word: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
         def find(data: TvmObject) -> TvmObject:
             best = getattr(topi, word)(data, axis, keepdims=True)
             along = te.reduce_axis((0, data.shape[axis]), name="k")
-            is_short, is_float = (constant_value(data.shape[axis]) or _NARROW) < _NARROW, "float" in str(data.dtype)
+            is_short, is_float = (known_value(data.shape[axis]) or _NARROW) < _NARROW, "float" in str(data.dtype)
             position = along.var.astype("int32" if is_short else "int64")
             none = tvm.tirx.max_value(str(position.ty))
 
@@ -90,7 +86,7 @@ def _order(word: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
         tvm = import_tvm()
         from tvm import topi
 
-        tirx, attributes = tvm.tirx, call.attrs
+        tirx, attrs = tvm.tirx, call.attrs
         kind = str(call.args[0].ty.dtype)
         is_float, integer = "float" in kind, "int64" if kind.endswith("64") else "int32"
 
@@ -107,18 +103,8 @@ def _order(word: str) -> Callable[[TvmObject, TvmObject], TvmObject]:
 
         numbers = call.args[0] if kind == integer else builder.emit(builder.call_te(keys, call.args[0]))
         if word == "argsort":
-            return builder.call_te(
-                topi.argsort, numbers, None, attributes.axis, not attributes.descending, attributes.dtype
-            )
-        return builder.call_te(
-            topi.topk,
-            numbers,
-            attributes.k,
-            attributes.axis,
-            attributes.ret_type,
-            not attributes.largest,
-            attributes.dtype,
-        )
+            return builder.call_te(topi.argsort, numbers, None, attrs.axis, not attrs.descending, attrs.dtype)
+        return builder.call_te(topi.topk, numbers, attrs.k, attrs.axis, attrs.ret_type, not attrs.largest, attrs.dtype)
 
     return legalise
 
@@ -130,10 +116,10 @@ def _accumulate(builder: TvmObject, call: TvmObject) -> TvmObject:
     from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as script
 
-    attributes, kind, is_sum = call.attrs, str(call.ty.dtype), "cumsum" in str(call.op.name)
+    attrs, kind, is_sum = call.attrs, str(call.ty.dtype), "cumsum" in str(call.op.name)
     accumulator, unit = "float64" if "float" in kind else kind, tvm.tirx.const(1, "int64")
     sizes = list(call.args[0].ty.shape)
-    axis = int(attributes.axis) % len(sizes)
+    axis = int(attrs.axis) % len(sizes)
     size, behind = sizes[axis], functools.reduce(operator.mul, sizes[axis + 1 :], unit)
     rows = functools.reduce(operator.mul, sizes[:axis], unit) * behind
 
@@ -146,10 +132,10 @@ def _accumulate(builder: TvmObject, call: TvmObject) -> TvmObject:
                 with script.serial(0, size) as step:
                     index = (row // behind * size + step) * behind + row % behind
                     before, element = total[0], data[index].astype(accumulator)
-                    if attributes.exclusive:
+                    if attrs.exclusive:
                         result[index] = before.astype(kind)
                     total[0] = before + element if is_sum else before * element
-                    if not attributes.exclusive:
+                    if not attrs.exclusive:
                         result[index] = total[0].astype(kind)
             return text.get()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject
-from anatune.network.relax.rest.nests import FusedLoop, LoopNest, constant_value, replace_variables
+from anatune.network.relax.rest.nests import FusedLoop, LoopNest, known_value, substitute
 from anatune.network.relax.rest.sums import BLOCK, Totals, is_long
 
 __all__ = ["write_loops"]
@@ -35,7 +35,7 @@ Body = Callable[[Values], TvmObject]
 """A function from values of the nest's variables to a statement."""
 
 
-class _LoopPiece(NamedTuple):
+class _Span(NamedTuple):
     """A part of a loop: `count` times `chains` vectors of `lanes` elements, from `start` on."""
 
     start: TvmObject
@@ -59,7 +59,7 @@ def write_loops(tvm: TvmObject, nest: LoopNest, threads: int, *, is_flat: bool =
         index hide (images of 56 columns: 1.46 ns an element, 0.24 flat).
     """
     spread = _LoopWriter(tvm, nest, threads, is_flat).statement()
-    if threads < 2 or all(constant_value(extent) is not None for extent in nest.extents):
+    if threads < 2 or all(known_value(extent) is not None for extent in nest.extents):
         return spread
     iterations = functools.reduce(lambda one, other: one * other, nest.extents)
     return tvm.tirx.IfThenElse(iterations >= _PARALLEL_FROM, spread, _LoopWriter(tvm, nest, 1, is_flat).statement())
@@ -70,13 +70,13 @@ class _LoopWriter:
         self.tvm, self.tirx, self.nest, self.is_flat = tvm, tvm.tirx, nest, is_flat
         self.names = itertools.count()
         self.spatial, self.reductions = nest.loops(reductions=False), nest.loops(reductions=True)
-        work = [constant_value(extent) for extent in nest.extents]
+        work = [known_value(extent) for extent in nest.extents]
         is_large = any(extent is None for extent in work) or math.prod(one or 1 for one in work) >= _PARALLEL_FROM
         self.threads = threads if is_large else 1
         self.unit_values: Values = {
             variable: self.number(0)
             for variable, extent in zip(nest.variables, nest.extents, strict=True)
-            if constant_value(extent) == 1
+            if known_value(extent) == 1
         }
 
     # -- which loop has vectors ------------------------------------------------------------------------------------
@@ -94,12 +94,12 @@ class _LoopWriter:
     def pointwise(self) -> TvmObject:
         """Return loops in which each iteration writes another element."""
         if not self.spatial:
-            return replace_variables(self.nest.body, self.unit_values, self.tvm)
+            return substitute(self.nest.body, self.unit_values, self.tvm)
         *outer, last = self.spatial
 
         def row(values: Values) -> TvmObject:
             def point(inner_values: Values) -> TvmObject:
-                return replace_variables(self.nest.body, {**values, **inner_values}, self.tvm)
+                return substitute(self.nest.body, {**values, **inner_values}, self.tvm)
 
             if not self.is_vector(last):
                 return self.serial(last, point)
@@ -123,7 +123,7 @@ class _LoopWriter:
 
     def loop(self, extent: TvmObject, body: Callable[[TvmObject], TvmObject], kind: str = "SERIAL") -> TvmObject:
         """Return a loop; a single iteration needs none."""
-        if constant_value(extent) == 1:
+        if known_value(extent) == 1:
             return body(self.number(0))
         variable = self.variable()
         return self.tirx.For(variable, self.number(0), self.number(extent), self.tirx.ForKind[kind], body(variable))
@@ -158,7 +158,7 @@ class _LoopWriter:
             return self.nest_loops(loops, body, self.unit_values)
         count, total = 0, 1
         while count < len(loops) and total < _CHUNKS * self.threads:
-            total, count = total * (constant_value(loops[count].extent) or _CHUNKS * self.threads), count + 1
+            total, count = total * (known_value(loops[count].extent) or _CHUNKS * self.threads), count + 1
         extents = [loop.extent for loop in loops[:count]]
 
         def spread(index: TvmObject) -> TvmObject:
@@ -172,27 +172,24 @@ class _LoopWriter:
         whole = functools.reduce(lambda one, other: one * other, extents)
         return self.loop(whole, spread, "PARALLEL")
 
-    def pieces(self, extent: TvmObject, *, chains: int, lanes: int = _VECTOR) -> list[_LoopPiece]:
+    def pieces(self, extent: TvmObject, *, chains: int, lanes: int = _VECTOR) -> list[_Span]:
         """Return a loop in pieces: groups of vectors, single vectors, and the remainder."""
-        constant_extent = constant_value(extent)
+        constant_extent = known_value(extent)
         if constant_extent is None:
             whole = self.tirx.floordiv(extent, lanes)
-            return [
-                _LoopPiece(self.number(0), whole, 1, lanes),
-                _LoopPiece(whole * lanes, extent - whole * lanes, 1, 1),
-            ]
+            return [_Span(self.number(0), whole, 1, lanes), _Span(whole * lanes, extent - whole * lanes, 1, 1)]
         pieces, start = [], 0
         for count, width in ((chains, lanes), (1, lanes), (1, constant_extent % lanes)):
             size = count * width
             if size and (constant_extent - start) // size:
                 times = (constant_extent - start) // size
-                pieces.append(_LoopPiece(self.number(start), times, count, width))
+                pieces.append(_Span(self.number(start), times, count, width))
                 start += times * size
             if start == constant_extent:
                 break
         return pieces
 
-    def piece(self, loop: FusedLoop, piece: _LoopPiece, body: Body, *, spread: bool = False) -> TvmObject:
+    def piece(self, loop: FusedLoop, piece: _Span, body: Body, *, spread: bool = False) -> TvmObject:
         """Return a piece of a loop, vectorised."""
         kind = "PARALLEL" if spread and self.threads > 1 and piece.lanes > 1 else "SERIAL"
 
@@ -201,7 +198,7 @@ class _LoopWriter:
 
         return self.loop(piece.count, vector, kind)
 
-    def lanes(self, piece: _LoopPiece, body: Callable[[TvmObject], TvmObject]) -> TvmObject:
+    def lanes(self, piece: _Span, body: Callable[[TvmObject], TvmObject]) -> TvmObject:
         """Return statements for all elements of some vectors; `body` takes the index of an element."""
 
         def vector(start: TvmObject) -> TvmObject:
@@ -232,13 +229,11 @@ class _Reduction:
         if row is not None and self.is_along(row) and self.join_kind() is not None:
             return self.reduce_along(spatial, reductions[:-1], row)
         if not spatial:
-            return self.block(reductions, None, _LoopPiece(0, 1, 1, 1), writer.unit_values)
+            return self.block(reductions, None, _Span(0, 1, 1, 1), writer.unit_values)
         columns = self.columns()
         others = [loop for loop in spatial if loop is not columns]
         if columns is None:
-            return writer.spread_loops(
-                others, lambda values: self.block(reductions, None, _LoopPiece(0, 1, 1, 1), values)
-            )
+            return writer.spread_loops(others, lambda values: self.block(reductions, None, _Span(0, 1, 1, 1), values))
         if writer.is_vector(columns):
             pieces = writer.pieces(columns.extent, chains=_CHAINS)
         else:
@@ -260,7 +255,7 @@ class _Reduction:
 
     def is_along(self, row: FusedLoop) -> bool:
         """Return whether vectors should lie along the reduction: neighbours in memory belong to one result."""
-        constant_extent = constant_value(row.extent)
+        constant_extent = known_value(row.extent)
         is_long = constant_extent is None or constant_extent >= _VECTOR
         moves = self.nest.moves(row)
         return is_long and 1 in moves and self.writer.is_vector(row)
@@ -271,7 +266,7 @@ class _Reduction:
         row = self.writer.reductions[-1] if self.writer.reductions else None
         if row is not None and self.is_along(row) and not self.writer.is_vector(last):
             return None
-        constant_extent = constant_value(last.extent)
+        constant_extent = known_value(last.extent)
         return None if constant_extent is not None and constant_extent < _MOST_SCALAR else last
 
     def join_kind(self) -> TvmObject | None:
@@ -335,7 +330,7 @@ class _Reduction:
         return self.writer.sequence([*(self.tirx.AllocBuffer(buffer) for buffer in buffers), *parts])
 
     def block(
-        self, reductions: Sequence[FusedLoop], columns: FusedLoop | None, piece: _LoopPiece, values: Values
+        self, reductions: Sequence[FusedLoop], columns: FusedLoop | None, piece: _Span, values: Values
     ) -> TvmObject:
         """Return a reduction of neighbouring results, one in each lane, which begin at the piece's start."""
         writer = self.writer
@@ -350,18 +345,18 @@ class _Reduction:
             return writer.lanes(piece, run_lane) if is_vector else writer.loop(piece.width, run_lane)
 
         def step(root: TvmObject, more: Values) -> TvmObject:
-            return lanes(lambda lane, own: redirect(replace_variables(root, {**own, **more}, writer.tvm), lane))
+            return lanes(lambda lane, own: redirect(substitute(root, {**own, **more}, writer.tvm), lane))
 
         def result(lane: TvmObject, lane_values: Values) -> TvmObject:
-            indices = [replace_variables(index, lane_values, writer.tvm) for index in self.indices]
+            indices = [substitute(index, lane_values, writer.tvm) for index in self.indices]
             results = [totals.buffer] if totals else buffers
             return writer.sequence(
                 self.tirx.BufferStore(target, self.tirx.BufferLoad(buffer, [lane]).astype(str(target.dtype)), indices)
                 for target, buffer in zip(self.targets, results, strict=True)
             )
 
-        def add(reduction_values: Values) -> TvmObject:
-            return step(self.nest.body, reduction_values)
+        def add(inner: Values) -> TvmObject:
+            return step(self.nest.body, inner)
 
         begun = [] if self.nest.first is None else [step(self.nest.first, {})]
         totals = None
@@ -374,7 +369,7 @@ class _Reduction:
     def reduce_along(self, spatial: Sequence[FusedLoop], reductions: Sequence[FusedLoop], row: FusedLoop) -> TvmObject:
         """Return loops with vectors along the reduction, which hold parts of a result and are joined at the end."""
         writer, tirx = self.writer, self.tirx
-        constant_extent = constant_value(row.extent)
+        constant_extent = known_value(row.extent)
         chains = _CHAINS if constant_extent is None or constant_extent >= _CHAINS * _VECTOR else 1
         size = chains * _VECTOR
         kind = self.join_kind()
@@ -382,36 +377,32 @@ class _Reduction:
 
         def result(values: Values) -> TvmObject:
             (held,), redirect = self.make_registers(size)
-            whole = _LoopPiece(0, 1, chains, _VECTOR)
+            whole = _Span(0, 1, chains, _VECTOR)
             pieces = writer.pieces(row.extent, chains=chains)
-            steps = None if constant_extent is None else sum(constant_value(piece.count) or 0 for piece in pieces)
+            steps = None if constant_extent is None else sum(known_value(piece.count) or 0 for piece in pieces)
             totals = None
             if self.is_sum() and is_long(reductions, steps):
                 totals = Totals(writer, held, lambda body: writer.lanes(whole, body))
             buffer = totals.buffer if totals else held
             has_blocks = totals is not None and (steps is None or steps > BLOCK)
 
-            def part(piece: _LoopPiece, reduction_values: Values) -> TvmObject:
+            def part(piece: _Span, inner: Values) -> TvmObject:
                 def vectors(iteration: TvmObject) -> TvmObject:
                     def run_lane(lane: TvmObject) -> TvmObject:
                         row_values = writer.values(row, piece.start + iteration * piece.width + lane)
-                        return redirect(
-                            replace_variables(self.nest.body, {**reduction_values, **row_values}, writer.tvm), lane
-                        )
+                        return redirect(substitute(self.nest.body, {**inner, **row_values}, writer.tvm), lane)
 
                     return writer.lanes(piece, run_lane)
 
-                if totals and has_blocks and (constant_value(piece.count) or BLOCK) >= BLOCK:
+                if totals and has_blocks and (known_value(piece.count) or BLOCK) >= BLOCK:
                     return totals.divide(piece.count, BLOCK, vectors)
                 return writer.loop(piece.count, vectors)
 
-            def parts(reduction_values: Values) -> TvmObject:
+            def parts(inner: Values) -> TvmObject:
                 added = [totals.add()] if totals and has_blocks else []
-                return writer.sequence([*(part(piece, reduction_values) for piece in pieces), *added])
+                return writer.sequence([*(part(piece, inner) for piece in pieces), *added])
 
-            begun = [
-                writer.lanes(whole, lambda lane: redirect(replace_variables(self.nest.first, values, writer.tvm), lane))
-            ]
+            begun = [writer.lanes(whole, lambda lane: redirect(substitute(self.nest.first, values, writer.tvm), lane))]
             if totals:
                 body = totals.wrap_loops(reductions, steps, parts, values)
                 begun.append(totals.begin())
@@ -432,7 +423,7 @@ class _Reduction:
                     )
                 )
                 half //= 2
-            indices = [replace_variables(index, values, writer.tvm) for index in self.indices]
+            indices = [substitute(index, values, writer.tvm) for index in self.indices]
             total = tirx.BufferLoad(buffer, [writer.number(0)]).astype(str(self.targets[0].dtype))
             stored = tirx.BufferStore(self.targets[0], total, indices)
             return self.allocate(dict.fromkeys([held, buffer]), [*begun, body, *folds, stored])

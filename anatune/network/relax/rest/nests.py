@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject
 
-__all__ = ["FusedLoop", "LoopNest", "NestAccess", "nest_of", "replace_variables"]
+__all__ = ["FusedLoop", "LoopNest", "NestAccess", "nest_of", "substitute"]
 
 _SPATIAL, _REDUCTION = 0, 2
 """TVM's kinds of loops."""
@@ -89,7 +89,7 @@ class LoopNest:
 
     def _can_fuse(self, outer: int, inner: int) -> bool:
         """Return whether the stride of every access along the outer loop is that of the inner loop times its extent."""
-        extent = constant_value(self.extents[inner])
+        extent = known_value(self.extents[inner])
         if extent is None or {outer, inner} & self.tangled:
             return False
         steps = [(access.steps[outer], access.steps[inner]) for access in self.accesses]
@@ -100,7 +100,7 @@ class LoopNest:
         return [access.steps[loop.places[-1]] for access in self.accesses]
 
 
-def constant_value(extent: TvmObject) -> int | None:
+def known_value(extent: TvmObject) -> int | None:
     """Return the value of an extent; None if it is known only at run time."""
     if isinstance(extent, int):
         return extent
@@ -110,10 +110,10 @@ def constant_value(extent: TvmObject) -> int | None:
 
 def is_one(extent: TvmObject) -> bool:
     """Return whether a loop has one iteration."""
-    return constant_value(extent) == 1
+    return known_value(extent) == 1
 
 
-def replace_variables(root: TvmObject, values: Mapping[TvmObject, TvmObject], tvm: TvmObject) -> TvmObject:
+def substitute(root: TvmObject, values: Mapping[TvmObject, TvmObject], tvm: TvmObject) -> TvmObject:
     """Return a statement or expression with expressions in place of variables."""
     import tvm_ffi
 
@@ -134,15 +134,10 @@ def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> L
     block = realize.block
     kinds = [int(one.iter_type) for one in block.iter_vars]
     plain = len(loops) == len(kinds) and all(
-        value.same_as(loop.loop_var) and constant_value(loop.min) == 0
+        value.same_as(loop.loop_var) and known_value(loop.min) == 0
         for value, loop in zip(realize.iter_values, loops, strict=True)
     )
-    if (
-        not plain
-        or set(kinds) - {_SPATIAL, _REDUCTION}
-        or constant_value(realize.predicate) != 1
-        or block.match_buffers
-    ):
+    if not plain or set(kinds) - {_SPATIAL, _REDUCTION} or known_value(realize.predicate) != 1 or block.match_buffers:
         return None
     reader = _AccessReader(tvm, [one.var for one in block.iter_vars], [loop.extent for loop in loops])
     body = reader.split_quotients(block.body)
@@ -194,10 +189,10 @@ class _AccessReader:
     def _split_quotient(self, node: TvmObject) -> TvmObject:
         from tvm.sym import detect_linear_equation
 
-        value, modulus = self.analyzer.simplify(node.a), constant_value(node.b)
+        value, modulus = self.analyzer.simplify(node.a), known_value(node.b)
         if not modulus or modulus < 1:
             return node
-        factors = [constant_value(one) for one in detect_linear_equation(value, self.variables)]
+        factors = [known_value(one) for one in detect_linear_equation(value, self.variables)]
         if not factors or any(one is None or one < 0 for one in factors):
             return node
         terms = [(variable, factor or 0) for variable, factor in zip(self.variables, factors[:-1], strict=True)]
@@ -275,8 +270,8 @@ class _AccessReader:
         simple = self.analyzer.simplify(flat)
         steps: list[int | None] = []
         for index_of_loop, variable in enumerate(self.variables):
-            moved = replace_variables(simple, {variable: variable + 1}, self.tvm) if index_of_loop in used else simple
-            steps.append(constant_value(self.analyzer.simplify(moved - simple)) if index_of_loop in used else 0)
+            moved = substitute(simple, {variable: variable + 1}, self.tvm) if index_of_loop in used else simple
+            steps.append(known_value(self.analyzer.simplify(moved - simple)) if index_of_loop in used else 0)
         self.accesses.append(NestAccess(tuple(steps), is_store, int(self.tvm.DataType(str(buffer.dtype)).bits)))
         tirx = self.tvm.tirx
         beyond_sums = (tirx.FloorMod, tirx.FloorDiv, tirx.Min, tirx.Max, tirx.Select, self.tvm.ir.Call)

@@ -13,7 +13,7 @@ from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.formulas import ELEMENTARY
 from anatune.network.relax.kernels import KERNEL, OPAQUE
 from anatune.network.relax.rest.loops import write_loops
-from anatune.network.relax.rest.nests import LoopNest, constant_value, nest_of
+from anatune.network.relax.rest.nests import LoopNest, known_value, nest_of
 
 __all__ = ["inline_blocks", "mark_gathers", "nest_in", "schedule_module", "statements"]
 
@@ -97,23 +97,18 @@ def statements(tvm: TvmObject, function: TvmObject) -> list[TvmObject]:
 
 
 def _schedule_function(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
-    scheduled_function = inline_blocks(tvm, function)
-    realize = scheduled_function.body
+    result = inline_blocks(tvm, function)
+    realize = result.body
     block = realize.block
-    parts = [
-        _schedule_statement(tvm, one, threads, is_flat=not block.alloc_buffers)
-        for one in statements(tvm, scheduled_function)
-    ]
+    parts = [_schedule_statement(tvm, one, threads, is_flat=not block.alloc_buffers) for one in statements(tvm, result)]
     body = parts[0] if len(parts) == 1 else tvm.tirx.SeqStmt(parts)
     block = tvm.s_tir.SBlock(
         list(block.iter_vars), list(block.reads), list(block.writes), block.name_hint, body, block.init,
         list(block.alloc_buffers), list(block.match_buffers), block.annotations,
     )  # fmt: skip
-    scheduled_function = scheduled_function.with_body(
-        tvm.s_tir.SBlockRealize(list(realize.iter_values), realize.predicate, block)
-    )
-    tvm.s_tir.analysis.verify_well_formed(tvm.IRModule({"main": scheduled_function}))
-    return scheduled_function.with_attrs(function.attrs) if function.attrs is not None else scheduled_function
+    result = result.with_body(tvm.s_tir.SBlockRealize(list(realize.iter_values), realize.predicate, block))
+    tvm.s_tir.analysis.verify_well_formed(tvm.IRModule({"main": result}))
+    return result.with_attrs(function.attrs) if function.attrs is not None else result
 
 
 def _is_stored(tvm: TvmObject, schedule: TvmObject, block: TvmObject) -> bool:
@@ -146,7 +141,7 @@ def _is_stored(tvm: TvmObject, schedule: TvmObject, block: TvmObject) -> bool:
 
 
 def _iterations(schedule: TvmObject, block: TvmObject) -> int:
-    return math.prod(constant_value(one.dom.extent) or 1 for one in schedule.get(block).iter_vars)
+    return math.prod(known_value(one.dom.extent) or 1 for one in schedule.get(block).iter_vars)
 
 
 def _schedule_statement(tvm: TvmObject, statement: TvmObject, threads: int, *, is_flat: bool) -> TvmObject:
@@ -164,4 +159,4 @@ def nest_in(tvm: TvmObject, statement: TvmObject) -> LoopNest | None:
     if not isinstance(inner, tvm.s_tir.SBlockRealize):
         return None
     nest = nest_of(tvm, inner, loops)
-    return None if nest is None or any(constant_value(one) == 0 for one in nest.extents) else nest
+    return None if nest is None or any(known_value(one) == 0 for one in nest.extents) else nest

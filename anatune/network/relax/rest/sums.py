@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from anatune.codegen.compat import TvmObject, import_tvm
-from anatune.network.relax.rest.nests import FusedLoop, constant_value
+from anatune.network.relax.rest.nests import FusedLoop, known_value
 
 __all__ = ["BLOCK", "Totals", "is_long"]
 
@@ -27,7 +27,7 @@ def is_long(loops: Sequence[FusedLoop], steps: int | None) -> bool:
 
 
 def _terms(loops: Sequence[FusedLoop], steps: int | None) -> int | None:
-    terms = [steps, *(constant_value(loop.extent) for loop in loops)]
+    terms = [steps, *(known_value(loop.extent) for loop in loops)]
     return None if None in terms else math.prod(one or 0 for one in terms)
 
 
@@ -83,10 +83,10 @@ class Totals:
     def divide(self, extent: TvmObject, most: int, body: _At) -> TvmObject:
         """Return a loop that calls `add` after every `most` iterations and after the last one."""
         writer = self._writer
-        whole = extent // most if constant_value(extent) is not None else self._tirx.floordiv(extent, most)
+        whole = extent // most if known_value(extent) is not None else self._tirx.floordiv(extent, most)
         rest, parts = extent - whole * most, []
         for start, count, size in ((0, whole, most), (whole * most, 1, rest)):
-            if constant_value(count) == 0 or constant_value(size) == 0:
+            if known_value(count) == 0 or known_value(size) == 0:
                 continue
 
             def block(iteration: TvmObject, start: TvmObject = start, size: TvmObject = size) -> TvmObject:

@@ -8,14 +8,14 @@ import pytest
 from anatune.errors import SpaceError
 from anatune.network.compiling.request import (
     CompileRequest,
+    Int8Options,
     Listeners,
     MeasuringOptions,
     ModelSource,
-    QuantisingOptions,
 )
 from anatune.network.compiling.session import compile as compile_model
 
-GROUPS = (ModelSource, MeasuringOptions, QuantisingOptions, Listeners, CompileRequest)
+GROUPS = (ModelSource, MeasuringOptions, Int8Options, Listeners, CompileRequest)
 
 
 def test_every_keyword_of_compile_is_in_one_group():
@@ -25,7 +25,7 @@ def test_every_keyword_of_compile_is_in_one_group():
     assert len(set(fields)) == len(fields)
 
 
-@pytest.mark.parametrize("group", [MeasuringOptions, QuantisingOptions, Listeners, CompileRequest])
+@pytest.mark.parametrize("group", [MeasuringOptions, Int8Options, Listeners, CompileRequest])
 def test_groups_have_defaults_and_do_not_change(group):
     made = group()
     with pytest.raises(AttributeError):
@@ -39,13 +39,13 @@ def test_groups_have_defaults_and_do_not_change(group):
         (MeasuringOptions, {"time_limit_s": -1}, "time_limit_s is -1"),
         (MeasuringOptions, {"patience": 3}, "trials is 0; say how many"),
         (MeasuringOptions, {"cluster": "tcp://lab:8786"}, "trials is 0; say how many"),
-        (QuantisingOptions, {"percentile": 50}, "percentile is 50"),
-        (QuantisingOptions, {"percentile": True}, "percentile is True"),
+        (Int8Options, {"percentile": 50}, "percentile is 50"),
+        (Int8Options, {"percentile": True}, "percentile is True"),
         (Listeners, {"on_stage": "say"}, "on_stage is 'say'"),
         (CompileRequest, {"fallback": "torch"}, "fallback is 'torch'"),
         (CompileRequest, {"precision": "int4"}, "precision is 'int4'"),
-        (CompileRequest, {"quantising": QuantisingOptions(np.zeros((2, 3)))}, "are for precision int8"),
-        (CompileRequest, {"quantising": QuantisingOptions(percentile=99)}, "are for precision int8"),
+        (CompileRequest, {"quantising": Int8Options(np.zeros((2, 3)))}, "are for precision int8"),
+        (CompileRequest, {"quantising": Int8Options(percentile=99)}, "are for precision int8"),
     ],
 )
 def test_each_group_refuses_what_is_wrong(group, wrong, why):
@@ -55,6 +55,5 @@ def test_each_group_refuses_what_is_wrong(group, wrong, why):
 
 def test_int8_takes_data():
     assert (
-        CompileRequest(precision="int8", quantising=QuantisingOptions(np.zeros((2, 3)), 99.9)).quantising.percentile
-        == 99.9
+        CompileRequest(precision="int8", quantising=Int8Options(np.zeros((2, 3)), 99.9)).quantising.percentile == 99.9
     )
