@@ -231,16 +231,12 @@ def _list_sentences(summary: ModelSummary, measured_s: Measured) -> list[tuple[s
         text += f", measured {units.duration(sum(measured_s.values()))} with the operators left to {left}"
     sentences = [(text, True), *((text, False) for text in _parts_texts(summary)), (_inputs_text(summary), False)]
     if summary.layouts is not None:
-        sentences.append(
-            (_layouts_text(summary.layouts, " by kernels of planned sizes" if summary.ranges else ""), False)
-        )
+        sentences.append((_layouts_text(summary.layouts, " for planned sizes" if summary.ranges else ""), False))
     if summary.rows:
         sentences.append((_rows_text(summary, measured_s), False))
     sentences.append((_left_text(summary, measured_s), False))
     if summary.unscheduled:
-        sentences.append(
-            (f"kernels without vectors and threads, as TVM wrote them: {', '.join(summary.unscheduled)}", True)
-        )
+        sentences.append((f"without vectors and threads, as TVM wrote them: {', '.join(summary.unscheduled)}", True))
     if summary.tuning is not None and summary.tuning.trials:
         sentences.append((tuning_text(summary.tuning), False))
     if summary.latency is not None:
@@ -337,10 +333,8 @@ def _left_text(summary: ModelSummary, measured_s: Measured) -> str:
     if not names:
         launches = summary.launches
         memory = units.size(summary.arena_bytes)
-        launch_text = (
-            f"; {launches} launches, {memory} between them, predicted {units.duration(summary.whole_s)} in all"
-        )
-        return f"{LEFT}: nothing{launch_text if launches else ''}"
+        totals = f"; {launches} launches, {memory} between them, predicted {units.duration(summary.whole_s)} in all"
+        return f"{LEFT}: nothing{totals if launches else ''}"
     if measured_s is None:
         return _predicted_left_text(summary, names)
     rest = _others_measured_s(summary, measured_s)

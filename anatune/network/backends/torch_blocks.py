@@ -78,7 +78,7 @@ def check_effects(torch: ModuleType, program: ExportedProgram) -> None:
                 if node.op == "output" or node in read:
                     read.update(node.all_input_nodes)
                 elif _has_effects(torch, node):
-                    raise WorkloadError(f"nothing reads the result of {_name(node)}, which may have side effects")
+                    raise WorkloadError(f"nothing reads the result of {_name(node)}, which may have effects")
 
 
 def _has_effects(torch: ModuleType, node: fx.Node) -> bool:
@@ -123,12 +123,10 @@ def compile_blocks(
             "compiling"
         )
     partitioner = import_module("torch.fx.passes.infra.partitioner").CapabilityBasedPartitioner(graph_module, None)
-    effects_in_order = [node.name for node in graph_module.graph.nodes if _has_effects(torch, node)]
+    effects = [node.name for node in graph_module.graph.nodes if _has_effects(torch, node)]
     fused = partitioner.fuse_partitions(blocks, prefix="block_")
-    if effects_in_order != [node.name for node in fused.graph.nodes if _has_effects(torch, node)]:
-        raise WorkloadError(
-            f"blocks would change the order of {', '.join(effects_in_order)}, which may have side effects"
-        )
+    if effects != [node.name for node in fused.graph.nodes if _has_effects(torch, node)]:
+        raise WorkloadError(f"blocks would change the order of {', '.join(effects)}, which may have side effects")
     # tensors that stay, and indices of constants of `bind_constants`, which each call passes
     sources = [tensor if (index := _constant_index(target)) is None else index for target, tensor in weights.values()]
     first = _FirstRun(torch, fused, compile_block, {name: tensor for name, (_, tensor) in weights.items()})
@@ -253,9 +251,7 @@ def find_varying_sizes(torch: ModuleType, module: fx.GraphModule, constants: Con
     sizes = {place: one for place, one in enumerate(given) if isinstance(one, torch.SymInt)}
     for symbol in sizes.values():
         if str(symbol) not in places:
-            raise WorkloadError(
-                f"it takes a number that varies ({symbol}), expected sizes of tensors; try dynamic=False"
-            )
+            raise WorkloadError(f"it takes a varying number ({symbol}), expected sizes of tensors; try dynamic=False")
     axes = (tuple(axis for axis, size in enumerate(one.shape) if isinstance(size, torch.SymInt)) for one in tensors)
     return VaryingSizes(tuple(axes), {place: places[str(one)] for place, one in sizes.items()})
 

@@ -140,9 +140,7 @@ class SubGraphOutputs:
             if node.op.startswith("call") and _WRITES.fullmatch(name) and node.all_input_nodes:
                 value = self._values[node.all_input_nodes[0]]
                 if isinstance(value, self._torch.Tensor) and _storage(value) in storages:
-                    raise WorkloadError(
-                        f"{name} writes into an argument in place, expected operators that return values"
-                    )
+                    raise WorkloadError(f"{name} writes into an argument in place, expected one that returns values")
 
     def _values_of_nodes(self) -> tuple[dict[fx.Node, TorchTensor], dict[int, TorchTensor | None]]:
         """Return the example value of each node, and storages of supposed copies that are none, with their sources.

@@ -155,9 +155,7 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
             show_default=False,
         ),
     ] = None
-    measure: Annotated[bool, typer.Option("--measure", help="Run the model here and report each kernel's time.")] = (
-        False
-    )
+    measure: Annotated[bool, typer.Option("--measure", help="Run it here and report each kernel's time.")] = False
 
     def request(self, elsewhere: Elsewhere, records: Path | None, listeners: Listeners) -> CompileRequest:
         """Return the options as the library takes them; the library refuses contradictions."""

@@ -93,16 +93,12 @@ def run_model(
         model.state = initial_state
     outputs = result if isinstance(result, tuple) else (result,)
     results: dict[str, Any] = {
-        "outputs": [
-            _describe_output(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)
-        ]
+        "outputs": [_describe(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)]
     }
     if target is not None:
         stream = io.BytesIO()
-        stored = {
-            one.name: _storable(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)
-        }
-        np.savez(stream, **stored)  # type: ignore[arg-type]
+        saved = {one.name: _storage(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)}
+        np.savez(stream, **saved)  # type: ignore[arg-type]
         target.write(marked(stream.getvalue()))
     if options.benchmark:
         results["benchmark"] = model.benchmark(*arrays, runs=options.runs)
@@ -156,7 +152,7 @@ def _parse_sizes(words: list[str] | None) -> dict[str, int]:
     return {name: int(word) for name, word in sizes.items()}
 
 
-def _describe_output(name: str, output: object) -> dict[str, object]:
+def _describe(name: str, output: object) -> dict[str, object]:
     """Return the description of an output; outputs of a divided model may be text or sequences."""
     import numpy as np
 
@@ -166,7 +162,7 @@ def _describe_output(name: str, output: object) -> dict[str, object]:
     return {"name": name, "dtype": output.dtype.name, "shape": output.shape, "largest": largest}
 
 
-def _storable(name: str, output: object) -> NDArray[np.generic]:
+def _storage(name: str, output: object) -> NDArray[np.generic]:
     """Return an output as a .npz file can store it; UsageError if it cannot."""
     import numpy as np
 

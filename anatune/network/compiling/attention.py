@@ -296,14 +296,8 @@ def _make_kernel(node: Node, blocks: tuple[Blocks, ...], parts: int) -> Attentio
 
 
 def _sizes(node: Node) -> tuple[int, int, int, int, int]:
-    attributes = node.attributes
-    return (
-        attributes["batch"] * attributes["heads"],
-        attributes["queries"],
-        attributes["keys"],
-        attributes["dim"],
-        attributes["value_dim"],
-    )
+    sizes = node.attributes
+    return (sizes["batch"] * sizes["heads"], sizes["queries"], sizes["keys"], sizes["dim"], sizes["value_dim"])
 
 
 def _divide(queries: int, keys: int, rows: int, visible: tuple[int, ...]) -> Iterator[tuple[int, int, int, int]]:

@@ -90,7 +90,7 @@ def check_outputs(
     `allowed` is the error that the arithmetic of its kernels explains, if it is more than `TOLERANCE`.
 
     Integer inputs are the caller's, if given, because ids have to be valid. A model with sizes that vary runs at those
-    of `_sizes_to_try`. A fast model of fixed sizes also runs on `_EDGE_INPUTS`.
+    of `_sizes_of`. A fast model of fixed sizes also runs on `_EDGE_INPUTS`.
 
     Parameters
     ----------
@@ -103,14 +103,11 @@ def check_outputs(
         See `compare_outputs`.
     """
     release_freed_memory()  # that compilers left
-    checks = [
-        _check_at_sizes(compiled, source, blame, sizes, allowed, rounds=rounds)
-        for sizes in _sizes_to_try(compiled.summary)
-    ]
+    checks = [_check(compiled, source, blame, sizes, allowed, rounds=rounds) for sizes in _sizes_of(compiled.summary)]
     return max(checks, key=lambda one: one.error)
 
 
-def _sizes_to_try(summary: ModelSummary) -> list[dict[str, int]]:
+def _sizes_of(summary: ModelSummary) -> list[dict[str, int]]:
     """Return the sizes to run a model at: the planned sizes, the least, and for each size a larger one."""
     ranges = summary.ranges
     planned, least = ({name: getattr(one, word) for name, one in ranges.items()} for word in ("usual", "least"))
@@ -119,15 +116,10 @@ def _sizes_to_try(summary: ModelSummary) -> list[dict[str, int]]:
     return list({tuple(sizes.items()): sizes for sizes in tried}.values())
 
 
-def _check_at_sizes(
-    compiled: CompiledModel,
-    source: ImportedModel,
-    blame: Blame,
-    sizes: Mapping[str, int],
-    allowed: float,
-    *,
+def _check(
+    compiled: CompiledModel, source: ImportedModel, blame: Blame, sizes: Mapping[str, int], allowed: float, *,
     rounds: bool,
-) -> Check:
+) -> Check:  # fmt: skip
     """Return the largest error of a model's outputs at some sizes; errors as `compare_outputs`."""
     assert source.reference is not None
     held = draw_state(compiled.summary, sizes)
@@ -143,12 +135,7 @@ def _check_at_sizes(
     try:
         got = compiled(*inputs)
     except DivisionError:  # a random divisor was zero
-        inputs = [
-            np.where(output_result == 0, 1, output_result).astype(output_result.dtype)
-            if output_result.dtype.kind in "iu"
-            else output_result
-            for output_result in inputs
-        ]
+        inputs = [np.where(one == 0, 1, one).astype(one.dtype) if one.dtype.kind in "iu" else one for one in inputs]
         began = time.perf_counter()
         got = compiled(*inputs)
     listed = [*(got if compiled.summary.is_tuple else [got]), *compiled.state.values()]
@@ -162,13 +149,13 @@ def _check_at_sizes(
         assert source.reference is not None
         narrow, _ = source.reference([array.copy() for array in given], is_narrow=True)
         errors = [
-            error_of(output_result.astype(np.float64), output_want.astype(np.float64))
-            for output_result, output_want in zip(narrow, want, strict=True)
-            if output_result.dtype.kind == "f" or output_result.dtype.name in BYTE_DTYPES
+            error_of(one.astype(np.float64), output_want.astype(np.float64))
+            for one, output_want in zip(narrow, want, strict=True)
+            if one.dtype.kind == "f" or one.dtype.name in BYTE_DTYPES
         ]
         return min(_MOST_ROUNDED, max(_ROUNDED_UNITS / 256, _ROUNDED_FACTOR * max(errors, default=0.0)))
 
-    names = [output_result.name for output_result in (*compiled.summary.outputs, *compiled.summary.state)]
+    names = [one.name for one in (*compiled.summary.outputs, *compiled.summary.state)]
     size_text = ", ".join(f"{name}={size}" for name, size in sizes.items())
     check = compare_outputs(
         listed, want, names, library,
@@ -372,34 +359,28 @@ class FaultSearch:
         worst = max(error_of(own, want) for own, want in zip(results, wanted, strict=True))
         if not any(map(_is_wrong, results, wanted)):
             return "a pass of anatune over the graph changes the results"
-        return (
-            f"the model without passes and planned kernels differs by {worst:.3g} as well: its reader or TVM is wrong"
-        )
+        return f"without passes and planned kernels the model differs by {worst:.3g} as well: reader or TVM is wrong"
 
     def _run_graph(self, graph: Graph, kernels: Mapping[Node, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
         """Build a graph, run it and return its outputs; errors as `compiling.session.compile`."""
         model = write_model(graph, kernels)
         library = build_library(model, self.target, self.threads)
         memory, places = pack_weights(model.weights, self.target)
-        folder = scratch_folder(BuildError)
+        temp = scratch_folder(BuildError)
         try:
-            library.link(folder / "model.so")
-            machine = LibraryRunner(
-                folder / "model.so", [tensor_of(view) for view in views(memory, places)], self.threads
-            )
-            result = machine.run(*(tensor_of(array) for array in inputs))
+            library.link(temp / "model.so")
+            runner = LibraryRunner(temp / "model.so", [tensor_of(view) for view in views(memory, places)], self.threads)
+            result = runner.run(*(tensor_of(array) for array in inputs))
             listed = list(result) if graph.is_tuple else [result]
             return [np.array(array_of(one)) for one in listed]
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(temp, ignore_errors=True)
 
     def _describe_node(self, node: Node) -> str:
         """Return words for an operator: its kernel, workload and schedule if it is a product."""
         for kernel in self.planned:
             if any(node is other for other in kernel.nodes):
-                return (
-                    f"{kernel.name}, {workload_to_text(kernel.workload)}, by the schedule {kernel.schedule.describe()}"
-                )
+                return f"{kernel.name}, {workload_to_text(kernel.workload)}, schedule {kernel.schedule.describe()}"
         if node in self.kernels:
             return f"{self.kernels[node].name}, {node.op} of {node.type}"
         return f"{node.op} of {node.type}, compiled by TVM"

@@ -424,9 +424,7 @@ def _to_array(value: object, summary: TensorSummary) -> Array:
     if torch is not None and isinstance(value, torch.Tensor):
         array = array_of_torch(value, f"input {summary.name}", RunError)
     if not isinstance(array, np.ndarray):
-        raise RunError(
-            f"input {summary.name} is {shown(value)}, expected a NumPy or torch array, {_type_text(summary)}"
-        )
+        raise RunError(f"input {summary.name} is {shown(value)}, expected an array of {_type_text(summary)}")
     if is_unknown(array):
         raise RunError(f"input {summary.name} is on the meta device, which stores no values; pass one with values")
     if type(array) is not np.ndarray or not array.dtype.isnative:

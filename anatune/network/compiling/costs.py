@@ -210,20 +210,14 @@ class ModelCosts:
 
     def store(self, trials: int) -> None:
         """Store the cost of the model, for which `trials` trials were made."""
-        estimate, spent = self._estimate, self._spent
+        told, spent = self._estimate, self._spent
         total_s = sum(spent.values())
-        if (
-            not estimate
-            or not estimate.seconds
-            or not estimate.products
-            or trials != estimate.trials
-            or not 0.0 < total_s < math.inf
-        ):
+        if not told or not told.seconds or not told.products or trials != told.trials or not 0.0 < total_s < math.inf:
             return  # the estimate was for other work; a model without products tells nothing about others
-        if estimate.compile_s:
+        if told.compile_s:
             return  # later models load the compiled code
         cost = ModelCost(
-            estimate.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
-            self._times["build"], total_s, estimate.seconds,
+            told.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
+            self._times["build"], total_s, told.seconds,
         )  # fmt: skip
         self._history.add(self._key, cost)

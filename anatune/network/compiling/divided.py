@@ -131,7 +131,7 @@ class DividedModel(CompiledModel):
                 times = engine.profile(*given, repeats=repeats)
                 times_by_name.update((_part_name(index, name), time_s) for name, time_s in times.items())
             else:
-                times_by_name[_part_name(index, "onnxruntime")] = _fastest_s(engine, given, repeats)
+                times_by_name[_part_name(index, "onnxruntime")] = _min_s(engine, given, repeats)
 
         self._run(self._input_arrays(inputs or self.random_inputs())[0], measure_part)
         return times_by_name
@@ -139,9 +139,7 @@ class DividedModel(CompiledModel):
     def times(self, inputs: Sequence[object]) -> list[float]:
         """Return the seconds of each part for given inputs: the least of several runs."""
         times: list[float] = []
-        self._run(
-            self._input_arrays(inputs)[0], lambda _, engine, given: times.append(_fastest_s(engine, given, _REPEATS))
-        )
+        self._run(self._input_arrays(inputs)[0], lambda _, engine, given: times.append(_min_s(engine, given, _REPEATS)))
         return times
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -175,33 +173,26 @@ def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
     MissingDependencyError
         TVM is not installed, or onnxruntime is not and the model needs it.
     """
-    folder_path = checked_path("load: path", path, RecordError)
+    root = checked_path("load: path", path, RecordError)
     mapped = checked_flag("load: mapped", mapped)
     while True:
-        stamp = folder.stamp(folder_path)
+        stamp = folder.stamp(root)
         try:
-            saved, onnx_parts, division = folder.read(folder_path, mapped=mapped)
+            saved, parts, division = folder.read(root, mapped=mapped)
             if saved[0].summary.device == "gpu" and not saved[0].summary.launches:
                 check_gpu(str(path), saved[0].summary.arch)
             models = [make_compiled_model(one.summary, one.library, one.weights) for one in saved]
-            return (
-                models[0]
-                if division is None
-                else DividedModel(division, _order_engines(folder_path, division, models, onnx_parts))
-            )
+            return models[0] if division is None else DividedModel(division, _order(root, division, models, parts))
         except (RecordError, RunError):
-            if folder.stamp(folder_path) == stamp:  # else another model was saved there in the meantime
+            if folder.stamp(root) == stamp:  # else another model was saved there in the meantime
                 raise
 
 
-def _order_engines(path: Path, division: Division, models: list[CompiledModel], onnx: list[bytes]) -> list[Engine]:
+def _order(path: Path, division: Division, models: list[CompiledModel], onnx: list[bytes]) -> list[Engine]:
     """Return the engines of a loaded model in the order of its parts."""
     is_left = [bool(part.left) for part in division.parts]
     if (is_left.count(False), is_left.count(True)) != (len(models), len(onnx)):
-        raise RecordError(
-            f"{path}: found {len(models)} compiled parts and {len(onnx)} others, its summary says otherwise; compile "
-            "it again"
-        )
+        raise RecordError(f"{path}: {len(models)} compiled parts and {len(onnx)} others do not match its summary")
     compiled, onnx_parts_left = iter(models), iter(onnx)
     threads = models[0].summary.threads
     return [
@@ -322,7 +313,7 @@ def _measure_parts(model: DividedModel, source: ImportedModel) -> DividedModel:
     return DividedModel(msgspec.structs.replace(model.division, parts=tuple(parts)), model._engines)
 
 
-def _fastest_s(engine: Engine, inputs: Sequence[object], repeats: int) -> float:
+def _min_s(engine: Engine, inputs: Sequence[object], repeats: int) -> float:
     """Return the least seconds of several runs."""
     return min(timeit.repeat(lambda: engine(*inputs), number=1, repeat=repeats))
 
@@ -333,14 +324,14 @@ def _part_name(index: int, name: str) -> str:
 
 def _merge_summaries(division: Division, compiled: Sequence[ModelSummary]) -> ModelSummary:
     """Return the summary of a whole model, merged from those of its compiled parts."""
-    indices = [place for place, part in enumerate(division.parts) if not part.left]
+    indices = [root for root, part in enumerate(division.parts) if not part.left]
     checks = [one.check for one in compiled if one.check is not None]
     first, is_alone = compiled[0], len(compiled) == 1
 
     def collect(field: str) -> tuple[TensorSummary, ...]:
         return tuple(
-            msgspec.structs.replace(one, name=_part_name(place, one.name))
-            for place, summary in zip(indices, compiled, strict=True)
+            msgspec.structs.replace(one, name=_part_name(root, one.name))
+            for root, summary in zip(indices, compiled, strict=True)
             for one in getattr(summary, field)
         )
 

@@ -63,15 +63,15 @@ def state_of(graph: Graph, pairs: Sequence[StatePair], num_weights: int) -> tupl
     summaries = []
     count = len(pairs)
     for pair, value, new in zip(pairs, graph.inputs[-count:], graph.outputs[-count:], strict=True):
-        tensor, initial, grown_size = _tensor_summary(pair.name, value), None, ""
+        tensor, first, after = _tensor_summary(pair.name, value), None, ""
         if pair.initial is not None:
-            initial, number = number, number + 1
+            first, number = number, number + 1
         if pair.axis >= 0:
             assert isinstance(new, Node)
-            grown_size = name_of(new.arguments[2].value + tensor_type(new.arguments[1]).shape[pair.axis])
+            after = name_of(new.arguments[2].value + tensor_type(new.arguments[1]).shape[pair.axis])
         summaries.append(
             StateSummary(
-                tensor.name, tensor.dtype, tensor.shape, initial, max(pair.axis, 0), name_of(pair.symbol), grown_size
+                tensor.name, tensor.dtype, tensor.shape, first, max(pair.axis, 0), name_of(pair.symbol), after
             )
         )  # fmt: skip
     return tuple(summaries)

@@ -22,13 +22,7 @@ if TYPE_CHECKING:
     from anatune.tuning.result import ModelProgress
 
 __all__ = [
-    "PRECISIONS",
-    "TRIALS_PER_TURN",
-    "CompileRequest",
-    "Int8Options",
-    "Listeners",
-    "MeasuringOptions",
-    "ModelSource",
+    "PRECISIONS", "TRIALS_PER_TURN", "CompileRequest", "Int8Options", "Listeners", "MeasuringOptions", "ModelSource",
 ]  # fmt: skip
 
 PRECISIONS = (WIDE, *HALVES, "int8", FP8)
@@ -90,9 +84,7 @@ class MeasuringOptions(msgspec.Struct, frozen=True, kw_only=True):
         checked_seconds("compile: time_limit_s", self.time_limit_s)
         checked_flag("compile: resume", self.resume)
         if not self.trials and self.is_remote:
-            raise SpaceError(
-                "compile: a cluster or a tracker is given, but trials is 0; give a number of trials (--trials)"
-            )
+            raise SpaceError("compile: a cluster or a tracker is given, but trials is 0; give trials (--trials)")
         has_rules = (self.stop_at, self.patience) != (None, None)
         if self.reuse is not True or self.is_remote or has_rules:
             from anatune.tuning.settings import TuningSettings
@@ -100,9 +92,7 @@ class MeasuringOptions(msgspec.Struct, frozen=True, kw_only=True):
             # it refuses options that contradict each other
             TuningSettings(**self.place_options, **self.stopping_options, reuse=self.reuse)
         if not self.trials and has_rules:
-            raise SpaceError(
-                "compile: stop_at or patience is given, but trials is 0; give a number of trials (--trials)"
-            )
+            raise SpaceError("compile: stop_at or patience is given, but trials is 0; give trials (--trials)")
         if self.records is not None:
             records_place = record_place(self.records)
             if self.resume and isinstance(records_place, Path) and not records_place.exists():
@@ -200,9 +190,7 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.check is not None:
-            msgspec.structs.force_setattr(
-                self, "check", checked_flag("compile: check", self.check)
-            )  # may be NumPy's bool
+            msgspec.structs.force_setattr(self, "check", checked_flag("compile: check", self.check))  # maybe NumPy's
         if self.fallback not in (None, "onnxruntime"):
             raise SpaceError(f"compile: fallback is {shown(self.fallback)}, expected 'onnxruntime' or none")
         if self.precision is not None and not (isinstance(self.precision, str) and self.precision in PRECISIONS):

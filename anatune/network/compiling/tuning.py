@@ -190,9 +190,9 @@ class _ModelTuning:
             for number, trial in enumerate(trials, start=1):
                 ending.add(trial.measurement, number)
             product.ended = ending.reason or ""
-        self._trials_before = self._count_trials()
+        self._trials_before = self._trials()
         per_turn = max(_LEAST_TRIALS, min(TRIALS_PER_TURN, self._measuring.trials // max(1, len(self._products))))
-        while (trials_left := self._measuring.trials - self._count_trials()) > 0:
+        while (trials_left := self._measuring.trials - self._trials()) > 0:
             if self._remaining_s() <= 0:
                 return "time_limit"
             open_products = [product for product in self._products.values() if not product.ended]
@@ -219,15 +219,13 @@ class _ModelTuning:
             )
             for one in self._products.values()
         )  # fmt: skip
-        done = self._count_trials()
+        done = self._trials()
         return TuningSummary(ended, done, done - self._trials_before, self._clock() - self._start_s, kernels)
 
     def choose_kernels(self) -> list[PlannedKernel]:
         """Return the kernels with the best schedules in the record store; kernels without trials keep the plan's."""
         best_schedules: dict[Workload, Schedule] = {}
-        if self._records is not None and (
-            self._count_trials() or (self._measuring.reuse and not is_missing(self._records))
-        ):
+        if self._records is not None and (self._trials() or (self._measuring.reuse and not is_missing(self._records))):
             with RecordStore(self._records) as store:
                 for workload in self._products:
                     best_record = self._find_best_record(store, workload)
@@ -275,12 +273,7 @@ class _ModelTuning:
             time_limit_s=None if limit_s is None or limit_s == float("inf") else limit_s,
         )  # fmt: skip
         return TuningSession(
-            product.workload,
-            self._hardware,
-            settings,
-            self._make_progress_callback(product),
-            self._stand_ins,
-            self._place,
+            product.workload, self._hardware, settings, self._listener(product), self._stand_ins, self._place
         )
 
     def _update(self, product: _TunedProduct, trials: Sequence[Trial]) -> None:
@@ -288,7 +281,7 @@ class _ModelTuning:
         best = next(iter(rank_trials(equalise_speed(trials))), None)
         product.measured_s = None if best is None else best.measurement.time_s
 
-    def _make_progress_callback(self, product: _TunedProduct) -> Callable[[TuningProgress], None] | None:
+    def _listener(self, product: _TunedProduct) -> Callable[[TuningProgress], None] | None:
         """Return a function that reports the model's progress when a session reports its own; None: nobody listens."""
         if self._request.listeners.tuning_progress is None:
             return None
@@ -301,7 +294,7 @@ class _ModelTuning:
                 product.num_trials = progress.done
                 if progress.best is not None:
                     product.measured_s = progress.best_s
-            done, elapsed_s = self._count_trials(), self._clock() - self._start_s
+            done, elapsed_s = self._trials(), self._clock() - self._start_s
             measured, total = done - self._trials_before, max(self._measuring.trials, done)
             left_s = elapsed_s / measured * (total - done) if measured else None
             if left_s is not None and self._measuring.time_limit_s is not None:
@@ -334,7 +327,7 @@ class _ModelTuning:
         ratios = [one.measured_s / one.predicted_s for one in self._products.values() if one.measured_s is not None]
         return statistics.median(ratios) if ratios else 1.0
 
-    def _count_trials(self) -> int:
+    def _trials(self) -> int:
         return sum(product.num_trials for product in self._products.values())
 
     def _remaining_s(self) -> float:

@@ -124,7 +124,7 @@ def import_model(
         TVM, PyTorch or ONNX is not installed.
     """
     import_tvm()
-    requested = _RequestedSizes(parse_ranges(sizes), state)
+    requested = _Request(parse_ranges(sizes), state)
     kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
     if dynamic_shapes is not None and "torch.Module" not in kinds:
         raise WorkloadError(
@@ -160,7 +160,7 @@ def _widen_pair(pair: StatePair) -> StatePair:
     return pair._replace(initial=pair.initial.astype(WIDE)) if is_half and pair.initial is not None else pair
 
 
-class _RequestedSizes(NamedTuple):
+class _Request(NamedTuple):
     """The sizes and the state that a caller asks for."""
 
     ranges: Ranges
@@ -218,7 +218,7 @@ def _cause(error: Exception) -> str:
     return next(filter(None, lines), type(error).__name__)
 
 
-def _import_pt2(path: Path, example_inputs: Example, requested: _RequestedSizes) -> ImportedModel:
+def _import_pt2(path: Path, example_inputs: Example, requested: _Request) -> ImportedModel:
     torch = _import_torch()
     try:
         with _silence_logs():
@@ -249,7 +249,7 @@ def _drop_record(_record: logging.LogRecord) -> bool:
 
 
 def _import_program(
-    program: TorchObject, name: str, example_inputs: Example, requested: _RequestedSizes, original: TorchObject = None
+    program: TorchObject, name: str, example_inputs: Example, requested: _Request, original: TorchObject = None
 ) -> ImportedModel:
     from anatune.network.graph.torch.reading import buffer_of, graph_of_program, symbols_of_program, written_by
 
@@ -311,7 +311,7 @@ def _is_projected(parameters: Sequence[TorchObject], count: int) -> bool:
 
 def _add_state(
     source: ImportedModel,
-    requested: _RequestedSizes,
+    requested: _Request,
     model_ranges: Mapping[str, tuple[int, int | None, int]] | None = None,
     names: Sequence[str] = (),
     written: Sequence[tuple[str, Array | None]] = (),
@@ -406,14 +406,12 @@ def decompose(program: TorchObject, name: str, *, may_write: bool = False) -> To
     return simple
 
 
-def _import_onnx(
-    model: OnnxObject, name: str, where: str, example_inputs: Example, requested: _RequestedSizes
-) -> ImportedModel:
+def _import_onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, request: _Request) -> ImportedModel:
     """Import an ONNX model; `where` begins its messages."""
     if not model.graph.output:
         raise WorkloadError(f"{where}: it is no ONNX model with operators and outputs; export it again")
     example = _arrays(example_inputs)
-    shapes = onnx_shapes(model, where, example if not requested.ranges else None)
+    shapes = onnx_shapes(model, where, example if not request.ranges else None)
     symbols = dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str))
     model_ranges = dict.fromkeys(symbols, (0, None, 1))
 
@@ -423,8 +421,8 @@ def _import_onnx(
         }
         return graph_of_onnx(model, input_shapes, name)
 
-    ranges = narrow_ranges(model_ranges, requested.ranges, name)
+    ranges = narrow_ranges(model_ranges, request.ranges, name)
     least = {word: ends[0] for word, ends in ranges.items()}  # the only sizes if none varies
     fixed = {word: [size if isinstance(size, int) else least[size] for size in shape] for word, shape in shapes.items()}
     model_source = ImportedModel(read, name, onnx_reference(model, name), example, ranges=ranges, onnx=(model, fixed))
-    return _add_state(model_source, requested, model_ranges, [output.name for output in model.graph.output])
+    return _add_state(model_source, request, model_ranges, [output.name for output in model.graph.output])

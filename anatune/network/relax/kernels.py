@@ -296,14 +296,9 @@ def _scatter(node: Node) -> _KernelAndWriter:
     data, index, updates = map(tensor_type, node.arguments)
     attrs = node.attributes
     kernel = ScatterKernel(
-        data.shape,
-        updates.shape,
-        data.dtype,
-        index.shape,
-        index.dtype,
-        attrs["axis"] % len(data.shape),
+        data.shape, updates.shape, data.dtype, index.shape, index.dtype, attrs["axis"] % len(data.shape),
         attrs["reduction"],
-    )
+    )  # fmt: skip
     return kernel, scatter_program
 
 

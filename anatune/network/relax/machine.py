@@ -205,9 +205,8 @@ class LibraryRunner:
         """
         times: list[dict[str, float]] = []
         began = 0.0
-        machine = (
-            self._make_virtual_machine()
-        )  # of its own: one that was instrumented once calls Python before and after everything
+        # its own one, because an instrumented machine calls Python around every call from then on
+        machine = self._make_virtual_machine()
 
         def instrument(_function: TvmObject, name: str, before: bool, *_: TvmObject) -> int:
             nonlocal began

@@ -162,9 +162,7 @@ def _load_weights(onnx: OnnxObject, model: OnnxObject, path: Path) -> None:
         end = (info.offset or 0) + (info.length or 0)
         if weight_path.stat().st_size < end:
             size = weight_path.stat().st_size
-            raise WorkloadError(
-                f"{weight_path} has {size:,} bytes, {path.name} expects {end:,} at least; export it again"
-            )
+            raise WorkloadError(f"{weight_path} has {size:,} bytes, {path.name} expects {end:,}; export it again")
         folder, name = _resolve_links(path, info.location)
         for entry in weight.external_data:
             entry.value = name if entry.key == "location" else entry.value

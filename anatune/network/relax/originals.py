@@ -63,14 +63,12 @@ def torch_reference(torch: TorchObject, source: TorchObject, name: str, written:
     def run(arrays: Arrays, *, is_wide: bool = False) -> Arrays:
         tensors = [torch_of_array(np.array(array)) for array in arrays]
         count = len(tensors) - len(buffers)
-        buffer_values = dict(zip(buffers, tensors[count:], strict=True))
+        states = dict(zip(buffers, tensors[count:], strict=True))
         if is_wide:
-            buffer_values = {
-                word: one.double() if one.is_floating_point() else one for word, one in buffer_values.items()
-            }
+            states = {word: one.double() if one.is_floating_point() else one for word, one in states.items()}
         with torch.no_grad():
-            outputs = torch.func.functional_call(source, buffer_values, tuple(tensors[:count]))
-        changed = [buffer_values[word] if isinstance(word, str) else tensors[word] for word in written]
+            outputs = torch.func.functional_call(source, states, tuple(tensors[:count]))
+        changed = [states[word] if isinstance(word, str) else tensors[word] for word in written]
         listed = [*torch.utils._pytree.tree_leaves(outputs), *changed]
         return [array_of_torch(tensor) for tensor in listed if isinstance(tensor, torch.Tensor)]
 
@@ -112,13 +110,11 @@ def _in_float64(torch: TorchObject, run: Callable[[Arrays], Arrays], arrays: Arr
         names: Iterable[str], written: Collection[str], args: TorchObject, kwargs: TorchObject
     ) -> tuple[list[TorchObject], TorchObject]:
         """Return arguments converted to float64, except those with `written` names."""
-        positional = [
-            value if name in written else tree_map(wide, value) for name, value in zip(names, args, strict=False)
-        ]
+        reads = [value if name in written else tree_map(wide, value) for name, value in zip(names, args, strict=False)]
         named = {name: value if name in written else tree_map(wide, value) for name, value in kwargs.items()}
         if named.get("dtype") in floats:
             named["dtype"] = torch.float64
-        return positional, named
+        return reads, named
 
     class Dispatched(dispatch):  # type: ignore[misc]
         """Converts the arguments that a dispatched operator reads, not those that it writes."""
@@ -235,12 +231,10 @@ def _reference_operators() -> list[OnnxObject]:
 
         def _run(self, x: Array, **attributes: TorchObject) -> tuple[Array, ...]:
             windows, taps = _pool_windows(x, attributes, 0.0), tuple(range(x.ndim, 2 * x.ndim - 2))
-            counted = _pool_windows(
-                np.ones_like(x[:1, :1]), attributes, float(bool(attributes.get("count_include_pad")))
-            )
-            if windows is None or counted is None:
+            count = _pool_windows(np.ones_like(x[:1, :1]), attributes, float(bool(attributes.get("count_include_pad"))))
+            if windows is None or count is None:
                 return tuple(super()._run(x, **attributes))
-            return ((windows.sum(axis=taps) / counted.sum(axis=taps)).astype(x.dtype),)
+            return ((windows.sum(axis=taps) / count.sum(axis=taps)).astype(x.dtype),)
 
     class MatMulNBits(run):  # type: ignore[misc]
         op_domain = "com.microsoft"

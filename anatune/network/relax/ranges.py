@@ -19,7 +19,7 @@ Sizes = Mapping[str, int | str | tuple[int, int]]
 
 MOST = 512
 """Largest value of a symbol that neither the model nor the caller limits."""
-_MOST_FACTOR = 4
+_FACTOR = 4
 _LARGEST = 1 << 24
 _WORD = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?")
 
@@ -52,7 +52,7 @@ def parse_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
 
 
 def narrow_ranges(
-    allowed: Mapping[str, tuple[int, int | None, int]], requested: Ranges, name: str, counted: Collection[str] = ()
+    allowed: Mapping[str, tuple[int, int | None, int]], wanted: Ranges, name: str, growing: Collection[str] = ()
 ) -> dict[str, tuple[int, int]]:
     """Return the ranges of a model's symbols: those asked for, checked against the model's.
 
@@ -60,20 +60,20 @@ def narrow_ranges(
     ----------
     allowed : mapping of str to (int, int or None, int)
         Symbol -> least value, largest value (None without a limit), and the value seen in the example. Without a limit
-        the largest value is `MOST`, or `_MOST_FACTOR` times the value seen.
+        the largest value is `MOST`, or `_FACTOR` times the value seen.
 
-    Ranges that are not asked for begin with 1; those of `counted` symbols, such as held sizes, begin with 0.
+    Ranges that are not asked for begin with 1; those of `growing` symbols, such as held sizes, begin with 0.
 
     Raises
     ------
     WorkloadError
         The model does not take a range, or has no such symbol.
     """
-    check_symbols(allowed, requested, name)
+    check_symbols(allowed, wanted, name)
     ranges = {}
     for symbol, (least, most, seen) in allowed.items():
-        low, high = requested.get(
-            symbol, (max(least, int(symbol not in counted)), most or max(MOST, least, _MOST_FACTOR * seen))
+        low, high = wanted.get(
+            symbol, (max(least, int(symbol not in growing)), most or max(MOST, least, _FACTOR * seen))
         )
         if low < least or (most is not None and high > most):
             limit = f"{least}..{most}" if most is not None else f"{least} or more"

@@ -132,12 +132,12 @@ class _LayoutProgram:
         for node, options in problem.options.items():
             self.rows.append(({self.takes[node, place]: 1.0 for place in range(len(options))}, 1.0, 1.0))
         for read, by_node in readers.items():
-            brought, available = self._availability(*read)
+            makers, available = self._availability(*read)
             for asking in by_node.values():
-                self.rows.append(({**brought, **dict.fromkeys(asking, 1.0)}, -np.inf, available))
+                self.rows.append(({**makers, **dict.fromkeys(asking, 1.0)}, -np.inf, available))
         for read in problem.needed:
-            brought, available = self._availability(*read)
-            self.rows.append((brought, -np.inf, available - 1.0))
+            makers, available = self._availability(*read)
+            self.rows.append((makers, -np.inf, available - 1.0))
 
     def _add_options(self) -> Mapping[tuple[Value, Order], Mapping[Value, list[int]]]:
         """Add a variable for each option; return the variables that read a value in an order, by node."""
@@ -168,11 +168,9 @@ class _LayoutProgram:
 
     def _availability(self, value: Value, order: Order) -> tuple[dict[int, float], float]:
         """Return the variables that make a value available in an order, and 1.0 if it is available without them."""
-        brought = dict.fromkeys(
-            (*self._writes.get((value, order), ()), *self._transposes.get((value, order), ())), -1.0
-        )
+        makers = dict.fromkeys((*self._writes.get((value, order), ()), *self._transposes.get((value, order), ())), -1.0)
         is_given = value not in self._problem.options and order == self._problem.default
-        return brought, 1.0 if is_given else 0.0
+        return makers, 1.0 if is_given else 0.0
 
     def solve(self) -> tuple[Sequence[float], float]:
         """Return the values of the variables, and a lower bound of the cost of any assignment, s.
@@ -196,7 +194,5 @@ class _LayoutProgram:
             options={"mip_rel_gap": 0.0, "time_limit": _TIME_LIMIT_S},
         )
         if answer.x is None:
-            raise BuildError(
-                f"the solver found no layouts for the model: {answer.message!s:.200}; report this with the model"
-            )
+            raise BuildError(f"the solver found no layouts for the model: {answer.message!s:.200}; report it")
         return answer.x, float(answer.mip_dual_bound) / _SCALE

@@ -175,11 +175,9 @@ class _LayoutCosts:
         for node in self.nodes:
             if _is_compared(node):
                 form = choice.get(node, AS_IT_IS)
-                schedule = (
-                    None if self.sum_of(node, form)[1] in self.planner.planned else self.move_schedule(node, form)
-                )
-                if schedule is not None:
-                    self.planner.planned[self.sum_of(node, form)[1]] = schedule
+                moved = None if self.sum_of(node, form)[1] in self.planner.planned else self.move_schedule(node, form)
+                if moved is not None:
+                    self.planner.planned[self.sum_of(node, form)[1]] = moved
 
     # -- forms -------------------------------------------------------------------------------------------------
 
@@ -204,9 +202,9 @@ class _LayoutCosts:
         last_s += sum(self.transpose_s(*one) for one in transposes)
         last = self.sum_of(node, _ALL_LAST)[1]
         # other templates may take less time than `lower_bound_s`
-        is_plain = self.planner.planned[last].template == CPU.name
+        plain = self.planner.planned[last].template == CPU.name
         if last_s <= self.planner.lower_bound_s(*last) * (1.0 + _MARGIN) and (
-            is_plain or self.kernel_s(node, form) is None
+            plain or self.kernel_s(node, form) is None
         ):
             return False
         if self.kernel_s(node, form) is None:

@@ -85,9 +85,7 @@ def quantise_model(
     parts = read_calibration(data, graph.inputs, source.name)
     sites = sites_of(graph)
     if not sites.layers:
-        raise WorkloadError(
-            f"compile: {source.name} has no products with constant weights, so nothing can be quantised"
-        )
+        raise WorkloadError(f"compile: {source.name} has no products with constant weights, nothing can be quantised")
     inner = [value for value in sites.tensors if not isinstance(value, Input)]
     ends: list[Value] = [layer.end for layer in sites.layers]
     run = _make_run(graph, [*inner, *ends, *graph.outputs], make_target())

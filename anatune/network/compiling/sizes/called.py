@@ -219,16 +219,9 @@ class ModelState:
                 fits = fits and extent == (sizes.setdefault(size, extent) if size in self.summary.ranges else size)
             if not fits:
                 got = f"{'x'.join(map(str, array.shape))} {array.dtype.name}"
-                raise RunError(
-                    f"state {tensor.name} is {got}, expected {'x'.join(map(str, tensor.held))} {tensor.dtype}"
-                )
+                raise RunError(f"state {tensor.name}: {got}, expected {'x'.join(map(str, tensor.held))} {tensor.dtype}")
             if tensor.grows:
-                check_size(
-                    self.summary,
-                    tensor.grows,
-                    array.shape[tensor.axis],
-                    f" (axis {tensor.axis} of state {tensor.name})",
-                )
+                check_size(self.summary, tensor.grows, array.shape[tensor.axis], f" (state {tensor.name})")
             full_array = self.initial(tensor, sizes)
             full_array[(*[slice(None)] * tensor.axis, slice(array.shape[tensor.axis]))] = array
             tensors.append(tensor_of(full_array))

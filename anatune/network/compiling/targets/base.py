@@ -31,7 +31,7 @@ from anatune.network.graph.nodes import Graph, Node
 from anatune.network.graph.passes.precision import WIDE
 from anatune.network.graph.state import StatePair
 from anatune.network.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary
-from anatune.network.relax.building import BuiltLibrary
+from anatune.network.relax.building import Library
 from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel
 from anatune.network.relax.ranges import Ranges
@@ -39,7 +39,7 @@ from anatune.network.relax.writing import Weight
 from anatune.untyped import tvm
 from anatune.version import __version__
 
-__all__ = ["CheckResult", "GeneratedCode", "ModelBuild", "ModelTarget", "PlannedModel", "emulated_error"]
+__all__ = ["Checks", "Code", "ModelBuild", "ModelTarget", "PlannedModel", "emulated_error"]
 
 _LIBRARY_BYTES = 1 << 25
 """More than a library and its object file take; LLVM ends the process if it cannot write."""
@@ -87,7 +87,7 @@ class PlannedModel(NamedTuple):
         return self.turning_s + sum(len(kernel.nodes) * kernel.prediction.time_s for kernel in self.kernels)
 
 
-class GeneratedCode(NamedTuple):
+class Code(NamedTuple):
     """The code of a planned model.
 
     Attributes
@@ -103,7 +103,7 @@ class GeneratedCode(NamedTuple):
     planned: PlannedModel
     kernels: Mapping[Node, ModelKernel]
     weights: tuple[Weight, ...]
-    built: BuiltLibrary
+    built: Library
 
 
 class ModelBuild(NamedTuple):
@@ -114,7 +114,7 @@ class ModelBuild(NamedTuple):
     kernels: Mapping[Node, ModelKernel]
 
 
-class CheckResult(NamedTuple):
+class Checks(NamedTuple):
     """The result of a check: errors of the outputs, and the largest error of a kernel in the emulator."""
 
     check: Check | None = None
@@ -190,7 +190,7 @@ class ModelTarget(ABC):
         """Measure kernels, and return them with the best schedules and a summary; errors as `tuning.tune_kernels`."""
         raise NotImplementedError
 
-    def generate_code(self, planned: PlannedModel) -> GeneratedCode:
+    def generate_code(self, planned: PlannedModel) -> Code:
         """Compile the kernels of a planned model, for `build`.
 
         Raises
@@ -205,7 +205,7 @@ class ModelTarget(ABC):
         """Return whether `check` has anything to check."""
 
     @abstractmethod
-    def check(self, build: ModelBuild, source: ImportedModel) -> CheckResult:
+    def check(self, build: ModelBuild, source: ImportedModel) -> Checks:
         """Check a model against its original and return the errors.
 
         Raises

@@ -33,7 +33,7 @@ from anatune.network.compiling.sizes.varying import (
     merge_readings,
     varying_ranges,
 )
-from anatune.network.compiling.targets.base import CheckResult, GeneratedCode, ModelBuild, ModelTarget, PlannedModel
+from anatune.network.compiling.targets.base import Checks, Code, ModelBuild, ModelTarget, PlannedModel
 from anatune.network.graph.integers.few_bits import unpacked_products, with_byte_weights
 from anatune.network.graph.integers.scaled import has_integers
 from anatune.network.graph.nodes import HALVES, Graph, Node
@@ -224,17 +224,17 @@ class CpuTarget(ModelTarget):
             kernels.update((node, kernel) for node in attention.nodes)
         return kernels
 
-    def generate_code(self, planned: PlannedModel) -> GeneratedCode:
+    def generate_code(self, planned: PlannedModel) -> Code:
         """Compile a planned model by TVM."""
         kernels = self.kernels(planned)
         model = write_model(planned.graph, kernels, ranges=planned.ranges, state=planned.state)
-        return GeneratedCode(planned, kernels, model.weights, build_library(model, self.target, self.threads))
+        return Code(planned, kernels, model.weights, build_library(model, self.target, self.threads))
 
     def is_checked(self, source: ImportedModel) -> bool:
         """Return whether outputs are compared with the original's."""
         return self.request.check is not False and source.reference is not None
 
-    def check(self, build: ModelBuild, source: ImportedModel) -> CheckResult:
+    def check(self, build: ModelBuild, source: ImportedModel) -> Checks:
         """Return the error of the outputs; a RunError names the operator that is wrong."""
         planned = build.planned
         allowed = max((error_of(one.schedule) for one in planned.kernels), default=0.0)
@@ -248,4 +248,4 @@ class CpuTarget(ModelTarget):
         )
         allowed = max(allowed, TOLERANCE[planned.precision] if planned.precision in HALVES else 0.0)
         rounds = has_integers(planned.graph)
-        return CheckResult(check=check_outputs(build.compiled, source, search.explain, allowed=allowed, rounds=rounds))
+        return Checks(check=check_outputs(build.compiled, source, search.explain, allowed=allowed, rounds=rounds))

@@ -17,14 +17,7 @@ from anatune.model.learned.corrections import NONE
 from anatune.network.compiling.checking import check_outputs
 from anatune.network.compiling.planning import PlannedKernel
 from anatune.network.compiling.request import CompileRequest
-from anatune.network.compiling.targets.base import (
-    CheckResult,
-    GeneratedCode,
-    ModelBuild,
-    ModelTarget,
-    PlannedModel,
-    emulated_error,
-)
+from anatune.network.compiling.targets.base import Checks, Code, ModelBuild, ModelTarget, PlannedModel, emulated_error
 from anatune.network.compiling.targets.gpu_planning import apply_records, choose_graph, lay_out_both_orders, predict
 from anatune.network.graph.integers.scaled import has_integers
 from anatune.network.graph.nodes import HALVES, Graph
@@ -76,35 +69,33 @@ class GpuTarget(ModelTarget):
         """Return an imported model with channels first or last, and kernels from the records or from the model."""
         request = self.request
         if precision_of(graph) == HALVES[1]:
-            raise SpaceError(
-                f"compile: the model is {HALVES[1]}, which needs matrix units; give --precision {HALVES[1]}"
-            )
+            raise SpaceError(f"compile: the model is {HALVES[1]}, for matrix units; give --precision {HALVES[1]}")
         planned = choose_graph(lay_out_both_orders(graph), self.hardware, request.accuracy, request.progress)
         if request.records is None or not request.reuse:
             return planned
         return planned._replace(kernels=apply_records(planned.kernels, record_place(request.records), request.accuracy))
 
-    def generate_code(self, planned: PlannedModel) -> GeneratedCode:
+    def generate_code(self, planned: PlannedModel) -> Code:
         """Compile a planned model by NVRTC and TVM; replace kernels that spill registers or exceed the device."""
         planned, kernels = self._compile(planned)
         by_node = {node: kernels[kernel.name] for kernel in planned.kernels for node in kernel.nodes}
         model = write_model(planned.graph, by_node)
         library = build_gpu_library(model, kernels.values(), self.target, self.hardware.arch)
-        return GeneratedCode(planned, by_node, model.weights, library)
+        return Code(planned, by_node, model.weights, library)
 
     def is_checked(self, source: ImportedModel) -> bool:
         """Return whether outputs are compared on the GPU, or kernels are run by the emulator."""
         wants_check = self.request.check
         return bool(wants_check) or (wants_check is None and source.reference is not None and self._is_gpu_here())
 
-    def check(self, build: ModelBuild, source: ImportedModel) -> CheckResult:
+    def check(self, build: ModelBuild, source: ImportedModel) -> Checks:
         """Return the error of the outputs if the GPU is present, otherwise the largest error in the emulator."""
         if not self._is_gpu_here():
-            return CheckResult(emulated=max(map(emulated_error, build.planned.kernels), default=0.0))
+            return Checks(emulated=max(map(emulated_error, build.planned.kernels), default=0.0))
         return (
-            CheckResult()
+            Checks()
             if source.reference is None
-            else CheckResult(
+            else Checks(
                 check_outputs(build.compiled, source, lambda *_: _ADVICE, rounds=has_integers(build.planned.graph))
             )
         )

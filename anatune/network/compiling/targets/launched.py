@@ -88,9 +88,7 @@ class LaunchedModel(CompiledModel):
         try:
             return msgspec.msgpack.decode(self.code.tobytes(), type=DeviceProgram)
         except msgspec.MsgspecError as error:
-            raise RecordError(
-                f"{self._library}: it is no program of a model: {error!s:.200}; compile the model again"
-            ) from None
+            raise RecordError(f"{self._library}: no model's program: {error!s:.200}; compile it again") from None
 
     @LockedProperty
     def _runner(self) -> DeviceRunner:
@@ -263,9 +261,7 @@ class LaunchedModel(CompiledModel):
     def sources(self) -> dict[str, str]:
         """Return the Triton source of each kernel, by the name of its launches."""
         program = self.program
-        return {
-            launch.name: program.programs[program.kernels[launch.kernel].program].source for launch in program.launches
-        }
+        return {one.name: program.programs[program.kernels[one.kernel].program].source for one in program.launches}
 
 
 def has_gpu(arch: str) -> bool:

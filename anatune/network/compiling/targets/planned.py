@@ -37,9 +37,7 @@ def check_sizes(source: ImportedModel, target: ModelTarget) -> None:
             "for (--size, --input-shape)"
         )
     if target.request.fallback is not None:
-        raise SpaceError(
-            f"{what} but a fallback needs fixed sizes; give example inputs (--input-shape), or leave the fallback out"
-        )
+        raise SpaceError(f"{what} but a fallback needs fixed sizes; give example inputs (--input-shape)")
 
 
 def plan_model(target: ModelTarget, graph: Graph, source: ImportedModel) -> PlannedModel:

@@ -74,10 +74,7 @@ def divide_module(
     torch = import_module("torch")
     checked_integer("compare: ranks", ranks, 1, _MOST_RANKS)
     if not isinstance(module, torch.nn.Module) or not any(one.is_meta for one in module.parameters()):
-        raise SpaceError(
-            "compare: ranks needs a torch.nn.Module with weights on the meta device; create it there "
-            "(torch.device('meta'))"
-        )
+        raise SpaceError("compare: ranks needs a torch.nn.Module on the meta device (torch.device('meta'))")
     prefix, plan_words = ("", plan) if plan else _find_plan(module)
     rank_module = copy.deepcopy(module)
     sent: list[tuple[float, TorchSize]] = []

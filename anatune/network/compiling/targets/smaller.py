@@ -24,11 +24,7 @@ def shrink_schedule(schedule: Schedule) -> Schedule:
     workload, attributes = schedule.workload, schedule.workload.attribute
     sizes = {axis: factors[-1] for axis, factors in schedule.tiles.items()}
     full = {name: value for name, value in attributes.items() if isinstance(value, int)}
-    changed = (
-        _shrink_attention(schedule, full, sizes)
-        if workload.operator == "attention"
-        else _shrink_product(schedule, full, sizes)
-    )
+    changed = _attention(schedule, full, sizes) if workload.operator == "attention" else _product(schedule, full, sizes)
     if all(full[name] == value for name, value in changed.items()):
         return schedule
     strides, counted = attributes.get("strides"), str(attributes.get("counted"))
@@ -46,7 +42,7 @@ def _shrink(extent: int, tile: int, number: int) -> int:
     return min(extent, number * tile + extent % tile)
 
 
-def _shrink_product(schedule: Schedule, full: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+def _product(schedule: Schedule, full: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
     """Return smaller sizes of a product or a convolution."""
     tile = max(sizes["m"], sizes["n"])
     steps = _STEPS * int(str(schedule.options.get("split_k", 1)))
@@ -72,7 +68,7 @@ def _shrink_product(schedule: Schedule, full: Mapping[str, int], sizes: Mapping[
     return small
 
 
-def _shrink_attention(schedule: Schedule, full: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+def _attention(schedule: Schedule, full: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
     """Return smaller sizes of an attention: fewer heads, queries and keys, with the same strides."""
     shared = full["heads"] // full["kv_heads"]
     parts = int(str(schedule.options.get("split_kv", 1)))

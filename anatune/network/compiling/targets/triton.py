@@ -30,7 +30,7 @@ from anatune.network.compiling.planning import PlannedKernel, search_in_parallel
 from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.sizes.held import fix_state_size, set_windows
 from anatune.network.compiling.sizes.varying import environments, merge_readings, varying_ranges
-from anatune.network.compiling.targets.base import CheckResult, ModelBuild, ModelTarget, PlannedModel, emulated_error
+from anatune.network.compiling.targets.base import Checks, ModelBuild, ModelTarget, PlannedModel, emulated_error
 from anatune.network.compiling.targets.described import memory_size, state_places, summary_of
 from anatune.network.compiling.targets.float8 import float8_of, use_float8
 from anatune.network.compiling.targets.launched import LaunchedModel, has_gpu
@@ -420,20 +420,20 @@ class TritonTarget(ModelTarget):
         requested = self.request.check
         return bool(requested) or (requested is None and source.reference is not None and has_gpu(self.hardware.arch))
 
-    def check(self, build: ModelBuild, source: ImportedModel) -> CheckResult:
+    def check(self, build: ModelBuild, source: ImportedModel) -> Checks:
         """Return the error of outputs, or of planned kernels on smaller workloads if interpreting takes long."""
         model = build.compiled
         assert isinstance(model, LaunchedModel)
         if not has_gpu(self.hardware.arch) and _interpreter_s(build.planned, model) > _MOST_INTERPRETER_S:
             shrunk = (kernel._replace(schedule=shrink_schedule(kernel.schedule)) for kernel in build.planned.kernels)
-            return CheckResult(emulated=max(map(emulated_error, shrunk), default=0.0))
+            return Checks(emulated=max(map(emulated_error, shrunk), default=0.0))
         if source.reference is None:
-            return CheckResult()
+            return Checks()
         if not has_gpu(self.hardware.arch):  # its own state stays for runs on a GPU
             model = LaunchedModel.from_program(model.summary, model.program, model.memory)
             model.interprets = True
         allowed = _MOST_ERROR[self.request.precision or build.planned.precision]
-        return CheckResult(check_outputs(model, source, lambda *_: _ADVICE, allowed=allowed))
+        return Checks(check_outputs(model, source, lambda *_: _ADVICE, allowed=allowed))
 
 
 def _memory_dtype(precision: str | None) -> str | None:

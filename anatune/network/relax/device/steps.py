@@ -225,10 +225,8 @@ class _StepReader:
             body = nests.substitute(statement.block.body, zeros, tvm)
         if not isinstance(body, tvm.tirx.BufferStore):
             return None
-        variable = tvm.tirx.Var("i", "int64")
-        return nests.LoopNest(
-            [variable], [tvm.tirx.const(1, "int64")], [False], body, None, (), frozenset(), frozenset()
-        )
+        index = tvm.tirx.Var("i", "int64")
+        return nests.LoopNest([index], [tvm.tirx.const(1, "int64")], [False], body, None, (), frozenset(), frozenset())
 
 
 def _make_refusal(name: str) -> NoSourceError:

@@ -308,11 +308,11 @@ class _Reduction:
             tvm_ffi.structural_walk(root, (tirx.Bind, bound.append))
             fresh = {one.var: tirx.Var(f"v{next(self.writer.names)}", one.var.ty) for one in bound}
 
-            def redirect_store(statement: TvmObject) -> TvmObject:
+            def put(statement: TvmObject) -> TvmObject:
                 other = register_of(statement.buffer)
                 return statement if other is None else tirx.BufferStore(other, statement.value, [lane])
 
-            def redirect_load(expression: TvmObject) -> TvmObject:
+            def get(expression: TvmObject) -> TvmObject:
                 other = register_of(expression.source)
                 return expression if other is None else tirx.BufferLoad(other, [lane])
 
@@ -320,18 +320,14 @@ class _Reduction:
                 (tirx.Bind, lambda one: tirx.Bind(fresh.get(one.var, one.var), one.value)),
                 (tirx.Var, lambda one: fresh.get(one, one)),
             ]
-            return tvm_ffi.structural_map(
-                root, [(tirx.BufferStore, redirect_store), (load, redirect_load), *(named if fresh else [])]
-            )
+            return tvm_ffi.structural_map(root, [(tirx.BufferStore, put), (load, get), *(named if fresh else [])])
 
         return buffers, redirect
 
     def allocate(self, buffers: Iterable[TvmObject], parts: Sequence[TvmObject]) -> TvmObject:
         return self.writer.sequence([*(self.tirx.AllocBuffer(buffer) for buffer in buffers), *parts])
 
-    def block(
-        self, reductions: Sequence[FusedLoop], columns: FusedLoop | None, piece: _Span, values: Values
-    ) -> TvmObject:
+    def block(self, reduced: Sequence[FusedLoop], columns: FusedLoop | None, piece: _Span, values: Values) -> TvmObject:
         """Return a reduction of neighbouring results, one in each lane, which begin at the piece's start."""
         writer = self.writer
         buffers, redirect = self.make_registers(piece.width)
@@ -360,11 +356,11 @@ class _Reduction:
 
         begun = [] if self.nest.first is None else [step(self.nest.first, {})]
         totals = None
-        if self.is_sum() and is_long(reductions, 1):
+        if self.is_sum() and is_long(reduced, 1):
             totals = Totals(writer, buffers[0], lambda body: lanes(lambda lane, _: body(lane)))
-            sums = [totals.begin(), totals.wrap_loops(reductions, 1, add, {})]
+            sums = [totals.begin(), totals.wrap_loops(reduced, 1, add, {})]
             return self.allocate([*buffers, totals.buffer], [*begun, *sums, lanes(result)])
-        return self.allocate(buffers, [*begun, writer.nest_loops(reductions, add), lanes(result)])
+        return self.allocate(buffers, [*begun, writer.nest_loops(reduced, add), lanes(result)])
 
     def reduce_along(self, spatial: Sequence[FusedLoop], reductions: Sequence[FusedLoop], row: FusedLoop) -> TvmObject:
         """Return loops with vectors along the reduction, which hold parts of a result and are joined at the end."""
