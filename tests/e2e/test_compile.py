@@ -153,7 +153,7 @@ def test_folders_that_are_damaged(anatune, path, tmp_path):
     values[:128] *= -1
     values.tofile(weights)
     for words in (["run", folder], ["run", folder, "--in-memory"]):
-        refused(anatune(*words), weights.name, "is damaged: it is not what was written; compile the model again")
+        refused(anatune(*words), weights.name, "is damaged: its content has changed; compile the model again")
     values[:128] *= -1
     values.tofile(weights)
     assert anatune("run", folder).returncode == 0

@@ -203,10 +203,10 @@ STAYS = {
     "y[0] = 1\n    return x @ w": "setitem writes into an argument in place",
     "y += 1\n    return x @ w": "iadd writes into an argument in place",
     "x.t()[1:].zero_()\n    return x @ w": "zero_ writes into an argument in place",
-    "return x.t(), y": "computes no tensor that it returns",
+    "return x.t(), y": "returns no tensor that it computes",
     "return x @ w, x.view(torch.int32)": "a view, of torch.int32, of an argument of torch.float32",
     "return (x @ w)[x[:, 0] > 0]": "depends on values",
-    "return torch.fft.fft(x @ w).conj()": "expected dense, real ones",
+    "return torch.fft.fft(x @ w).conj()": "expected a dense, real one",
 }
 
 
