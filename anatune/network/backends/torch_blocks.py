@@ -269,9 +269,7 @@ def number_arguments(module: fx.GraphModule) -> frozenset[int]:
 
 def replace_numbers(torch: ModuleType, module: fx.GraphModule, numbers: Mapping[int, float]) -> fx.GraphModule:
     """Return a sub-graph in which the arguments of `number_arguments` are replaced by their numbers."""
-    indices = {
-        node: place for place, node in enumerate(node for node in module.graph.nodes if node.op == "placeholder")
-    }
+    indices = {node: i for i, node in enumerate(node for node in module.graph.nodes if node.op == "placeholder")}
     graph = torch.fx.Graph()
     new_nodes: dict[fx.Node, object] = {}
     for node in module.graph.nodes:

@@ -343,12 +343,12 @@ class FaultSearch:
                     f"by {deviation:.3g} from float64"
                 )
         names = ", ".join(f"{name} ({count})" for name, count in unknown.items())
-        correct_part = f"each operator is right on its own operands (not checked: {names or 'none'})"
+        correct = f"each operator is right on its own operands (not checked: {names or 'none'})"
         if all(
             error_of(own, want) <= tolerance_of(own) for own, want in zip(results[len(nodes) :], wanted, strict=False)
         ):
-            return f"{correct_part}, and so is the model if all of them return their results: what TVM fuses is wrong"
-        return f"{correct_part}: {self._find_origin(inputs, wanted)}"
+            return f"{correct}, and so is the model if all of them return their results: what TVM fuses is wrong"
+        return f"{correct}: {self._find_origin(inputs, wanted)}"
 
     def _find_origin(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
         """Return words for the source of an error if no operator is wrong: the passes, or the reader."""

@@ -244,13 +244,11 @@ class _Lowering:
                     continue
             kept_steps.append(step)
 
-        def rename_tensors(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        def rename(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
             return tuple(replacements.get(tensor, tensor) for tensor in tensors)
 
         return [
-            one._replace(reads=rename_tensors(one.reads), writes=rename_tensors(one.writes))
-            if isinstance(one, KernelCall)
-            else one
+            one._replace(reads=rename(one.reads), writes=rename(one.writes)) if isinstance(one, KernelCall) else one
             for one in kept_steps
         ]
 

@@ -106,8 +106,8 @@ class _NestReader:
             flat = flat * size + index
         flat = self.analyzer.simplify(flat)
         factors = [known_value(one) for one in detect_linear_equation(flat, list(self.nest.variables))]
-        known = tuple(factor for factor in factors if factor is not None)
-        return Element(self.buffers[buffer], self.value(flat), known if known and len(known) == len(factors) else None)
+        exact = tuple(factor for factor in factors if factor is not None)
+        return Element(self.buffers[buffer], self.value(flat), exact if exact and len(exact) == len(factors) else None)
 
     def value(self, node: ir.Expr) -> Expr:
         tvm, kind = self.tvm, type(node).__name__
