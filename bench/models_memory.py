@@ -86,7 +86,7 @@ def _compile(name: str, source: str, folder: Path) -> dict[str, float]:
     import anatune
     from anatune.network.graph.passes.layouts import everywhere, laid_out
     from anatune.network.graph.passes.order import CPU, CPU_KERNELS, after
-    from anatune.network.relax.frontends import imported
+    from anatune.network.relax.frontends import import_model
 
     torch.set_num_threads(1)
     small = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.ReLU()).eval()
@@ -105,7 +105,7 @@ def _compile(name: str, source: str, folder: Path) -> dict[str, float]:
     compiled = anatune.compile(model, example, threads=1)
     seconds, peak = time.process_time() - began, _status("VmHWM") - before
     compiled.save(folder / name)
-    graph = imported(model, example).graph()
+    graph = import_model(model, example).graph()
     weights = sum(one.array.nbytes for one in graph.constants())
     whole = after(CPU, graph)
     live = live_bytes(after(CPU_KERNELS, laid_out(whole, everywhere(whole))))

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import anatune
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.sizes.varying import environments
-from anatune.network.compiling.targets.planned import planned_model
-from anatune.network.compiling.targets.smaller import smaller
+from anatune.network.compiling.targets.planned import plan_model
+from anatune.network.compiling.targets.smaller import shrink_schedule
 from anatune.network.compiling.targets.triton import TritonTarget
-from anatune.network.relax.frontends import imported
+from anatune.network.relax.frontends import import_model
 from bench.cpu.networks import network
 from bench.results import environment, write_json
 
@@ -102,16 +102,16 @@ def measured(asked: Asked, devices: list[str], precision: str, *, kernels: bool)
     """Return what a model is on each device."""
     module, inputs, more = asked
     began = time.process_time()
-    source = imported(module, inputs, more.get("sizes"), more.get("dynamic_shapes"), more.get("state")).widened()
+    source = import_model(module, inputs, more.get("sizes"), more.get("dynamic_shapes"), more.get("state")).widen()
     graph = source.graph(environments(source.ranges, source.state)[0])
     reading_s, found = time.process_time() - began, []
     for name in devices:
         spec = anatune.hardware(name)
         assert isinstance(spec, anatune.GpuSpec)
         began = time.process_time()
-        target = TritonTarget(spec, Request(precision=precision))
-        planned = planned_model(target, graph, source)
-        summary = target.described(planned)
+        target = TritonTarget(spec, CompileRequest(precision=precision))
+        planned = plan_model(target, graph, source)
+        summary = target.describe(planned)
         row: dict[str, Any] = {
             "device": name, "launches": summary.launches, "predicted_ms": 1e3 * summary.whole_s,
             "weights_gb": summary.weight_bytes / 1e9, "planned": len(summary.kernels), "reading_s": reading_s,
@@ -119,7 +119,7 @@ def measured(asked: Asked, devices: list[str], precision: str, *, kernels: bool)
         }  # fmt: skip
         if kernels:
             programs = target.programs(planned)
-            checks = [anatune.verify(smaller(kernel.schedule)) for kernel in planned.kernels]
+            checks = [anatune.verify(shrink_schedule(kernel.schedule)) for kernel in planned.kernels]
             row |= {"functions": len(programs.kernels), "right": sum(one.ok for one in checks)}
             row["error"] = max((one.max_rel_error or 0.0 for one in checks), default=0.0)
         found.append(row)

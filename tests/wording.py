@@ -26,6 +26,7 @@ _CHANGING = (
     (_TEMPORARY, "<temporary>"),
     (re.compile(re.escape(str(ROOT))), "<root>"),
     (re.compile(r"\b([0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{16})\b"), "<digest>"),
+    (re.compile(r"[\d.]+ % of the time"), "<share> of the time"),
     (re.compile(r"\bat 0x[0-9a-f]+"), "at <address>"),
     (re.compile(r"\b(port|process|pid) \d+"), r"\1 <number>"),
     (re.compile(r"(localhost|127\.0\.0\.1):\d+"), r"\1:<port>"),

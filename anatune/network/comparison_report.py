@@ -1,4 +1,4 @@
-"""What a network would be on several devices, as text and as data."""
+"""Predictions of a network on several devices, as text and as data."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["comparison_dict", "comparison_lines", "curves_of"]
 
 
 def curves_of(summaries: Sequence[ModelSummary]) -> tuple[str, dict[int, list[ModelSummary]]]:
-    """Return the size that a model was predicted at several values of ("": none), and what was predicted at each."""
+    """Return the name of the size that varies ("" without one), and the summaries of all devices at each value."""
     values: dict[str, dict[int, list[ModelSummary]]] = {}
-    for one in summaries:
-        for name, size in one.ranges.items():
-            values.setdefault(name, {}).setdefault(size.usual, []).append(one)
+    for summary in summaries:
+        for name, size in summary.ranges.items():
+            values.setdefault(name, {}).setdefault(size.usual, []).append(summary)
     name = next((name for name, found in values.items() if len(found) > 1), "")
     return name, values.get(name) or {0: list(summaries)}
 
 
 def comparison_dict(summaries: Sequence[ModelSummary], prices: Mapping[str, float]) -> list[dict[str, object]]:
-    """Return what is predicted of a model on several devices.
+    """Return the predictions of a model on several devices as plain values.
 
     Parameters
     ----------
     prices : mapping of str to float
-        Of an hour of a device, in whatever money.
+        Price of an hour of a device, in any currency.
     """
     return [
         {
@@ -39,20 +39,20 @@ def comparison_dict(summaries: Sequence[ModelSummary], prices: Mapping[str, floa
             "weight_bytes": one.weight_bytes,
             "arena_bytes": one.arena_bytes,
             "bound_by": max(one.kernels, key=lambda kernel: kernel.total_s).bound_by if one.kernels else "",
-            "per_million_runs": _cost(one, prices),
+            "per_million_runs": _million_runs_cost(one, prices),
         }
         for one in summaries
     ]
 
 
-def _cost(one: ModelSummary, prices: Mapping[str, float]) -> float | None:
-    """Return what a million runs cost."""
-    price = prices.get(one.hardware)
-    return None if price is None else 1e6 * one.whole_s * price / 3600.0
+def _million_runs_cost(summary: ModelSummary, prices: Mapping[str, float]) -> float | None:
+    """Return the price of a million runs; None without a price of the device."""
+    price = prices.get(summary.hardware)
+    return None if price is None else 1e6 * summary.whole_s * price / 3600.0
 
 
 def comparison_lines(summaries: Sequence[ModelSummary], prices: Mapping[str, float], *, width: int) -> list[Line]:
-    """Return a model on several devices: a table, the fastest first; where a size varies, times by that.
+    """Return a table of the devices, the fastest first; if a size varies, a table of times by size.
 
     Times are sums of predictions.
     """
@@ -62,24 +62,24 @@ def comparison_lines(summaries: Sequence[ModelSummary], prices: Mapping[str, flo
         "outputs"
     )
     if len(curves) == 1:
-        return [*paragraph(words, width=width), *_comparison(summaries, prices, width=width)]
+        return [*paragraph(words, width=width), *_comparison_table(summaries, prices, width=width)]
     best = [min(found, key=lambda one: one.whole_s).hardware for found in curves.values()]
     cells: list[tuple[str, list[str]]] = [(name, [str(value) for value in curves])]
-    for place, first in enumerate(next(iter(curves.values()))):
-        cells.append((first.hardware, [units.duration(found[place].whole_s) for found in curves.values()]))
+    for index, first in enumerate(next(iter(curves.values()))):
+        cells.append((first.hardware, [units.duration(found[index].whole_s) for found in curves.values()]))
     cells.append(("fastest", best))
     rows = [*paragraph(words, width=width), *table(cells, ("fastest",), width=width)]
     if not prices:
         return rows
     costs: list[tuple[str, list[str]]] = [(name, [str(value) for value in curves])]
-    for place, first in enumerate(next(iter(curves.values()))):
-        own = [_cost(found[place], prices) for found in curves.values()]
-        costs.append((first.hardware, ["" if cost is None else f"{cost:.4g}" for cost in own]))
+    for index, first in enumerate(next(iter(curves.values()))):
+        costs_of_device = [_million_runs_cost(found[index], prices) for found in curves.values()]
+        costs.append((first.hardware, ["" if cost is None else f"{cost:.4g}" for cost in costs_of_device]))
     return [*rows, *paragraph("what a million runs cost", width=width), *table(costs, (), width=width)]
 
 
-def _comparison(summaries: Sequence[ModelSummary], prices: Mapping[str, float], *, width: int) -> list[Line]:
-    """Return a table of a model on several devices, the fastest first."""
+def _comparison_table(summaries: Sequence[ModelSummary], prices: Mapping[str, float], *, width: int) -> list[Line]:
+    """Return a table of devices for one set of sizes, the fastest first."""
     told = zip(comparison_dict(summaries, prices), summaries, strict=True)
     rows = sorted(told, key=lambda row: row[1].whole_s)
     best = rows[0][1].whole_s

@@ -1,4 +1,4 @@
-"""A compiled model as text: its kernels, what bounds each, what its parts take together, what was left to TVM."""
+"""Report of a compiled model as text: kernels, their binding resources, times of its parts, and what TVM compiled."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ __all__ = [
 
 LEFT = "left to TVM"
 _KIND = re.compile(r"^(?:part[0-9]+\.)?anatune_[a-z]+_[0-9]+_")
-"""What the name of a kernel without a plan begins with; its kind follows."""
+"""Beginning of the name of a kernel that is not planned; its kind follows."""
 Measured = Mapping[str, float] | None
-"""Function of the library -> seconds of all its calls in a run (`CompiledModel.profile`); None: not measured."""
+"""Function of the library -> seconds of all its calls in a run (`CompiledModel.profile`); None if not measured."""
 
 
 def measured_of(measured_s: Measured, name: str) -> float | None:
-    """Return the measured seconds of a function; None where they are not known."""
+    """Return the measured seconds of a function; None if unknown."""
     return None if measured_s is None else measured_s.get(name)
 
 
-def _others(summary: ModelSummary, measured_s: Measured) -> dict[str, float]:
-    """Return what was measured of functions that are TVM's."""
-    own = {member.name for members in (summary.kernels, summary.rows) for member in members}
-    own |= {f"part{number}.onnxruntime" for number in range(1, len(summary.parts) + 1)}
-    return {name: time_s for name, time_s in (measured_s or {}).items() if name not in own}
+def _others_measured_s(summary: ModelSummary, measured_s: Measured) -> dict[str, float]:
+    """Return the measured times of the functions that TVM compiled."""
+    own_names = {member.name for members in (summary.kernels, summary.rows) for member in members}
+    own_names |= {f"part{number}.onnxruntime" for number in range(1, len(summary.parts) + 1)}
+    return {name: time_s for name, time_s in (measured_s or {}).items() if name not in own_names}
 
 
 def kernel_kind(kernel: OperatorSummary) -> str:
-    """Return the kind of a kernel without a plan: "softmax", "max_pool2d"."""
+    """Return the kind of a kernel that is not planned, such as "softmax" or "max_pool2d"."""
     return _KIND.sub("", kernel.name)
 
 
 class ModelPart(NamedTuple):
-    """One kind of function of a model.
+    """One kind of functions of a model.
 
     Attributes
     ----------
     name : str
-        Products by the order of their dimensions ("products, NHWC"), kernels without a plan by their kind, `LEFT`.
+        Products by the order of their dimensions ("products, NHWC"), unplanned kernels by their kind, or `LEFT`.
     calls : int
-        In a run.
+        Calls in a run.
     predicted_s, measured_s : float or None
-        Of all calls in a run; None: not known.
+        Time of all calls in a run; None if unknown.
     """
 
     name: str
@@ -86,8 +86,8 @@ def model_parts(summary: ModelSummary, measured_s: Measured = None) -> list[Mode
         name = f"products, {kernel.layout}" if kernel.layout else kernel.template if not kernel.schedule else "products"
         measured = measured_of(measured_s, kernel.name)
         groups.setdefault(name, []).append(ModelPart(name, kernel.count, kernel.total_s, measured))
-    parts = [_together(name, members) for name, members in groups.items()] + _row_parts(summary, measured_s)
-    rest = None if measured_s is None else sum(_others(summary, measured_s).values())
+    parts = [_merge_parts(name, members) for name, members in groups.items()] + _row_parts(summary, measured_s)
+    rest = None if measured_s is None else sum(_others_measured_s(summary, measured_s).values())
     if summary.operators or rest:
         calls = sum(operator.count for operator in summary.operators)
         parts.append(ModelPart(LEFT, calls, _sum(operator.predicted_s for operator in summary.operators), rest))
@@ -98,49 +98,49 @@ def model_parts(summary: ModelSummary, measured_s: Measured = None) -> list[Mode
 
 
 def _row_parts(summary: ModelSummary, measured_s: Measured) -> list[ModelPart]:
-    """Return the kernels without a plan, those of a kind together."""
+    """Return the kernels that are not planned, grouped by kind."""
     kinds: dict[str, list[ModelPart]] = {}
     for row in summary.rows:
         part = ModelPart(kernel_kind(row), row.count, row.predicted_s, measured_of(measured_s, row.name))
         kinds.setdefault(part.name, []).append(part)
-    return [_together(kind, members) for kind, members in kinds.items()]
+    return [_merge_parts(kind, members) for kind, members in kinds.items()]
 
 
-def _together(name: str, members: list[ModelPart]) -> ModelPart:
+def _merge_parts(name: str, members: list[ModelPart]) -> ModelPart:
     _, calls, predicted, measured = zip(*members, strict=True)
     return ModelPart(name, sum(calls), _sum(predicted), _sum(measured))
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum of values, None if one of them is not known."""
+    """Return the sum of values; None if one of them is unknown."""
     kept = list(values)
     return sum(value for value in kept if value is not None) if None not in kept else None
 
 
 def shape_text(tensor: TensorSummary) -> str:
-    """Return a shape as words: "1x3x224x224", "scalar"."""
+    """Return a shape as text, such as "1x3x224x224" or "scalar"."""
     return "x".join(map(str, tensor.shape)) or "scalar"
 
 
 def kernel_bound(kernel: KernelSummary) -> TimeBound | None:
-    """Return the time of one call that no schedule of a kernel's template undercuts.
+    """Return a bound of one call that no schedule of a kernel's template goes below.
 
-    None of an attention, and where an extent varies.
+    It is None for an attention, and if an extent varies.
 
-    As kernels are timed alone, their operands where the run before left them: in a model they come from further away.
+    The bound is for a kernel that runs alone with its operands in cache; in a model they come from further away.
     """
     if not kernel.schedule or kernel.varies:
         return None
     try:
         schedule = Schedule.from_json(kernel.schedule)
         fewest = make_model(schedule.workload, schedule.hardware, schedule.template).least_flop
-    except AnatuneError:  # of another version
+    except AnatuneError:  # the schedule is of another version
         return None
     return time_bound(schedule.workload, schedule.hardware, {schedule.template: fewest})
 
 
 def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, object]:
-    """Return what the table says as plain values, times in seconds of all calls in a run.
+    """Return the content of the report as plain values; times are seconds of all calls in a run.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, 
     return {
         "hardware": summary.hardware,
         "device": summary.device,
-        "threads": None if _on_gpu(summary) else summary.threads,
+        "threads": None if _is_for_gpu(summary) else summary.threads,
         "inputs": list(map(msgspec.structs.asdict, summary.inputs)),
         "outputs": list(map(msgspec.structs.asdict, summary.outputs)),
         "sizes": {name: msgspec.structs.asdict(one) for name, one in summary.ranges.items()},
@@ -193,7 +193,7 @@ def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, 
         "layouts": None if summary.layouts is None else msgspec.structs.asdict(summary.layouts),
         "left_to_tvm": {operator.name: operator.count for operator in summary.operators},
         "left_to_tvm_predicted_s": {operator.name: operator.predicted_s for operator in summary.operators},
-        "left_to_tvm_measured_s": None if measured_s is None else _others(summary, measured_s),
+        "left_to_tvm_measured_s": None if measured_s is None else _others_measured_s(summary, measured_s),
         "latency": None if summary.latency is None else msgspec.to_builtins(summary.latency),
         "tuning": None if summary.tuning is None else msgspec.to_builtins(summary.tuning),
         "parts": msgspec.to_builtins(summary.parts),
@@ -203,9 +203,9 @@ def model_dict(summary: ModelSummary, measured_s: Measured = None) -> dict[str, 
 
 
 def model_lines(summary: ModelSummary, measured_s: Measured = None, *, width: int = 80) -> list[Line]:
-    """Return a compiled model as a report; parameters as `model_dict`."""
+    """Return the report of a compiled model; parameters as `model_dict`."""
     lines = []
-    for text, matters in _told(summary, measured_s):
+    for text, matters in _list_sentences(summary, measured_s):
         lines += paragraph(text, width, "bold" if matters else "")
     if summary.kernels:
         lines += [Line(""), *_table(summary, measured_s, width)]
@@ -213,39 +213,39 @@ def model_lines(summary: ModelSummary, measured_s: Measured = None, *, width: in
 
 
 def model_sentences(summary: ModelSummary, measured_s: Measured = None) -> list[str]:
-    """Return what the report says before its table, the kernels and their time first; parameters as `model_dict`."""
-    return [text for text, _ in _told(summary, measured_s)]
+    """Return the sentences of the report before its table, the most important first; parameters as `model_dict`."""
+    return [text for text, _ in _list_sentences(summary, measured_s)]
 
 
-def _told(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, bool]]:
-    """Return the sentences about a model, and which of them matter most."""
+def _list_sentences(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, bool]]:
+    """Return the sentences about a model, each with whether it is important."""
     calls = sum(kernel.count for kernel in summary.kernels)
     flop = sum(kernel.count * kernel.flop for kernel in summary.kernels)
     text = (
         f"{len(summary.kernels)} kernels in {calls} calls, {units.flop(flop)}, for {summary.hardware} "
-        f"({summary.arch}){'' if _on_gpu(summary) else ', ' + units.threads(summary.threads)}: predicted "
+        f"({summary.arch}){'' if _is_for_gpu(summary) else ', ' + units.threads(summary.threads)}: predicted "
         f"{units.duration(summary.predicted_s)}"
     )
     if measured_s is not None:
         left = "TVM and onnxruntime" if summary.parts else "TVM"
-        text += f", measured with what was left to {left} {units.duration(sum(measured_s.values()))}"
-    told = [(text, True), *((text, False) for text in _parts_texts(summary)), (_inputs_text(summary), False)]
+        text += f", measured {units.duration(sum(measured_s.values()))} with the operators left to {left}"
+    sentences = [(text, True), *((text, False) for text in _parts_texts(summary)), (_inputs_text(summary), False)]
     if summary.layouts is not None:
-        told.append((_layouts_text(summary.layouts, " by kernels of planned sizes" if summary.ranges else ""), False))
+        sentences.append((_layouts_text(summary.layouts, " for planned sizes" if summary.ranges else ""), False))
     if summary.rows:
-        told.append((_rows_text(summary, measured_s), False))
-    told.append((_left_text(summary, measured_s), False))
+        sentences.append((_rows_text(summary, measured_s), False))
+    sentences.append((_left_text(summary, measured_s), False))
     if summary.unscheduled:
-        told.append((f"no vectors and no threads, as TVM wrote them: {', '.join(summary.unscheduled)}", True))
+        sentences.append((f"without vectors and threads, as TVM wrote them: {', '.join(summary.unscheduled)}", True))
     if summary.tuning is not None and summary.tuning.trials:
-        told.append((tuning_text(summary.tuning), False))
+        sentences.append((tuning_text(summary.tuning), False))
     if summary.latency is not None:
-        told.append((_latency_text(summary.latency), True))
-    return [*told, *_losses_told(summary), (_check_text(summary), False)]
+        sentences.append((_latency_text(summary.latency), True))
+    return [*sentences, *_losses_sentences(summary), (_check_text(summary), False)]
 
 
 def _rounding(summary: ModelSummary, kernel: KernelSummary) -> str | None:
-    """Return what a product's operands are rounded to: Triton's products of float32 are of tf32."""
+    """Return the format that a product rounds its operands to: Triton's float32 products use tf32."""
     return "tf32" if summary.precision == "float32" and kernel.template == "triton" else None
 
 
@@ -266,18 +266,18 @@ def _table(summary: ModelSummary, measured_s: Measured, width: int) -> list[Line
         ("product", [f"{one.workload} ({one.varies})" if one.varies else one.workload for one in kernels]),
     ]
     is_rounded = any(_rounding(summary, kernel) for kernel in kernels)
-    without = dict.fromkeys(("registers", "spilled"), not _on_gpu(summary))
+    without = dict.fromkeys(("registers", "spilled"), not _is_for_gpu(summary))
     without |= {"measured": measured_s is None, "rounded to": not is_rounded}
     shown = [column for column in cells if not without.get(column[0])]
     return table(shown, ("bound by", "template", "product"), width=width)
 
 
-def _on_gpu(summary: ModelSummary) -> bool:
+def _is_for_gpu(summary: ModelSummary) -> bool:
     return summary.device == "gpu"
 
 
 def _parts_texts(summary: ModelSummary) -> list[str]:
-    """Return what is said of the parts of a divided model: each with its share of the time, and why nodes are left."""
+    """Return the sentences about a divided model's parts: their share of the time, and why nodes are left out."""
     total_s, texts = _sum(part.time_s for part in summary.parts), []
     for number, part in enumerate(summary.parts, 1):
         who = "left to onnxruntime" if part.left else "compiled"
@@ -305,7 +305,7 @@ def _inputs_text(summary: ModelSummary) -> str:
 
 
 def _layouts_text(layouts: LayoutSummary, by: str) -> str:
-    """Return in which orders activations lie, and what others take; `by`: which kernels, where sizes vary."""
+    """Return the orders of activations and the predicted times of other orders; `by` is added if sizes vary."""
     words = ", ".join(f"{count} {word}" for word, count in layouts.layouts.items())
     alone = {"NHWC": layouts.channels_last_s, "NCHW": layouts.channels_first_s}
     others = "".join(
@@ -319,13 +319,13 @@ def _layouts_text(layouts: LayoutSummary, by: str) -> str:
 
 
 def _rows_text(summary: ModelSummary, measured_s: Measured) -> str:
-    """Return the kernels without a plan by their kinds, the last words of their names."""
-    told = []
+    """Return the kernels that are not planned, by kind."""
+    kinds = []
     for kind in _row_parts(summary, measured_s):
         predicted = "" if kind.predicted_s is None else f" {units.duration(kind.predicted_s)}"
         measured = "" if measured_s is None else f", measured {units.duration(kind.measured_s or 0.0)}"
-        told.append(f"{kind.name} ({kind.calls}){predicted}{measured}")
-    return f"kernels without a plan, predicted by their bytes and not in the time above: {'; '.join(told)}"
+        kinds.append(f"{kind.name} ({kind.calls}){predicted}{measured}")
+    return f"kernels without a plan, predicted by their bytes and not in the time above: {'; '.join(kinds)}"
 
 
 def _left_text(summary: ModelSummary, measured_s: Measured) -> str:
@@ -333,19 +333,19 @@ def _left_text(summary: ModelSummary, measured_s: Measured) -> str:
     if not names:
         launches = summary.launches
         memory = units.size(summary.arena_bytes)
-        own = f"; {launches} launches, {memory} between them, predicted {units.duration(summary.whole_s)} in all"
-        return f"{LEFT}: nothing{own if launches else ''}"
+        totals = f"; {launches} launches, {memory} between them, predicted {units.duration(summary.whole_s)} in all"
+        return f"{LEFT}: nothing{totals if launches else ''}"
     if measured_s is None:
-        return _left_predicted(summary, names)
-    rest = _others(summary, measured_s)
+        return _predicted_left_text(summary, names)
+    rest = _others_measured_s(summary, measured_s)
     slowest = sorted(rest, key=lambda name: -rest[name])[:3]
     share = units.percent(sum(rest.values()) / sum(measured_s.values()))
-    told = ", ".join(f"{name} {units.duration(rest[name])}" for name in slowest)
-    return f"{LEFT}, {share} of the time ({told}): {names}"
+    slowest_text = ", ".join(f"{name} {units.duration(rest[name])}" for name in slowest)
+    return f"{LEFT}, {share} of the time ({slowest_text}): {names}"
 
 
-def _left_predicted(summary: ModelSummary, names: str) -> str:
-    """Return what was left to TVM with its predicted share of everything."""
+def _predicted_left_text(summary: ModelSummary, names: str) -> str:
+    """Return the operators that TVM compiles, with their predicted share of the whole time."""
     left_s = _sum(operator.predicted_s for operator in summary.operators)
     if left_s is None:
         return f"{LEFT}, and not in these times: {names}"
@@ -355,13 +355,13 @@ def _left_predicted(summary: ModelSummary, names: str) -> str:
 
 
 def tuning_text(tuning: TuningSummary) -> str:
-    """Return how many trials kernels had, why that ended, and how near their bounds they are together."""
-    why = {"time_limit": ", ended by the time limit", "kernels": ", ended early: no kernel has any left"}
+    """Return the number of trials, the reason of their end, and how close the kernels are to their bounds."""
+    why = {"time_limit": ", ended by the time limit", "kernels": ", ended early: no kernel needs more trials"}
     early = Counter(kernel.ended for kernel in tuning.kernels if kernel.ended)
     words = {
-        "stop_at": "near enough to the bound",
-        "patience": "nothing better for a while",
-        "space": "no more schedules",
+        "stop_at": "close enough to the bound",
+        "patience": "without a better schedule for a while",
+        "space": "with all schedules measured",
     }
     kernels = ", ".join(f"{count} {words[ended]}" for ended, count in early.items())
     measured = [kernel for kernel in tuning.kernels if kernel.measured_s]
@@ -376,25 +376,25 @@ def tuning_text(tuning: TuningSummary) -> str:
 
 
 def _latency_text(latency: Latency) -> str:
-    told = f"measured when it was compiled: {units.duration(latency.time_s)} a run"
+    measured_text = f"measured when it was compiled: {units.duration(latency.time_s)} a run"
     if latency.other_s is None:
-        return f"{told}; measured kernels are the plan's own"
+        return f"{measured_text}; the best measured kernels are those of the plan"
     other = units.duration(latency.other_s)
     if latency.is_tuned:
-        return f"{told} with the kernels that were measured as the best, which are kept; with the plan's own {other}"
-    return f"{told} with the plan's own kernels, which are kept; with those that were measured as the best {other}"
+        return f"{measured_text} with the best measured kernels, which are kept; with the planned kernels {other}"
+    return f"{measured_text} with the planned kernels, which are kept; with the best measured kernels {other}"
 
 
 _WORST = 3
-"""Layers that are named of those that lose by being quantised."""
+"""Number of layers that the report names: those that lose most by quantisation."""
 
 
-def _losses_told(summary: ModelSummary) -> list[tuple[str, bool]]:
-    """Return what a model lost that was quantised when it was compiled: the layers with the most noise."""
-    told = sorted((one for one in summary.losses if one.signal_db is not None), key=lambda one: one.signal_db or 0.0)
-    if not told:
+def _losses_sentences(summary: ModelSummary) -> list[tuple[str, bool]]:
+    """Return the layers that lose most by quantisation, as a sentence."""
+    layers = sorted((one for one in summary.losses if one.signal_db is not None), key=lambda one: one.signal_db or 0.0)
+    if not layers:
         return []
-    worst = ", ".join(f"{one.layer} {one.signal_db:.1f} dB" for one in told[:_WORST])
+    worst = ", ".join(f"{one.layer} {one.signal_db:.1f} dB" for one in layers[:_WORST])
     text = f"quantised to 8 bits, output of each of {len(summary.losses)} layers over its error: worst {worst}"
     return [(text, False)]
 
@@ -413,5 +413,5 @@ def _check_text(summary: ModelSummary) -> str:
     if summary.check is not None:
         check = summary.check
         return f"largest difference from {check.reference}: {check.error:.2g} of the output's largest magnitude"
-    why = ": there was no such GPU (--check lets the emulator run the kernels)" if _on_gpu(summary) else ""
+    why = ": there was no such GPU (--check lets the emulator run the kernels)" if _is_for_gpu(summary) else ""
     return f"outputs were not compared with the original's{why}"

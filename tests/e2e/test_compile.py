@@ -153,7 +153,7 @@ def test_folders_that_are_damaged(anatune, path, tmp_path):
     values[:128] *= -1
     values.tofile(weights)
     for words in (["run", folder], ["run", folder, "--in-memory"]):
-        refused(anatune(*words), weights.name, "is damaged: it is not what was written; compile the model again")
+        refused(anatune(*words), weights.name, "is damaged: its content has changed; compile the model again")
     values[:128] *= -1
     values.tofile(weights)
     assert anatune("run", folder).returncode == 0
@@ -249,7 +249,7 @@ def test_inputs_of_a_run(anatune, path, tmp_path):
         anatune("run", folder, *2 * ["--input", tmp_path / "x.npy"]), "takes 1 inputs: data (1x4x8x8 float32); got 2"
     )
     (tmp_path / "text.npy").write_text("text")
-    refused(anatune("run", folder, "--input", tmp_path / "text.npy"), "expected what numpy.save wrote", status=2)
+    refused(anatune("run", folder, "--input", tmp_path / "text.npy"), "expected a file that numpy.save wrote", status=2)
     refused(anatune("run", folder, "--input", tmp_path / "none.npy"), "none.npy: no such file or directory")
     refused(anatune("run", tmp_path), "expected a folder that anatune compile wrote")
     refused(anatune("run", path), "expected a folder that anatune compile wrote")

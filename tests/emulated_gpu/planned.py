@@ -47,7 +47,7 @@ def main(folder, hardware="rtx3090"):
     from anatune.codegen.cuda import device_modules
     from anatune.codegen.linking import link_library
     from anatune.measure.cpu.blocks import tensor_of
-    from anatune.network.relax.machine import Machine
+    from anatune.network.relax.machine import LibraryRunner
     from tests.emulated_gpu.device import Device
 
     folder, spec = Path(folder), api.hardware(hardware)
@@ -77,7 +77,7 @@ def main(folder, hardware="rtx3090"):
     cubins.embed(folder / "planned.so")
     device = Device(folder, sources, spec.arch)
 
-    class Plain(Machine):
+    class Plain(LibraryRunner):
         def run(self, *inputs):
             result = self.take().main(*(one.copyto(self._device) for one in inputs))
             return result.copyto(self._host)

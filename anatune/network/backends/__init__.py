@@ -1,1 +1,1 @@
-"""anatune as a backend of torch.compile and of ONNX's tests, and as a pipeline of Relax: see `anatune.adapters`."""
+"""Backends for torch.compile, for ONNX's tests, and a pipeline for Relax: see `anatune.adapters`."""

@@ -1,7 +1,7 @@
-"""ONNX's own interfaces: an `InferenceSession` as onnxruntime's, and a `Backend` as ``onnx.backend.base`` wants it.
+"""ONNX's interfaces: an `InferenceSession` like onnxruntime's, and a `Backend` for ``onnx.backend.base``.
 
-Both compile a model for the sizes that it is called with, once for each; where sizes, axes or the like come from the
-values of inputs, also once for each of those values.
+Both compile a model once for each set of sizes that it is called with. If sizes or axes are computed from the values of
+inputs, they also compile it once for each set of these values.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from anatune.errors import RunError, WorkloadError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.named import import_optional
 from anatune.network.compiling.compiled import CompiledModel
-from anatune.network.compiling.divided import NothingCompiledError, run_whole
+from anatune.network.compiling.divided import NothingCompiledError, make_whole_runner
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.graph.nodes import Array, is_unknown
 from anatune.network.graph.onnx.call import UnknownValueError
 from anatune.network.graph.onnx.reading import onnx_dtype, put_in_order
 from anatune.network.graph.torch.arrays import any_array
-from anatune.network.relax.onnx_files import inputs_of, onnx_model
+from anatune.network.relax.onnx_files import inputs_of, load_onnx
 from anatune.threads import new_lock
 
 __all__ = ["Backend", "InferenceSession", "Prepared", "TensorInfo"]
@@ -39,16 +39,16 @@ else:
 _base = import_module("onnx.backend.base")
 
 _MOST_MODELS = 16
-"""Compiled models that a session keeps; the one that was not used for longest goes first."""
+"""Most compiled models of a session; the least recently used one is removed first."""
 
 Feeds = Sequence[object] | Mapping[str, object]
 """Arrays in the order of a model's inputs, or by their names."""
 _MOST_FIXED = 4096
-"""Elements of inputs whose values are compiled for: sizes and axes are few, data are many."""
+"""Most elements of inputs that a model is compiled for the values of: sizes and axes are few, data is not."""
 
 
 class TensorInfo(NamedTuple):
-    """An input or output: its name, its sizes (text where one varies, None where it has no name), its type."""
+    """An input or output: name, sizes (text for one that varies, None for one without a name), and type."""
 
     name: str
     shape: list[int | str | None]
@@ -56,26 +56,27 @@ class TensorInfo(NamedTuple):
 
 
 class InferenceSession:
-    """An ONNX model that runs, as ``onnxruntime.InferenceSession``: ``run(None, {"x": array})``.
+    """An ONNX model to run, like ``onnxruntime.InferenceSession``: ``run(None, {"x": array})``.
 
-    Several threads may call `run`, as `CompiledModel` says: with ``threads=1`` as many at once as there are cores, else
-    one. New sizes are compiled once, while calls of known ones go on. Sessions can be copied and pickled.
+    Several threads may call `run`, as explained at `CompiledModel`: with ``threads=1`` as many calls run at once as
+    there are cores, otherwise one. A new set of sizes is compiled once, while calls with others go on. Sessions can be
+    copied and pickled.
 
     Parameters
     ----------
     path_or_bytes : str, Path, bytes or onnx.ModelProto
     threads : int, optional
-        All cores by default.
+        Threads of the kernels; all cores by default.
     check : bool
-        Compare the outputs of each compiled model with those of ONNX's reference evaluator, on random inputs.
+        Compare the outputs of each compiled model with those of ONNX's reference evaluator on random inputs.
     hw, accuracy, fallback
-        As `anatune.compile`. With a fallback nothing is compiled for the values of inputs, and a model of which no node
-        can be compiled is run by onnxruntime whole.
+        As `anatune.compile`. With a fallback, nothing is compiled for the values of inputs. A model of which no node
+        can be compiled runs in onnxruntime.
 
     Raises
     ------
     WorkloadError
-        It is no ONNX model, or has operators that cannot be read.
+        The model is no ONNX model, or has operators that cannot be read.
     """
 
     def __init__(
@@ -106,48 +107,48 @@ class InferenceSession:
         vars(self).update(state, _lock=new_lock())
 
     def get_inputs(self) -> list[TensorInfo]:
-        """Return what the model takes."""
+        """Return the names, sizes and types of the inputs."""
         return [_info(value) for value in inputs_of(self._model, self._where)]
 
     def get_outputs(self) -> list[TensorInfo]:
-        """Return what the model returns."""
+        """Return the names, sizes and types of the outputs."""
         return [_info(value) for value in self._model.graph.output]
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, object]) -> list[Array]:
-        """Return outputs, all or those of some names, for arrays by the names of the inputs.
+        """Return all outputs, or those with the given names, for arrays by the names of the inputs.
 
         Raises
         ------
         RunError
-            There is no such output; an input is missing.
+            An output does not exist, or an input is missing.
         WorkloadError
             The model cannot be compiled for these sizes and values.
         """
         names = [value.name for value in self._model.graph.output]
         unknown = [name for name in output_names or () if name not in names]
         if unknown:
-            raise RunError(f"the model has no output {unknown[0]}, expected some of {', '.join(names)}")
+            raise RunError(f"the model has no output {unknown[0]}, expected one of {', '.join(names)}")
         inputs = inputs_of(self._model, self._where)
-        wanted = [value.name for value in inputs]
-        missing = [name for name in wanted if name not in input_feed]
+        input_names = [value.name for value in inputs]
+        missing = [name for name in input_names if name not in input_feed]
         if missing:
-            raise RunError(f"input {missing[0]} is missing, expected arrays for {', '.join(wanted)}")
-        arrays = {value.name: _checked(value, input_feed[value.name]) for value in inputs}
-        found: Sequence[object]
+            raise RunError(f"input {missing[0]} is missing, expected arrays for {', '.join(input_names)}")
+        arrays = {value.name: _check_input(value, input_feed[value.name]) for value in inputs}
+        results: Sequence[object]
         try:
             if self._whole is None:
-                compiled, given = self._compiled_for(arrays)
-                made = compiled(*given)
-                found = made if compiled.summary.is_tuple else (made,)
+                compiled, given = self._compile_for(arrays)
+                outputs_of_call = compiled(*given)
+                results = outputs_of_call if compiled.summary.is_tuple else (outputs_of_call,)
         except NothingCompiledError:
-            self._whole = run_whole(self._model, wanted, self._threads)
+            self._whole = make_whole_runner(self._model, input_names, self._threads)
         if self._whole is not None:
-            found = self._whole(*arrays.values())
-        outputs = dict(zip(names, found, strict=True))
+            results = self._whole(*arrays.values())
+        outputs = dict(zip(names, results, strict=True))
         return [outputs[name] for name in output_names or names]
 
-    def _compiled_for(self, arrays: Mapping[str, Array]) -> tuple[CompiledModel, list[Array]]:
-        """Return the model compiled for the sizes of arrays, and the values that sizes depend on; and what it takes."""
+    def _compile_for(self, arrays: Mapping[str, Array]) -> tuple[CompiledModel, list[Array]]:
+        """Return the model compiled for the sizes of arrays and the values that sizes depend on, and its inputs."""
         while True:
             fixed = {name: arrays[name] for name in self._fixed}
             given = [array for name, array in arrays.items() if name not in fixed]
@@ -156,18 +157,18 @@ class InferenceSession:
                 *(array.tobytes() for array in fixed.values()),
             )
             if (compiled := self._compiled.get(key)) is not None:
-                with contextlib.suppress(KeyError):  # another thread may have let it go
+                with contextlib.suppress(KeyError):  # another thread may have removed it
                     self._compiled.move_to_end(key)
                 return compiled, given
             with self._lock:
                 if key not in self._compiled and tuple(fixed) == self._fixed:
-                    self._add(key, fixed, arrays)
+                    self._add_model(key, fixed, arrays)
 
-    def _add(self, key: tuple[object, ...], fixed: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
-        """Compile for arrays, or note that more values have to be known for that."""
+    def _add_model(self, key: tuple[object, ...], fixed: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
+        """Compile for arrays, or note which inputs' values are needed for that."""
         examples = [array for name, array in arrays.items() if name not in fixed]
         try:
-            self._compiled[key] = self._compile(_with_values(self._model, fixed), examples)
+            self._compiled[key] = self._compile(_fix_values(self._model, fixed), examples)
         except UnknownValueError as error:
             more = tuple(name for name in error.inputs if name not in fixed)
             if not more or sum(arrays[name].size for name in more) > _MOST_FIXED:
@@ -178,35 +179,35 @@ class InferenceSession:
 
 
 class Prepared(_base.BackendRep):  # type: ignore[misc,name-defined]
-    """A model that a `Backend` prepared."""
+    """A model that a `Backend` has prepared."""
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
 
     def run(self, inputs: Feeds, **kwargs: object) -> tuple[Array, ...]:
-        """Return the outputs for arrays: a list in the model's order, or by name."""
+        """Return the outputs for arrays, which are a list in the model's order, or a mapping by name."""
         names = [one.name for one in self._session.get_inputs()]
         given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
         return tuple(self._session.run(None, given))
 
 
 class Backend(_base.Backend):  # type: ignore[misc,name-defined]
-    """Runs the tests of the standard: ``onnx.backend.test.BackendTest(anatune.adapters.onnx.Backend, __name__)``."""
+    """Backend for ONNX's tests: ``onnx.backend.test.BackendTest(anatune.adapters.onnx.Backend, __name__)``."""
 
     @classmethod
     def prepare(
         cls, model: onnx.ModelProto, device: str = "CPU", *, threads: int | None = None, **kwargs: object
     ) -> Prepared:
-        """Return a model that can be run; errors as `InferenceSession`. Other options are not asked."""
+        """Return a model that can run; errors as `InferenceSession`. Other options are ignored."""
         if not cls.supports_device(device):
-            raise WorkloadError(f"the backend runs on CPU, got the device {device}")
+            raise WorkloadError(f"the device is {device}, but the backend runs on CPU only")
         return Prepared(InferenceSession(model, threads=threads))
 
     @classmethod
     def run_node(
         cls, node: onnx.NodeProto, inputs: Sequence[object], device: str = "CPU", **kwargs: object
     ) -> tuple[Array, ...]:
-        """Return what one operator makes of arrays."""
+        """Return the results of one operator for arrays."""
         arrays = [np.asarray(one) for one in inputs]
         names = [name for name in node.input if name]
         helper = onnx.helper
@@ -221,54 +222,54 @@ class Backend(_base.Backend):  # type: ignore[misc,name-defined]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether `device` is a CPU."""
+        """Return whether `device` is a CPU."""
         return device.partition(":")[0] == "CPU"
 
 
-def _model_of(given: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
-    if not isinstance(given, onnx.ModelProto | bytes):
-        path = Path(given)
+def _model_of(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
+    if not isinstance(source, onnx.ModelProto | bytes):
+        path = Path(source)
         if not path.is_file():
             raise WorkloadError(f"{path} does not exist, expected an ONNX file (.onnx)")
-        return onnx_model(path)
+        return load_onnx(path)
     try:
-        model = onnx.load_from_string(given) if isinstance(given, bytes) else given
+        model = onnx.load_from_string(source) if isinstance(source, bytes) else source
     except Exception as error:
-        raise WorkloadError(f"{len(given)} bytes are no ONNX model ({error})") from error
+        raise WorkloadError(f"the {len(source)} bytes are no ONNX model ({error})") from error
     put_in_order(model.graph)
     return model
 
 
-def _with_values(model: onnx.ModelProto, fixed: Mapping[str, Array]) -> onnx.ModelProto:
-    """Return a model some of whose inputs are weights of given values."""
+def _fix_values(model: onnx.ModelProto, fixed: Mapping[str, Array]) -> onnx.ModelProto:
+    """Return a model with given values of some inputs as weights."""
     if not fixed:
         return model
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    kept = [value for value in made.graph.input if value.name not in fixed]
-    del made.graph.input[:]
-    made.graph.input.extend(kept)
-    made.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in fixed.items())
-    return made
+    fixed_model = onnx.ModelProto()
+    fixed_model.CopyFrom(model)
+    remaining_inputs = [value for value in fixed_model.graph.input if value.name not in fixed]
+    del fixed_model.graph.input[:]
+    fixed_model.graph.input.extend(remaining_inputs)
+    fixed_model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in fixed.items())
+    return fixed_model
 
 
-def _checked(value: onnx.ValueInfoProto, given: object) -> Array:
-    """Return an input as an array; RunError: its type or its sizes are not those that the model says."""
+def _check_input(value: onnx.ValueInfoProto, value_given: object) -> Array:
+    """Return an input as an array; RunError if its type or sizes differ from the model's."""
     info, dtype = _info(value), onnx_dtype(value)
-    array = any_array(f"input {info.name}", given, RunError)
+    array = any_array(f"input {info.name}", value_given, RunError)
     if is_unknown(array):
-        raise RunError(f"input {info.name} is on the meta device, which holds no elements; give an array that has some")
+        raise RunError(f"input {info.name} is on the meta device, which stores no values; give an array with values")
     array = array.astype(object) if array.dtype.kind in "US" else array  # text
     if array.dtype.name != dtype:
         shape = "x".join(map(str, array.shape)) or "scalar"
         raise RunError(f"input {info.name} is {shape} {array.dtype.name}, expected {shape} {dtype}")
-    if not value.type.tensor_type.HasField("shape"):  # any
+    if not value.type.tensor_type.HasField("shape"):  # any shape is allowed
         return array
     if len(array.shape) != len(info.shape):
         raise RunError(f"input {info.name} has {array.ndim} dimensions, expected {len(info.shape)}")
-    for axis, (size, wanted) in enumerate(zip(array.shape, info.shape, strict=True)):
-        if isinstance(wanted, int) and size != wanted:
-            raise RunError(f"input {info.name} has {size} elements along axis {axis}, expected {wanted}")
+    for axis, (size, expected) in enumerate(zip(array.shape, info.shape, strict=True)):
+        if isinstance(expected, int) and size != expected:
+            raise RunError(f"input {info.name} has {size} elements along axis {axis}, expected {expected}")
     return array
 
 

@@ -1,11 +1,11 @@
-"""Relax's own users: the passes of ``anatune.compile`` as the pipeline "anatune", which importing this registers.
+"""The passes of ``anatune.compile`` as Relax's pipeline "anatune", which importing this module registers.
 
     from anatune.adapters import relax
     executable = tvm.relax.build(module, relax.target(), relax_pipeline="anatune")  # or relax.pipeline(threads=1)
 
-Weights that are constants of the module are packed once and stay constants of it; those that are arguments are packed
-in every call. Other functions of Relax than ``main`` are refused. Functions of loops leave the pipeline as machine
-code, in the attribute "external_mods": anatune has passes of its own behind TVM's for them (`codegen.extremes`).
+Weights that are constants of the module are packed once and stay constants; weights that are arguments are packed in
+every call. Relax functions other than ``main`` are refused. The loops leave the pipeline as machine code in the
+attribute "external_mods", because anatune runs its own passes on them after TVM's (`codegen.extremes`).
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from anatune.errors import BuildError, WorkloadError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.named import import_optional
 from anatune.network.compiling.memory import views
-from anatune.network.compiling.request import Request
-from anatune.network.compiling.targets.cpu import CpuTarget, cpu_named
+from anatune.network.compiling.request import CompileRequest
+from anatune.network.compiling.targets.cpu import CpuTarget, require_cpu
 from anatune.network.compiling.weights import pack_weights
-from anatune.network.relax.building import lowered, split_module
+from anatune.network.relax.building import lower_module, split_module
 from anatune.network.relax.reading import graph_of
-from anatune.network.relax.writing import Weight, written
+from anatune.network.relax.writing import Weight, write_model
 from anatune.untyped import ir, tvm
 
 __all__ = ["pipeline", "target"]
 
 
 def target(hw: HardwareLike = "host", threads: int | None = None) -> tvm.target.Target:
-    """Return the target to build for; parameters and errors as `pipeline`."""
-    return CpuTarget(cpu_named(hw), Request(threads=threads)).target
+    """Return the TVM target to build for; parameters and errors as `pipeline`."""
+    return CpuTarget(require_cpu(hw), CompileRequest(threads=threads)).target
 
 
 def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: str = STANDARD) -> tvm.transform.Pass:
-    """Return a pass of TVM's: Relax module -> module that `tvm.relax.build` makes code of.
+    """Return a TVM pass that turns a Relax module into a module for `tvm.relax.build`.
 
     Parameters
     ----------
@@ -46,19 +46,19 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
     Raises
     ------
     SpaceError, RunError
-        As `anatune.compile`. What the pass raises, TVM turns into a RuntimeError of the same text.
+        As `anatune.compile`. TVM turns errors of the pass into a RuntimeError with the same text.
     """
     tvm = import_optional("tvm", "tvm", "the pipeline anatune.adapters.relax")
     accuracy = checked_accuracy("pipeline: accuracy", accuracy)
-    device, request = cpu_named(hw), Request(threads=threads, accuracy=accuracy)
-    CpuTarget(device, request)  # refuses what is wrong at once
+    device, request = require_cpu(hw), CompileRequest(threads=threads, accuracy=accuracy)
+    CpuTarget(device, request)  # refuses wrong options early
 
     def transform(module: ir.IRModule, _context: ir.transform.PassContext) -> ir.IRModule:
-        present = tvm.target.Target.current(allow_none=True)
-        if present is not None and (lacking := lacks_feature(present, device)):
+        current_target = tvm.target.Target.current(allow_none=True)
+        if current_target is not None and (lacking := lacks_feature(current_target, device)):
             raise BuildError(  # LLVM would end the process
-                f"pipeline: the target {present} lacks {lacking}, which the kernels for {device.name} use; build for "
-                "anatune.adapters.relax.target()"
+                f"pipeline: the target {current_target} lacks {lacking}, which the kernels for {device.name} use; "
+                "build for anatune.adapters.relax.target()"
             )
         others = [
             str(name.name_hint)
@@ -66,17 +66,17 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
             if isinstance(function, tvm.relax.Function) and name.name_hint != "main"
         ]
         if others:
-            raise WorkloadError(f"pipeline: the module has the function {others[0]}, expected main alone")
+            raise WorkloadError(f"pipeline: the module has the function {others[0]}, expected only main")
         cpu = CpuTarget(device, request)  # each module has a planner of its own
-        planned = cpu.planned(graph_of(module))
+        planned = cpu.plan(graph_of(module))
 
-        def known(weights: Sequence[Weight]) -> list[object]:
+        def make_constants(weights: Sequence[Weight]) -> list[object]:
             memory, places = pack_weights(weights, cpu.target)
             return [tvm.runtime.tensor(weight) for weight in views(memory, places)]
 
-        model = written(planned.graph, cpu.kernels(planned), known).module
-        rest, loops = split_module(lowered(model, cpu.target, cpu.threads)[0])
-        code = tvm.tirx.build(tvm.IRModule(loops), present or cpu.target, pipeline=register_pipeline(tvm))
+        model = write_model(planned.graph, cpu.kernels(planned), make_constants).module
+        rest, loops = split_module(lower_module(model, cpu.target, cpu.threads)[0])
+        code = tvm.tirx.build(tvm.IRModule(loops), current_target or cpu.target, pipeline=register_pipeline(tvm))
         return rest.with_attr("external_mods", [code])
 
     return tvm.transform.module_pass(transform, opt_level=0, name="anatune")

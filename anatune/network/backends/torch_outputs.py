@@ -1,9 +1,9 @@
-"""How the outputs of a sub-graph lie in memory: views of inputs and of each other, with the strides PyTorch was told.
+"""Restore the memory layout of a sub-graph's outputs: views of inputs and of each other, with the expected strides.
 
-PyTorch's compiler hands sub-graphs with views and writes in them, and goes on from what it found out on the way: which
-results share memory, and how their elements lie. A compiled model returns values. So a sub-graph is compiled that
-returns, for each piece of memory that its outputs are in, what the piece holds; outputs are views of these pieces, and
-of inputs.
+PyTorch's compiler passes sub-graphs with views and in-place writes, and relies on the layouts that it traced: which
+results share memory, and their strides. A compiled model returns values only. Therefore a changed sub-graph is compiled
+that returns the content of each piece of memory that outputs are in; the outputs are views of these pieces and of
+inputs.
 """
 
 from __future__ import annotations
@@ -20,72 +20,71 @@ from anatune.arguments import shown
 from anatune.errors import WorkloadError
 from anatune.untyped import TorchArgument, TorchSize, TorchTensor, fx, sympy, torch
 
-__all__ = ["Outputs"]
+__all__ = ["SubGraphOutputs"]
 
 _WRITES = re.compile("setitem|i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor|lshift|rshift)|.*[^_]_")
 """Names of operators that write into their first argument."""
 _MOST_SIZES = 256
-"""Sets of sizes that layouts are kept of."""
+"""Most sets of sizes that layouts are stored for."""
 _Read: TypeAlias = "Callable[[Sequence[TorchArgument]], int]"
 
 
-class _Layout(NamedTuple):
-    """Sizes, strides and offset of a tensor, in elements: numbers, or expressions of sizes that vary."""
+class _TensorLayout(NamedTuple):
+    """Sizes, strides and offset of a tensor in elements; they are numbers or expressions of sizes that vary."""
 
     size: tuple[int | sympy.Expr, ...]
     stride: tuple[int | sympy.Expr, ...]
     offset: int | sympy.Expr
 
 
-class _Output(NamedTuple):
-    """One output of a sub-graph.
+class _OutputSource(NamedTuple):
+    """The source of one output of a sub-graph.
 
     Attributes
     ----------
     kind : str
-        "argument", "piece": a view of one; "same": an argument itself; "again": an earlier output; "value": a number,
+        "argument" or "piece": a view of one; "same": an argument itself; "again": an earlier output; "value": a number
         or None.
     source : object
-        Place of the argument, piece or earlier output; the value, which may be an expression.
-    layout : _Layout, optional
-        Of a view; of one of an argument: the offset is from where that begins.
+        Index of the argument, piece or earlier output; or the value, which may be an expression.
+    layout : _TensorLayout, optional
+        Layout of a view; for a view of an argument the offset is relative to the argument.
     dtype : torch.dtype, optional
-        Of a view.
+        Number format of a view.
     """
 
     kind: str
     source: int | sympy.Expr
-    layout: _Layout | None = None
+    layout: _TensorLayout | None = None
     dtype: torch.dtype | None = None
 
 
-def _read_size(place: int, axis: int, given: Sequence[TorchArgument]) -> int:
-    return int(given[place].shape[axis])
+def _read_size(index: int, axis: int, arguments: Sequence[TorchArgument]) -> int:
+    return int(arguments[index].shape[axis])
 
 
-def _read_stride(place: int, axis: int, given: Sequence[TorchArgument]) -> int:
-    return int(given[place].stride(axis))
+def _read_stride(index: int, axis: int, arguments: Sequence[TorchArgument]) -> int:
+    return int(arguments[index].stride(axis))
 
 
-class Outputs:
-    """What a sub-graph returns, and the sub-graph that computes it.
+class SubGraphOutputs:
+    """The sources of a sub-graph's outputs, and the changed sub-graph to compile.
 
     Parameters
     ----------
     torch : module
     module : torch.fx.GraphModule
-        As PyTorch's compiler hands it: what is known of a node's result is its "example_value".
+        The sub-graph from PyTorch's compiler; the metadata "example_value" describes each node's result.
 
     Attributes
     ----------
     module : torch.fx.GraphModule
-        Takes the same arguments, and returns pieces of memory: tensors whose dimensions are in the order in which they
-        lie.
+        Takes the same arguments, and returns pieces of memory as tensors whose dimensions are in memory order.
 
     Raises
     ------
     WorkloadError
-        An output cannot be made from such pieces: PyTorch has to run the sub-graph.
+        An output is no view of such a piece: PyTorch has to run the sub-graph.
     """
 
     def __init__(self, torch: ModuleType, module: fx.GraphModule) -> None:
@@ -99,27 +98,27 @@ class Outputs:
         self._pieces: dict[int, tuple[fx.Node, tuple[int, ...]]] = {}  # by storage: a node, the order of dimensions
         (returned,) = (node.args[0] for node in self._nodes if node.op == "output")
         values = [self._values[node] if isinstance(node, torch.fx.Node) else node for node in returned]
-        self._outputs = []
-        for place, (node, value) in enumerate(zip(returned, values, strict=True)):
+        self._sources = []
+        for index, (node, value) in enumerate(zip(returned, values, strict=True)):
             first = next(place for place, other in enumerate(values) if other is value)
-            is_again = first < place and isinstance(value, torch.Tensor)
-            self._outputs.append(_Output("again", first) if is_again else self._output(node, value))
+            is_again = first < index and isinstance(value, torch.Tensor)
+            self._sources.append(_OutputSource("again", first) if is_again else self._find_source(node, value))
         if not self._pieces:
-            raise WorkloadError("it computes no tensor that it returns, and nothing would be gained")
-        self.module = self._with_pieces(module)
-        self._known: dict[tuple[int, ...], list[_Output]] = {}
+            raise WorkloadError("it returns no tensor that it computes, so there is nothing to gain")
+        self.module = self._make_module(module)
+        self._sources_by_sizes: dict[tuple[int, ...], list[_OutputSource]] = {}
 
     def restore(self, arguments: Sequence[TorchArgument], pieces: Sequence[TorchTensor]) -> tuple[TorchArgument, ...]:
-        """Return the outputs of a call, from its arguments and what `module` returned for them."""
+        """Return the outputs of a call from its arguments and the pieces that `module` returned."""
         key = tuple(int(read(arguments)) for read in self._sizes.values())
-        outputs = self._known.get(key)
+        outputs = self._sources_by_sizes.get(key)
         if outputs is None:
-            if len(self._known) >= _MOST_SIZES:
-                self._known.clear()
+            if len(self._sources_by_sizes) >= _MOST_SIZES:
+                self._sources_by_sizes.clear()
             sizes = dict(zip(self._sizes, key, strict=True))
-            outputs = self._known[key] = [_with_sizes(output, sizes) for output in self._outputs]
+            outputs = self._sources_by_sizes[key] = [_evaluate_sizes(output, sizes) for output in self._sources]
         restored: list[TorchArgument] = []
-        whole = dict(enumerate(pieces))  # those that no output is yet
+        whole = dict(enumerate(pieces))  # pieces that are not returned as an output yet
         for output in outputs:
             if output.kind == "again":
                 restored.append(restored[output.source])
@@ -132,7 +131,7 @@ class Outputs:
     def _check_writes(self) -> None:
         """Raise WorkloadError for operators that write into arguments.
 
-        Exporting tells others, too, but fails with logs of PyTorch's where arguments share memory.
+        Exporting finds them as well, but fails with log messages of PyTorch if arguments share memory.
         """
         tensors = [value for value in self._arguments if isinstance(value, self._torch.Tensor)]
         storages = set(map(_storage, tensors))
@@ -141,12 +140,12 @@ class Outputs:
             if node.op.startswith("call") and _WRITES.fullmatch(name) and node.all_input_nodes:
                 value = self._values[node.all_input_nodes[0]]
                 if isinstance(value, self._torch.Tensor) and _storage(value) in storages:
-                    raise WorkloadError(f"{name} writes into an argument in place, expected values that are returned")
+                    raise WorkloadError(f"{name} writes into an argument in place, expected one that returns values")
 
     def _values_of_nodes(self) -> tuple[dict[fx.Node, TorchTensor], dict[int, TorchTensor | None]]:
-        """Return what is known of nodes' results, and storages of copies that are none: what they are copies of.
+        """Return the example value of each node, and storages of supposed copies that are none, with their sources.
 
-        PyTorch's compiler takes a dropout that drops nothing for a copy; it returns what it is given.
+        PyTorch's compiler treats a dropout that drops nothing as a copy, but it returns its input.
         """
         functions = (self._torch.nn.functional.dropout, self._torch.dropout)
         values: dict[fx.Node, TorchTensor] = {}
@@ -160,11 +159,11 @@ class Outputs:
                 if not drops and isinstance(source, self._torch.Tensor):
                     values[node] = source
                     if _storage(value) != _storage(source):
-                        copies[_storage(value)] = source if _layout(source) == _layout(value) else None
+                        copies[_storage(value)] = source if _dimensions(source) == _dimensions(value) else None
         return values, copies
 
-    def _memory(self, value: TorchTensor) -> tuple[int, TorchSize]:
-        """Return the storage that a result is in, and where it begins; errors as the class."""
+    def _find_memory(self, value: TorchTensor) -> tuple[int, TorchSize]:
+        """Return the storage of a result and its offset there; errors as the class."""
         storage, offset = _storage(value), value.storage_offset()
         while storage in self._copies:
             source = self._copies[storage]
@@ -174,7 +173,7 @@ class Outputs:
         return storage, offset
 
     def _sizes_of_arguments(self) -> dict[sympy.Symbol, _Read]:
-        """Return the symbols that sizes and strides of arguments are, and how each is read from arguments."""
+        """Return a function for each symbol that reads its value from the sizes and strides of arguments."""
         readers: dict[sympy.Symbol, _Read] = {}
 
         def note(number: TorchSize, read: _Read) -> None:
@@ -182,58 +181,58 @@ class Outputs:
             if getattr(expression, "is_symbol", False):
                 readers.setdefault(expression, read)
 
-        for place, value in enumerate(self._arguments):
+        for index, value in enumerate(self._arguments):
             if isinstance(value, self._torch.SymInt):
-                note(value, operator.itemgetter(place))
+                note(value, operator.itemgetter(index))
             elif isinstance(value, self._torch.Tensor):
                 for axis in range(value.dim()):
-                    note(value.shape[axis], functools.partial(_read_size, place, axis))
-                    note(value.stride(axis), functools.partial(_read_stride, place, axis))
+                    note(value.shape[axis], functools.partial(_read_size, index, axis))
+                    note(value.stride(axis), functools.partial(_read_stride, index, axis))
         return readers
 
-    def _output(self, node: fx.Node, value: TorchTensor) -> _Output:
-        """Return how an output is made; errors as the class."""
+    def _find_source(self, node: fx.Node, value: TorchTensor) -> _OutputSource:
+        """Return the source of an output; errors as the class."""
         torch = self._torch
         if value is None and isinstance(node, torch.fx.Node):
-            raise WorkloadError(f"it returns {shown(node)}, of which nothing is known, expected tensors and sizes")
+            raise WorkloadError(f"it returns {shown(node)} of unknown type, expected tensors and sizes")
         if value is None or isinstance(value, bool | int | float | torch.SymInt):
-            return _Output("value", self._checked(value))
+            return _OutputSource("value", self._check_number(value))
         if not isinstance(value, torch.Tensor) or hasattr(value, "__tensor_flatten__"):
             raise WorkloadError(f"it returns {shown(value)}, expected tensors and sizes")
-        for place, argument in enumerate(self._arguments):
+        for index, argument in enumerate(self._arguments):
             if argument is value:
-                return _Output("same", place)
+                return _OutputSource("same", index)
         if value.requires_grad:
-            raise WorkloadError("gradients may be asked for of what it returns; call it under torch.no_grad()")
+            raise WorkloadError("its outputs may need gradients; call the model under torch.no_grad()")
         if value.layout != torch.strided or value.is_conj() or value.is_neg():
-            raise WorkloadError(f"it returns a tensor of {value.dtype} ({value.layout}), expected dense, real ones")
+            raise WorkloadError(f"it returns a tensor of {value.dtype} ({value.layout}), expected a dense, real one")
         numbers = (*value.shape, *value.stride())
-        size_and_stride = [self._checked(number) for number in numbers]
+        size_and_stride = [self._check_number(number) for number in numbers]
         size, stride = tuple(size_and_stride[: value.dim()]), tuple(size_and_stride[value.dim() :])
-        storage, begin = self._memory(value)
+        storage, begin = self._find_memory(value)
         sources = [
             place
             for place, argument in enumerate(self._arguments)
             if isinstance(argument, torch.Tensor) and _storage(argument) == storage
         ]
         if not sources:
-            place = self._piece(value, storage)
-            return _Output("piece", place, _Layout(size, stride, self._checked(begin)), value.dtype)
+            index = self._piece_index(value, storage)
+            return _OutputSource("piece", index, _TensorLayout(size, stride, self._check_number(begin)), value.dtype)
         source = self._arguments[sources[0]]
         if len(sources) > 1 or source.dtype != value.dtype:
             what = "arguments that share memory" if len(sources) > 1 else f"an argument of {source.dtype}"
             raise WorkloadError(f"it returns a view, of {value.dtype}, of {what}, expected one argument of this dtype")
-        offset = self._checked(begin - source.storage_offset())
-        return _Output("argument", sources[0], _Layout(size, stride, offset), value.dtype)
+        offset = self._check_number(begin - source.storage_offset())
+        return _OutputSource("argument", sources[0], _TensorLayout(size, stride, offset), value.dtype)
 
-    def _piece(self, output: TorchTensor, storage: int) -> int:
-        """Return the place of the piece that an output is in, a new one at first."""
+    def _piece_index(self, output: TorchTensor, storage: int) -> int:
+        """Return the index of the piece that an output is in; a new piece is added."""
         if storage not in self._pieces:
             outputs = [node for node in self._nodes if self._values[node] is output]
             for node in outputs + self._nodes:
                 value = self._values[node]
                 if node.op.startswith("call") and isinstance(value, self._torch.Tensor) and _storage(value) == storage:
-                    order = self._order(value)
+                    order = self._dimension_order(value)
                     if order is not None:
                         self._pieces[storage] = (node, order)
                         break
@@ -241,8 +240,8 @@ class Outputs:
                 raise WorkloadError("it returns a part of memory that no result fills, expected a tensor without gaps")
         return list(self._pieces).index(storage)
 
-    def _order(self, value: TorchTensor) -> tuple[int, ...] | None:
-        """Return the order in which the dimensions of a tensor lie; None: it does not fill its memory."""
+    def _dimension_order(self, value: TorchTensor) -> tuple[int, ...] | None:
+        """Return the dimensions of a tensor in memory order; None if it does not fill its memory."""
         is_true = self._symbolic.statically_known_true
         hints = [(_hint(stride), _hint(size)) for stride, size in zip(value.stride(), value.shape, strict=True)]
         order = sorted(range(value.dim()), key=lambda axis: hints[axis], reverse=True)
@@ -255,14 +254,14 @@ class Outputs:
         is_whole = is_true(expected * value.element_size() == value.untyped_storage().nbytes())
         return tuple(order) if is_whole and is_true(value.storage_offset() == 0) else None
 
-    def _checked(self, number: TorchSize) -> int | sympy.Expr:
+    def _check_number(self, number: TorchSize) -> int | sympy.Expr:
         """Return a number, or the expression of sizes that it is; errors as the class."""
         expression = _expression(number)
         if not getattr(expression, "free_symbols", set()) <= self._sizes.keys():
             raise WorkloadError(f"it returns a size that depends on values ({number}), expected sizes of its inputs")
         return expression
 
-    def _with_pieces(self, module: fx.GraphModule) -> fx.GraphModule:
+    def _make_module(self, module: fx.GraphModule) -> fx.GraphModule:
         """Return a sub-graph that returns its pieces."""
         graph = self._torch.fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
@@ -278,7 +277,7 @@ class Outputs:
         return self._torch.fx.GraphModule(module, graph)
 
 
-def _restore(output: _Output, arguments: Sequence[TorchArgument], pieces: Sequence[TorchTensor]) -> TorchArgument:
+def _restore(output: _OutputSource, arguments: Sequence[TorchArgument], pieces: Sequence[TorchTensor]) -> TorchArgument:
     """Return an output of a call."""
     if output.kind == "value":
         return output.source
@@ -295,14 +294,14 @@ def _restore(output: _Output, arguments: Sequence[TorchArgument], pieces: Sequen
     return base.as_strided(size, stride, offset)
 
 
-def _is_whole(output: _Output, piece: TorchTensor | None) -> bool:
+def _is_whole(output: _OutputSource, piece: TorchTensor | None) -> bool:
     """Whether an output is a piece as it lies; None: it is another output already."""
     if piece is None or piece.dtype != output.dtype or output.layout is None:
         return False
     return bool(piece.shape == output.layout.size and piece.stride() == output.layout.stride)
 
 
-def _layout(value: TorchTensor) -> list[int | sympy.Expr]:
+def _dimensions(value: TorchTensor) -> list[int | sympy.Expr]:
     return [_expression(number) for number in (*value.shape, *value.stride())]
 
 
@@ -321,13 +320,13 @@ def _hint(number: TorchSize) -> int:
     return int(number.node.hint or 0) if hasattr(number, "node") else int(number)
 
 
-def _with_sizes(output: _Output, sizes: Mapping[sympy.Symbol, int]) -> _Output:
+def _evaluate_sizes(output: _OutputSource, sizes: Mapping[sympy.Symbol, int]) -> _OutputSource:
     """Return an output whose expressions have the values of sizes."""
 
     def evaluate(number: int | sympy.Expr) -> int | sympy.Expr:
         return int(number.xreplace(sizes)) if hasattr(number, "xreplace") else number
 
-    layout = output.layout and _Layout(
+    layout = output.layout and _TensorLayout(
         tuple(map(evaluate, output.layout.size)), tuple(map(evaluate, output.layout.stride)),
         evaluate(output.layout.offset),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from anatune.network.graph.nodes import Array
 from anatune.numerics.digests import NUM_KEYS, update_digest
 from anatune.untyped import TorchTensor, nn
 
-__all__ = ["WeightDigests", "is_static", "tensors_held"]
+__all__ = ["WeightDigests", "attribute_tensors", "is_static"]
 
 _KEYS = np.random.default_rng(42).integers(0, 1 << 64, NUM_KEYS, dtype=np.uint64)
 _PIECE = 1 << 22
@@ -29,17 +29,17 @@ def is_static(argument: object) -> bool:
     return getattr(argument, "_dynamo_static_input_type", None) is not None
 
 
-def tensors_held(torch: ModuleType, module: nn.Module) -> list[TorchTensor]:
+def attribute_tensors(torch: ModuleType, module: nn.Module) -> list[TorchTensor]:
     """Return the tensors that a sub-graph has as attributes, which PyTorch did not make arguments."""
-    held = [*module.parameters(), *module.buffers()]
+    tensors = [*module.parameters(), *module.buffers()]
     for node in module.graph.nodes:
         if node.op == "get_attr":
             value = module
             for word in node.target.split("."):
                 value = getattr(value, word, None)
-            if isinstance(value, torch.Tensor) and not any(value is tensor for tensor in held):
-                held.append(value)
-    return held
+            if isinstance(value, torch.Tensor) and not any(value is tensor for tensor in tensors):
+                tensors.append(value)
+    return tensors
 
 
 class WeightDigests:
@@ -56,12 +56,12 @@ class WeightDigests:
     def digest(self, tensors: Sequence[TorchTensor]) -> int:
         """Return a digest of what tensors hold; they may be subclasses that hold others, and on any device."""
         state = np.zeros(1, np.uint64)
-        for place, tensor in enumerate(self._parts(tensors)):
+        for index, tensor in enumerate(self._parts(tensors)):
             address, count = tensor.data_ptr(), tensor.numel()
-            known = self._arrays.get(place)
-            if known is None or known[:2] != (address, count):
-                known = self._arrays[place] = (address, count, self._array(tensor))
-            array = known[2] if known[2] is not None else self._copy(tensor)
+            entry = self._arrays.get(index)
+            if entry is None or entry[:2] != (address, count):
+                entry = self._arrays[index] = (address, count, self._array(tensor))
+            array = entry[2] if entry[2] is not None else self._copy(tensor)
             update_digest(array, _KEYS, state)
         return int(state[0])
 

@@ -1,4 +1,4 @@
-"""``anatune compile``: a whole model as machine code in a folder."""
+"""``anatune compile``: compile a whole model into a folder."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from anatune.core.hardware.spec import HardwareSpec
     from anatune.files import Output
     from anatune.network.compiling.compiled import CompiledModel
-    from anatune.network.compiling.request import Listeners, Request
+    from anatune.network.compiling.request import CompileRequest, Listeners
     from anatune.tuning.cost import ModelEstimate
 
 __all__ = ["compile_model"]
 
 
 class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a model; fields of the names of `anatune.compile`'s keywords are passed on as they."""
+    """Options of compiling; those named like keywords of `anatune.compile` are passed on unchanged."""
 
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.", show_default=False)
@@ -51,8 +51,8 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         typer.Option(
             "--compare",
-            help="Predict the model on several GPUs (--hw h100,b200,mi300x) beside each other, and where a size has a "
-            "range (--size batch=1..32) by that; nothing is compiled.",
+            help="Predict the model on several GPUs (--hw h100,b200,mi300x), side by side; if a size has a range "
+            "(--size batch=1..32), at several values of it. Nothing is compiled.",
         ),
     ] = False
     price: Annotated[
@@ -60,7 +60,7 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--price",
             metavar="NAME=AMOUNT",
-            help="What an hour of a device costs, with --compare; once for each.",
+            help="Price of an hour of a device, with --compare; once for each.",
             show_default=False,
         ),
     ] = None
@@ -71,9 +71,9 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--precision",
             metavar="DTYPE",
-            help="What products multiply, sums are float32. Of a CPU bfloat16, float16 or float32, and int8, which "
-            "quantises a float32 model with ranges from --calibrate; of a GPU bfloat16, float16 or fp8: all "
-            "kernels are Triton's then.  [default: the model's own, where the processor has instructions for it]",
+            help="Number format of products; sums are float32. For a CPU: bfloat16, float16, float32, or int8, which "
+            "quantises a float32 model with ranges from --calibrate. For a GPU: bfloat16, float16 or fp8, with "
+            "Triton's kernels only.  [default: the model's own, if the processor has instructions for it]",
             show_default=False,
         ),
     ] = None
@@ -82,7 +82,7 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--input-shape",
             metavar="NxCxHxW",
-            help="Sizes of an input, once for each, in order: compiles an ONNX file with dynamic axes for these.",
+            help="Shape of an input, once for each, in order: compiles an ONNX file with dynamic axes for it.",
         ),
     ] = None
     size: Annotated[
@@ -90,8 +90,8 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--size",
             metavar="NAME=1..512",
-            help="The range of a size that varies, or its only value; once for each.  [default: what the model says, "
-            "1..512 where it has no limit]",
+            help="The range of a size that varies, or its only value; once for each.  [default: the model's range, "
+            "1..512 without a limit]",
             show_default=False,
         ),
     ] = None
@@ -100,33 +100,31 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--state",
             metavar="OUTPUT=INPUT",
-            help="An output that is an input of the next call, and stays in the model; once for each. auto: those of "
-            "exported decoders (present.0.key, past_key_values.0.key).",
+            help="An output that is an input of the next call and stays in the model; once for each. auto takes those "
+            "of exported decoders (present.0.key, past_key_values.0.key).",
         ),
     ] = None
     trials: Annotated[
         int,
-        typer.Option(
-            "--trials", metavar="N", min=0, help="Measurements, of all kernels together, recorded ones included."
-        ),
+        typer.Option("--trials", metavar="N", min=0, help="Trials of all kernels together, recorded ones included."),
     ] = 0
-    time_limit_s: Annotated[float | None, seconds_option("Measure nothing new after that.")] = None
+    time_limit_s: Annotated[float | None, seconds_option("Start no new trial after that.")] = None
     stop_at: StopAt = None
     patience: Patience = None
     records: Annotated[
         Parsed,
         records_option(
-            f"The record file; what it has is not measured again.  [default: {DEFAULT_RECORDS} with --trials]",
+            f"The record file; its trials are not repeated.  [default: {DEFAULT_RECORDS} with --trials]",
             show_default=False,
         ),
     ] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the record file, which has to be there.")] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an existing record file.")] = False
     check: Annotated[
         bool | None,
         typer.Option(
             "--check/--no-check",
-            help="Compare outputs with the original's on random inputs; for a GPU that is not here: let the emulator "
-            "run each kernel (seconds a kernel).  [default: compare where the device is here]",
+            help="Compare outputs with the original's on random inputs; for an absent GPU, run each kernel in the "
+            "emulator (seconds per kernel).  [default: compare if the device is present]",
             show_default=False,
         ),
     ] = None
@@ -135,7 +133,7 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--fallback",
             metavar="onnxruntime",
-            help="Leave the nodes of an ONNX model that cannot be read to it, and compile the parts between them.",
+            help="Let it run the nodes of an ONNX model that anatune cannot read; the parts between are compiled.",
             show_default=False,
         ),
     ] = None
@@ -144,7 +142,7 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--calibrate",
             metavar="DATA",
-            help="Inputs of the model (.npz, .npy), of several calls along the first dimension.",
+            help="Inputs of the model for int8 (.npz, .npy); several calls lie along the first dimension.",
             show_default=False,
         ),
     ] = None
@@ -153,22 +151,22 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--percentile",
             metavar="P",
-            help="Share of an activation's numbers within its range, as 99.99.  [default: all]",
+            help="Share of an activation's values within its range, such as 99.99.  [default: all]",
             show_default=False,
         ),
     ] = None
-    measure: Annotated[bool, typer.Option("--measure", help="Run it here and say each kernel's time.")] = False
+    measure: Annotated[bool, typer.Option("--measure", help="Run it here and report each kernel's time.")] = False
 
-    def request(self, elsewhere: Elsewhere, records: Path | None, listeners: Listeners) -> Request:
-        """Return what the library is asked for, which refuses what contradicts itself."""
-        from anatune.network.compiling.request import MeasuringOptions, Quantising, Request
+    def request(self, elsewhere: Elsewhere, records: Path | None, listeners: Listeners) -> CompileRequest:
+        """Return the options as the library takes them; the library refuses contradictions."""
+        from anatune.network.compiling.request import CompileRequest, Int8Options, MeasuringOptions
 
         measuring = MeasuringOptions(
             trials=self.trials, time_limit_s=self.time_limit_s, records=records, resume=self.resume,
             reuse=not elsewhere.no_reuse, stop_at=self.stop_at, patience=self.patience, **elsewhere.keywords(),
         )  # fmt: skip
-        quantising = Quantising(self.calibrate, self.percentile)
-        return Request(
+        quantising = Int8Options(self.calibrate, self.percentile)
+        return CompileRequest(
             threads=self.threads, accuracy=self.accuracy or "standard", precision=self.precision, check=self.check,
             fallback=self.fallback, measuring=measuring, quantising=quantising, listeners=listeners,
         )  # fmt: skip
@@ -179,166 +177,164 @@ def compile_model(
     model: Annotated[
         Path, typer.Argument(metavar="MODEL", help="An ONNX file, or a program that torch.export.save wrote (.pt2).")
     ],
-    asked: CompileOptions,
+    options: CompileOptions,
     elsewhere: Elsewhere,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile a whole model for a CPU or a GPU: kernels planned by the analytical model, weights packed once.
+    """Compile a whole model for a CPU or a GPU: kernels are planned by the analytical model, weights packed once.
 
-    With --trials kernels are measured, too: those first that occur often and are far from their bound. Every trial is
-    recorded as it ends; after Ctrl-C or a crash the same command goes on.
+    With --trials, kernels are measured as well, first those with the most time to gain. Every trial is recorded as it
+    ends; after Ctrl-C or a crash the same command continues.
 
-    A CPU is the kind of this machine, which compiles, checks and runs the model; with --hw NAME it has to run the
-    instructions of that CPU, and gives it its own cores.
+    A CPU has to run on this machine, which compiles, checks and runs the model. With --hw NAME, this machine has to
+    have the instructions of that CPU, and kernels use this machine's cores.
 
-    A GPU need not be here: kernels become cubins, and the folder runs where that GPU is. Records of it (--records,
-    written by `anatune tune` there) are used. With --precision bfloat16, float16 or fp8, on NVIDIA from sm_80 on with
-    --accuracy relaxed (float32 rounded to tf32) unless records are named, and on AMD's GPUs always, products run on
-    matrix units, and everything is Triton's kernels.
+    A GPU need not be present: kernels become cubins, and the folder runs on any machine with that GPU. Records of the
+    GPU (--records, written there by `anatune tune`) are used. Triton compiles all kernels, and products run on matrix
+    units, with --precision bfloat16, float16 or fp8; with --accuracy relaxed without records on NVIDIA GPUs from sm_80
+    on (float32 is rounded to tf32); and always on AMD GPUs.
 
-    `anatune run DIR` and anatune.load("DIR") run it.
+    `anatune run DIR` and anatune.load("DIR") run the folder.
 
-    A .pt2 file may hold code, which PyTorch runs when it reads it: compile only those of people you trust.
+    A .pt2 file may contain code, which PyTorch runs when it reads the file: compile only files from people you trust.
     """
     from anatune.measure.named_hardware import hardware
     from anatune.network.compiling import session
     from anatune.network.compiling.folder import check_place
     from anatune.network.compiling.request import Listeners, ModelSource
 
-    if asked.compare:
-        _compare(model, asked, elsewhere, html, as_json=as_json)
+    if options.compare:
+        _compare(model, options, elsewhere, html, as_json=as_json)
         return
-    if asked.price:
-        raise UsageError("--price is for --compare; leave it out")
-    if asked.output is None:
+    if options.price:
+        raise UsageError("--price is for --compare only; leave it out")
+    if options.output is None:
         raise UsageError("-o/--output is missing, expected the folder to write; --compare writes none")
-    output = asked.output
-    page_file = check_html(html, model, asked.records, output, asked.hw)
+    output = options.output
+    page_file = check_html(html, model, options.records, output, options.hw)
     check_place(output)
-    _refuse_unmeasured(asked, elsewhere)
+    _refuse_measuring_options(options, elsewhere)
     display = ModelDisplay()
-    told: list[ModelEstimate] = []
+    estimates: list[ModelEstimate] = []
 
-    def say(estimate: ModelEstimate) -> None:
+    def report_estimate(estimate: ModelEstimate) -> None:
         from anatune.report.tuning import model_cost_text
 
-        told.append(estimate)
+        estimates.append(estimate)
         note(f"note: {model_cost_text(estimate)}")
 
-    _warn_of_code(model)
-    device = hardware(asked.hw)
-    refuse_threads(asked.threads, device)
-    _say_target(device, asked)
-    kept = _kept_records(asked, elsewhere)
-    count = display.progress.count("planning", then="planning what is left")
-    request = asked.request(elsewhere, kept, Listeners(count, display, say, display.begin))
+    _note_code(model)
+    device = hardware(options.hw)
+    refuse_threads(options.threads, device)
+    _note_target(device, options)
+    records = _choose_records(options, elsewhere)
+    count = display.progress.count("planning", then="planning the rest")
+    request = options.request(elsewhere, records, Listeners(count, display, report_estimate, display.begin))
     try:
         with display:
             display.begin("reading the model")
-            inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
-            source = ModelSource(model, inputs, named_sizes(asked.size), state=named_state(asked.state))
+            inputs = session.example_arrays(model, shapes) if (shapes := _shapes(options.input_shape)) else None
+            source = ModelSource(model, inputs, named_sizes(options.size), state=named_state(options.state))
             compiled = session.compile_source(source, device, request)
     except KeyboardInterrupt as stop:
         from anatune.tuning.result import TuningInterrupted
 
         if not isinstance(stop, TuningInterrupted):
             raise
-        raise KeyboardInterrupt(f"interrupted, all trials are kept in {kept}; the same command goes on") from None
+        raise KeyboardInterrupt(f"interrupted; all trials are in {records}, and the same command continues") from None
     compiled.save(output)
-    _tell(compiled, asked, page_file, model.stem, told if as_json else None)
+    _print_result(compiled, options, page_file, model.stem, estimates if as_json else None)
 
 
-def _kept_records(asked: CompileOptions, elsewhere: Elsewhere) -> Path | None:
-    """Return where records are read and written, and say that kernels are taken from there; None: nowhere."""
+def _choose_records(options: CompileOptions, elsewhere: Elsewhere) -> Path | None:
+    """Return the record file to use, and note that its kernels are used; None without records."""
     from anatune.records.place import is_missing
 
-    records = asked.records
+    records = options.records
     if records is not None and not elsewhere.no_reuse and not is_missing(records):
-        note(
-            f"note: kernels are those that {records} has of this device, where it has some; --no-reuse plans them anew"
-        )
-    return records if records is not None or not (asked.trials or asked.resume) else DEFAULT_RECORDS
+        note(f"note: kernels with records of this device in {records} are taken from there; --no-reuse plans them anew")
+    return records if records is not None or not (options.trials or options.resume) else DEFAULT_RECORDS
 
 
-def _tell(
+def _print_result(
     compiled: CompiledModel,
-    asked: CompileOptions,
+    options: CompileOptions,
     page_file: Output | None,
     name: str,
-    told: list[ModelEstimate] | None,
+    estimates: list[ModelEstimate] | None,
 ) -> None:
-    """Print what a model has become; `told`: as JSON, with what was estimated."""
+    """Print the report of a compiled model, or JSON with the estimates if `estimates` is given."""
     from anatune.network.report import model_dict, model_lines
 
-    measured = compiled.profile() if asked.measure else None
+    measured = compiled.profile() if options.measure else None
     if page_file is not None:
         from anatune.network.pages.compiled import model_page
 
         write_page(model_page(compiled, measured, name=name), page_file)
-    if told is not None:
-        estimate = msgspec.to_builtins(told[0]) if told else None
-        print_json({"folder": str(asked.output), **model_dict(compiled.summary, measured), "estimate": estimate})
+    if estimates is not None:
+        estimate = msgspec.to_builtins(estimates[0]) if estimates else None
+        print_json({"folder": str(options.output), **model_dict(compiled.summary, measured), "estimate": estimate})
         return
     print_lines(model_lines(compiled.summary, measured, width=line_width()))
     where = f", where there is a GPU of {compiled.summary.arch}" if compiled.summary.device == "gpu" else ""
-    note(f"written to {asked.output}; `anatune run {asked.output} --benchmark` times it{where}")
+    note(f"written to {options.output}; `anatune run {options.output} --benchmark` times it{where}")
 
 
-def _compare(model: Path, asked: CompileOptions, elsewhere: Elsewhere, html: Path | None, *, as_json: bool) -> None:
-    """Print what a model is predicted to be on several devices."""
+def _compare(model: Path, options: CompileOptions, elsewhere: Elsewhere, html: Path | None, *, as_json: bool) -> None:
+    """Print the predictions of a model on several devices."""
     from anatune.cli.progress import Progress
     from anatune.network.comparison_report import comparison_dict, comparison_lines
     from anatune.network.compiling import session
     from anatune.network.compiling.targets.comparing import compare
 
     if elsewhere != Elsewhere():
-        raise UsageError("--compare plans and predicts; leave who measures out")
+        raise UsageError("--compare only predicts; leave out the options that say where kernels are measured")
     usual = CompileOptions()
-    given = {name for name in asked.__struct_fields__ if getattr(asked, name) != getattr(usual, name)}
-    others = given - {"hw", "compare", "price", "precision", "accuracy", "input_shape", "size", "state"}
-    if others:
-        raise UsageError(f"--compare plans and predicts; leave out --{min(others).replace('_', '-')}")
-    names = [name.strip() for name in str(asked.hw).split(",")]
-    prices = _prices(asked.price, names)
+    changed = {name for name in options.__struct_fields__ if getattr(options, name) != getattr(usual, name)}
+    refused = changed - {"hw", "compare", "price", "precision", "accuracy", "input_shape", "size", "state"}
+    if refused:
+        raise UsageError(f"--compare only predicts; leave out --{min(refused).replace('_', '-')}")
+    names = [name.strip() for name in str(options.hw).split(",")]
+    prices = _prices(options.price, names)
     page_file = check_html(html, model)
-    _warn_of_code(model)
+    _note_code(model)
     with Progress() as progress:
-        inputs = session.example_arrays(model, shapes) if (shapes := _shapes(asked.input_shape)) else None
-        found = compare(
-            model, inputs, hw=names, precision=asked.precision, accuracy=asked.accuracy or "standard",
-            sizes=named_sizes(asked.size), state=named_state(asked.state), progress=progress.count("predictions"),
+        inputs = session.example_arrays(model, shapes) if (shapes := _shapes(options.input_shape)) else None
+        summaries = compare(
+            model, inputs, hw=names, precision=options.precision, accuracy=options.accuracy or "standard",
+            sizes=named_sizes(options.size), state=named_state(options.state), progress=progress.count("predictions"),
         )  # fmt: skip
-    named = {one.hardware: prices[name] for one, name in zip(found, names, strict=False) if name in prices}
+    named = {one.hardware: prices[name] for one, name in zip(summaries, names, strict=False) if name in prices}
     if page_file is not None:
         from anatune.network.pages.comparison import comparison_page
 
-        write_page(comparison_page(found, named, model.stem), page_file)
+        write_page(comparison_page(summaries, named, model.stem), page_file)
     if as_json:
-        print_json(comparison_dict(found, named))
+        print_json(comparison_dict(summaries, named))
         return
-    print_lines(comparison_lines(found, named, width=line_width()))
+    print_lines(comparison_lines(summaries, named, width=line_width()))
 
 
 def _prices(words: list[str] | None, names: list[str]) -> dict[str, float]:
-    """Return what an hour of each device costs."""
-    found: dict[str, float] = {}
+    """Return the price of an hour of each device."""
+    prices: dict[str, float] = {}
     for word in words or ():
         name, _, amount = word.partition("=")
         try:
-            found[name] = float(amount)
+            prices[name] = float(amount)
         except ValueError:
-            found[name] = -1.0
-        if name not in names or not 0 < found[name] < float("inf"):
+            prices[name] = -1.0
+        if name not in names or not 0 < prices[name] < float("inf"):
             raise UsageError(
                 f"--price is {word!r}, expected one of {', '.join(names)} and an amount, as {names[0]}=2.5"
             )
-    return found
+    return prices
 
 
-def _say_target(device: HardwareSpec, asked: CompileOptions) -> None:
-    """Say for which machine a model is compiled, where that is a CPU other than this one, or a part of it."""
-    if device.most_threads is None or asked.threads is not None:
+def _note_target(device: HardwareSpec, options: CompileOptions) -> None:
+    """Print a note if kernels use only a part of the CPU's cores."""
+    if device.most_threads is None or options.threads is not None:
         return
     from anatune.report import units
     from anatune.tuning.machine import choose_threads
@@ -346,36 +342,37 @@ def _say_target(device: HardwareSpec, asked: CompileOptions) -> None:
     threads, cores = choose_threads(device, None), device.most_threads
     if threads < cores:
         note(
-            f"note: planned for {units.threads(threads)}, the cores that this process may use; {device.name} has "
-            f"{cores}. A model for a CPU is compiled, checked and measured here: compile it on the machine that runs it"
+            f"note: kernels are planned for {units.threads(threads)}, the cores that this process may use; "
+            f"{device.name} has {cores}. A CPU model is compiled, checked and measured here: compile it on the "
+            "machine that runs it"
         )
 
 
-def _warn_of_code(model: Path) -> None:
-    """Say that a file may hold code."""
+def _note_code(model: Path) -> None:
+    """Print a note that a file may contain code."""
     if model.suffix == ".pt2" and model.is_file():
         note(
-            f"note: {model} is read by torch.export.load, which runs code that it may hold: compile only files "
-            "of people you trust; ONNX files hold none"
+            f"note: torch.export.load reads {model} and runs code that it may contain: compile only files of people "
+            "you trust; ONNX files contain none"
         )
 
 
-def _refuse_unmeasured(asked: CompileOptions, elsewhere: Elsewhere) -> None:
-    """Raise UsageError for an option about measuring where nothing is measured."""
-    if asked.trials:
+def _refuse_measuring_options(options: CompileOptions, elsewhere: Elsewhere) -> None:
+    """Raise UsageError for options of measuring if nothing is measured."""
+    if options.trials:
         return
-    for name, value, does in (
-        ("--cluster", elsewhere.cluster, "says who measures"),
-        ("--tracker", elsewhere.tracker, "says who measures"),
-        ("--stop-at", asked.stop_at, "ends measuring"),
-        ("--patience", asked.patience, "ends measuring"),
+    for name, value, effect in (
+        ("--cluster", elsewhere.cluster, "says where kernels are measured"),
+        ("--tracker", elsewhere.tracker, "says where kernels are measured"),
+        ("--stop-at", options.stop_at, "ends measuring"),
+        ("--patience", options.patience, "ends measuring"),
     ):
         if value is not None:
-            raise UsageError(f"{name} {does}, and without --trials nothing is measured; say how many")
+            raise UsageError(f"{name} {effect}, but without --trials nothing is measured; give a number of trials")
 
 
 def _shapes(words: list[str] | None) -> list[tuple[int, ...]]:
-    """Return the sizes that ``--input-shape`` names."""
+    """Return the shapes given by ``--input-shape``."""
     shapes = []
     for word in words or ():
         sizes = word.split("x")

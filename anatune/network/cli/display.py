@@ -1,4 +1,4 @@
-"""What ``anatune compile --trials`` shows while it measures the kernels of a network."""
+"""Progress output of ``anatune compile --trials`` while kernels of a network are measured."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["ModelDisplay"]
 
 
 class ModelDisplay(Lines):
-    """Of all kernels of a model: called with each `ModelProgress`."""
+    """Displays the progress of a model; it is called with each `ModelProgress`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._kernel = ""
 
     def begin(self, stage: str) -> None:
-        """Say what goes on; nothing while kernels are timed, which a thread that draws would disturb."""
+        """Display a stage; without animation while kernels are timed, because a drawing thread would disturb them."""
         from anatune.network.compiling.costs import STAGES
 
         self.progress.ticking = stage != STAGES["tune"]
@@ -33,7 +33,7 @@ class ModelDisplay(Lines):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)
-        if self._workers:  # a model has no summary of its trials: who measured is said here
+        if self._workers:  # the shares of workers are printed here, because a model prints no trials
             from anatune.report.workers import share_lines
             from anatune.tuning.result import WorkerShare
 
@@ -41,7 +41,7 @@ class ModelDisplay(Lines):
                 note(line.text)
 
     def __call__(self, progress: ModelProgress) -> None:
-        """Show how far the model is."""
+        """Display the progress of the model."""
         from anatune.report.tuning import model_progress_text, worth_text
 
         self.tell(progress.workers)

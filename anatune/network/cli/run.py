@@ -1,4 +1,4 @@
-"""``anatune run``: a compiled model on given or random inputs, or timed."""
+"""``anatune run``: run a compiled model on given or random inputs, or time it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["run_model"]
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model runs on, and what is said of that."""
+    """Options of a run: its inputs, and what is printed."""
 
     inputs: Annotated[
         list[Path] | None,
         typer.Option(
-            "--input", metavar="FILE", help="A .npy file, once for each input, in order; none: random inputs."
+            "--input", metavar="FILE", help="A .npy file, once for each input, in order; without any, random inputs."
         ),
     ] = None
     size: Annotated[
@@ -33,7 +33,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--size",
             metavar="NAME=N",
-            help="Of random inputs and states a size that varies, once for each.  [default: as planned, nothing held]",
+            help="A size that varies, for random inputs and states; once for each.  [default: as planned, empty state]",
             show_default=False,
         ),
     ] = None
@@ -41,29 +41,29 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the outputs: a .npz file.")
     ] = None
     benchmark: Annotated[bool, typer.Option("--benchmark", help="Time it: median and spread of several runs.")] = False
-    profile: Annotated[bool, typer.Option("--profile", help="Say the time of each kernel.")] = False
+    profile: Annotated[bool, typer.Option("--profile", help="Report the time of each kernel.")] = False
     runs: Annotated[int, typer.Option("--runs", metavar="N", min=1, help="Runs to time.")] = 30
     in_memory: Annotated[
         bool,
         typer.Option(
-            "--in-memory", help="Read the weights at once, do not map their file: a later start, faster runs."
+            "--in-memory", help="Read the weights instead of mapping their file: a slower start, faster runs."
         ),
     ] = False
 
     def arrays(self) -> list[NDArray[np.generic]]:
-        """Return the given inputs; none: there are none."""
+        """Return the given inputs; [] without any."""
         if self.inputs and self.size:
-            raise UsageError("--size is for random inputs, and --input names files; leave one of them out")
-        return [_array(path) for path in self.inputs or ()]
+            raise UsageError("--size is for random inputs, but --input gives files; leave one of them out")
+        return [_read_array(path) for path in self.inputs or ()]
 
 
 @spread
 def run_model(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `anatune compile` wrote.")],
-    asked: RunOptions,
+    options: RunOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Run a compiled model. Of what compiled it the extra tvm alone is needed, for TVM's runtime."""
+    """Run a compiled model. It needs only the extra tvm, for TVM's runtime, of what compiling needs."""
     import io
 
     import numpy as np
@@ -73,78 +73,78 @@ def run_model(
     from anatune.network.compiling.compiled import draw_state
     from anatune.network.compiling.divided import load
 
-    if asked.output is not None and asked.output.suffix != ".npz" and not asked.output.is_char_device():
+    if options.output is not None and options.output.suffix != ".npz" and not options.output.is_char_device():
         raise UsageError(
-            f"-o is {asked.output}, expected a name that ends in .npz: outputs are written as an archive of NumPy's"
+            f"-o is {options.output}, expected a name that ends in .npz: outputs are written as an archive of NumPy's"
         )
-    target = None if asked.output is None else Output(asked.output, ARRAYS)
-    model = load(folder, mapped=not asked.in_memory)
-    sizes = _numbers(asked.size)
-    held = draw_state(model.summary, sizes) if any(one.grows in sizes for one in model.summary.state) else {}
-    if held:
-        model.state = held
-    given = asked.arrays()
-    for place, (array, one) in enumerate(zip(given, model.summary.inputs, strict=False)):
-        given[place] = _bfloat16(array) if one.dtype == "bfloat16" else array
-    arrays = given or model.random_inputs(sizes=sizes)
+    target = None if options.output is None else Output(options.output, ARRAYS)
+    model = load(folder, mapped=not options.in_memory)
+    sizes = _parse_sizes(options.size)
+    initial_state = draw_state(model.summary, sizes) if any(one.grows in sizes for one in model.summary.state) else {}
+    if initial_state:
+        model.state = initial_state
+    given_arrays = options.arrays()
+    for index, (array, summary) in enumerate(zip(given_arrays, model.summary.inputs, strict=False)):
+        given_arrays[index] = _to_bfloat16(array) if summary.dtype == "bfloat16" else array
+    arrays = given_arrays or model.random_inputs(sizes=sizes)
     result = model(*arrays)
-    model.reset()  # what is timed begins where this call did
-    if held:
-        model.state = held
+    model.reset()  # timed runs begin with the same state as this call
+    if initial_state:
+        model.state = initial_state
     outputs = result if isinstance(result, tuple) else (result,)
-    answer: dict[str, Any] = {
-        "outputs": [_described(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)]
+    results: dict[str, Any] = {
+        "outputs": [_describe(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)]
     }
     if target is not None:
         stream = io.BytesIO()
-        kept = {one.name: _kept(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)}
-        np.savez(stream, **kept)  # type: ignore[arg-type]
+        saved = {one.name: _storage(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)}
+        np.savez(stream, **saved)  # type: ignore[arg-type]
         target.write(marked(stream.getvalue()))
-    if asked.benchmark:
-        answer["benchmark"] = model.benchmark(*arrays, runs=asked.runs)
-    measured = model.profile(*arrays) if asked.profile else None
-    if asked.profile:
+    if options.benchmark:
+        results["benchmark"] = model.benchmark(*arrays, runs=options.runs)
+    measured = model.profile(*arrays) if options.profile else None
+    if options.profile:
         from anatune.network.report import model_dict, model_lines
 
-        answer["profile"] = model_dict(model.summary, measured)
+        results["profile"] = model_dict(model.summary, measured)
     if as_json:
-        print_json(answer)
+        print_json(results)
         return
     from anatune.report import units
     from anatune.report.text import paragraph
 
-    for described in answer["outputs"]:
+    for described in results["outputs"]:
         shape = "x".join(map(str, described["shape"])) or "scalar"
         largest = "" if described["largest"] is None else f", largest magnitude {described['largest']:.6g}"
         print_text(f"{described['name']}: {shape} {described['dtype']}{largest}")
-    if asked.benchmark:
-        times = answer["benchmark"]
+    if options.benchmark:
+        times = results["benchmark"]
         print_text(
             f"median of {times['runs']} runs: {units.duration(times['median_s'])} (fastest "
             f"{units.duration(times['least_s'])}, slowest {units.duration(times['most_s'])}), "
             f"{units.threads(model.summary.threads)}"
         )
     if measured is not None:
-        if asked.benchmark:
-            print_lines(paragraph(_times_text(answer["benchmark"], measured, model.summary.predicted_s), line_width()))
+        if options.benchmark:
+            print_lines(paragraph(_times_text(results["benchmark"], measured, model.summary.predicted_s), line_width()))
         print_lines(model_lines(model.summary, measured, width=line_width()))
 
 
 def _times_text(times: Mapping[str, float], measured: Mapping[str, float], predicted_s: float) -> str:
-    """Return what the times of a benchmark, of a profile and of a plan are, each over the one before it."""
+    """Return a sentence that relates the times of the benchmark, the profile and the prediction."""
     from anatune.report import units
 
     profile_s = sum(measured.values())
     whole = units.ratio(times["median_s"] / profile_s)
     return (
-        "the median is of whole runs, whatever else the machine did. Below each function's fastest run counts, "
-        f"{units.duration(profile_s)} in all: the median is {whole} times that. The prediction, "
-        f"{units.duration(predicted_s)}, is of planned kernels alone on an idle machine"
+        "the median is of whole runs, with everything else that the machine did. The table below has the fastest run "
+        f"of each function, {units.duration(profile_s)} in all: the median is {whole} times that. The prediction, "
+        f"{units.duration(predicted_s)}, is for the planned kernels alone on an idle machine"
     )
 
 
-def _numbers(words: list[str] | None) -> dict[str, int]:
-    """Return the sizes that ``--size`` names."""
+def _parse_sizes(words: list[str] | None) -> dict[str, int]:
+    """Return the sizes given by ``--size``."""
     sizes = named_sizes(words)
     for name, word in sizes.items():
         if not word.isdecimal():
@@ -152,8 +152,8 @@ def _numbers(words: list[str] | None) -> dict[str, int]:
     return {name: int(word) for name, word in sizes.items()}
 
 
-def _described(name: str, output: object) -> dict[str, object]:
-    """Return what is said of an output; of a divided model it may be text, or a sequence."""
+def _describe(name: str, output: object) -> dict[str, object]:
+    """Return the description of an output; outputs of a divided model may be text or sequences."""
     import numpy as np
 
     if not isinstance(output, np.ndarray):
@@ -162,19 +162,19 @@ def _described(name: str, output: object) -> dict[str, object]:
     return {"name": name, "dtype": output.dtype.name, "shape": output.shape, "largest": largest}
 
 
-def _kept(name: str, output: object) -> NDArray[np.generic]:
-    """Return an output as a .npz file can hold it; UsageError: it is none that can be."""
+def _storage(name: str, output: object) -> NDArray[np.generic]:
+    """Return an output as a .npz file can store it; UsageError if it cannot."""
     import numpy as np
 
     if not isinstance(output, np.ndarray):
         raise UsageError(f"-o: output {name} is a {type(output).__name__}, expected arrays; call the model from Python")
     if output.dtype.name == "bfloat16":
-        return output.astype(np.float32)  # what NumPy's files have
+        return output.astype(np.float32)  # NumPy's files have no bfloat16
     return output.astype(str) if output.dtype == object else output
 
 
-def _bfloat16(array: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Return float32 numbers, which stand for bfloat16 in NumPy's files, or two bytes that are some, as bfloat16."""
+def _to_bfloat16(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Return float32 numbers, or raw pairs of bytes, as bfloat16, which NumPy's files do not have."""
     from anatune.measure.run.correctness import array_dtype
 
     if array.dtype.kind == "V" and array.dtype.itemsize == 2:
@@ -182,13 +182,13 @@ def _bfloat16(array: NDArray[np.generic]) -> NDArray[np.generic]:
     return array.astype(array_dtype("bfloat16")) if array.dtype.name == "float32" else array
 
 
-def _array(path: Path) -> NDArray[np.generic]:
-    """Return the array of a .npy file.
+def _read_array(path: Path) -> NDArray[np.generic]:
+    """Return the array in a .npy file.
 
     Raises
     ------
     UsageError
-        It is none.
+        The file is no .npy file.
     """
     import numpy as np
 
@@ -199,4 +199,4 @@ def _array(path: Path) -> NDArray[np.generic]:
             array: NDArray[np.generic] = np.load(stream, allow_pickle=False)
             return array
     except (ValueError, EOFError) as error:
-        raise UsageError(f"--input {path}: {error}; expected what numpy.save wrote") from None
+        raise UsageError(f"--input {path}: {error}; expected a file that numpy.save wrote") from None

@@ -1,1 +1,1 @@
-"""Whole models: planned, built, saved, loaded."""
+"""Compile whole models: plan, build, check, save and load them."""

@@ -1,8 +1,8 @@
-"""Compiled outputs beside the original's, and, where they differ, which part computes something else.
+"""Compare the outputs of a compiled model with the original's, and find the operator that computes something else.
 
-For the second the model is built once more so that it returns what every operator computes. Each of anatune's kernels,
-and each operator of TVM's that is known here, is then judged by what float64 makes of the very operands that it was
-given: errors do not travel, so that the first operator that differs is one that is wrong.
+To find it, the model is built once more so that it returns the result of every operator. Each of anatune's kernels, and
+each of TVM's operators that can be evaluated here, is then compared with float64 on the very operands that it read.
+Errors therefore do not propagate: the first operator that differs is wrong itself.
 """
 
 from __future__ import annotations
@@ -24,49 +24,49 @@ from anatune.files import scratch_folder
 from anatune.measure.cpu.blocks import tensor_of
 from anatune.measure.run.reference import reference
 from anatune.network.compiling.compiled import CompiledModel, draw_state
-from anatune.network.compiling.memory import give_back, views
+from anatune.network.compiling.memory import release_freed_memory, views
 from anatune.network.compiling.planning import PlannedKernel
-from anatune.network.compiling.sizes.called import fitting
+from anatune.network.compiling.sizes.called import fit_state_sizes
 from anatune.network.compiling.weights import pack_weights
 from anatune.network.graph.folding import value_of
 from anatune.network.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, values_in
 from anatune.network.graph.operators import PRODUCTS
 from anatune.network.graph.products import workload_of
 from anatune.network.graph.summary import Check, ModelSummary
-from anatune.network.relax.building import built
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.building import build_library
+from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel
-from anatune.network.relax.machine import Machine
-from anatune.network.relax.writing import written
+from anatune.network.relax.machine import LibraryRunner
+from anatune.network.relax.writing import write_model
 from anatune.untyped import tvm
 
-__all__ = ["TOLERANCE", "Suspects", "checked", "compared", "error_of", "tolerance_of"]
+__all__ = ["TOLERANCE", "FaultSearch", "check_outputs", "compare_outputs", "error_of", "tolerance_of"]
 
 _log = logging.getLogger(__name__)
 Arrays = Sequence[Array]
 Blame = Callable[[Arrays, Arrays], str]
-"""Inputs and the original's outputs -> what is wrong with the compiled model, in words."""
+"""A function from inputs and the original's outputs to words that say what is wrong with the compiled model."""
 
-_LARGER = 3
-"""Times the planned size at which a size that varies is tried, too."""
+_LARGER_FACTOR = 3
+"""A size that varies is also checked at this multiple of the planned size."""
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2, "float64": 1e-10}
 """Largest error of a result, over its largest magnitude; integers and truth values have to be equal."""
 
 
 def tolerance_of(array: Array) -> float:
-    """Return how far an array may be from what it should be."""
+    """Return the largest error that an array may have."""
     return TOLERANCE.get(array.dtype.name, 0.0)
 
 
-def error_of(own: Array, other: Array) -> float:
+def error_of(result: Array, other: Array) -> float:
     """Return the largest difference over the largest magnitude; equal infinities and NaNs do not differ."""
-    if own.shape != other.shape:
+    if result.shape != other.shape:
         return float("inf")
-    if not own.size:
+    if not result.size:
         return 0.0
-    if own.dtype.name not in TOLERANCE:
-        return 0.0 if np.array_equal(own, other) else float("inf")
-    first, second = own.astype(np.float64), other.astype(np.float64)
+    if result.dtype.name not in TOLERANCE:
+        return 0.0 if np.array_equal(result, other) else float("inf")
+    first, second = result.astype(np.float64), other.astype(np.float64)
     same = (first == second) | (np.isnan(first) & np.isnan(second))
     scale = _largest(second)
     with np.errstate(invalid="ignore"):
@@ -75,51 +75,52 @@ def error_of(own: Array, other: Array) -> float:
     return worst / scale if scale else worst
 
 
-_ROUNDED, _UNITS, _MOST_ROUNDED = 3, 4, 0.25
-"""Times the error of the original in float32, and units of a result of 8 bits, that a model may be off which rounds on
-its way: what lies between two integers as nearly as float32 tells becomes the one or the other, and what follows
-differs. Which ones do is chance, in the original as in kernels (quantised, over the largest magnitude, compiled and
-onnxruntime's: ResNet-18 0.007 and 0.014, MobileNet-V2 0.008 and 0.023, BERT 0.063 and 0.079). And the most of it."""
+_ROUNDED_FACTOR, _ROUNDED_UNITS, _MOST_ROUNDED = 3, 4, 0.25
+"""Tolerance of a model that rounds to integers on its way: multiples of the original's error in float32, units of an
+8-bit result, and the largest tolerance. A value almost halfway between two integers may be rounded either way, and all
+that follows differs; which values are is chance, in the original as in kernels. Measured error over the largest
+magnitude, compiled and onnxruntime: ResNet-18 0.007 and 0.014, MobileNet-V2 0.008 and 0.023, BERT 0.063 and 0.079."""
 
 
-def checked(
-    compiled: CompiledModel, source: Imported, blame: Blame, *, allowed: float = 0.0, rounds: bool = False
+def check_outputs(
+    compiled: CompiledModel, source: ImportedModel, blame: Blame, *, allowed: float = 0.0, rounds: bool = False
 ) -> Check:
-    """Return how far a model's outputs are from the original's on random inputs.
+    """Return the largest error of a model's outputs on random inputs, compared with the original's.
 
-    `allowed` is what the arithmetic of its kernels explains, where that is more than `TOLERANCE`.
+    `allowed` is the error that the arithmetic of its kernels explains, if it is more than `TOLERANCE`.
 
-    Integer inputs are the caller's where there are some: ids have to name something. Where sizes vary, at some of
-    them, `_tried`; the largest difference is returned. Models of one size that are quick see `_EDGES`, too.
+    Integer inputs are the caller's, if given, because ids have to be valid. A model with sizes that vary runs at those
+    of `_sizes_of`. A fast model of fixed sizes also runs on `_EDGE_INPUTS`.
 
     Parameters
     ----------
     rounds : bool
-        Whether numbers become integers on the way, `_ROUNDED`.
+        Whether numbers become integers on the way, see `_ROUNDED_FACTOR`.
 
     Raises
     ------
     RunError
-        As `compared`.
+        See `compare_outputs`.
     """
-    give_back()  # what compilers have freed
-    found = [_checked(compiled, source, blame, sizes, allowed, rounds=rounds) for sizes in _tried(compiled.summary)]
-    return max(found, key=lambda one: one.error)
+    release_freed_memory()  # that compilers left
+    checks = [_check(compiled, source, blame, sizes, allowed, rounds=rounds) for sizes in _sizes_of(compiled.summary)]
+    return max(checks, key=lambda one: one.error)
 
 
-def _tried(summary: ModelSummary) -> list[dict[str, int]]:
-    """Return the sizes that a model is tried at: what it was planned for, the least, and for each a larger one."""
+def _sizes_of(summary: ModelSummary) -> list[dict[str, int]]:
+    """Return the sizes to run a model at: the planned sizes, the least, and for each size a larger one."""
     ranges = summary.ranges
     planned, least = ({name: getattr(one, word) for name, one in ranges.items()} for word in ("usual", "least"))
-    others = [{**least, name: min(one.most, _LARGER * one.usual)} for name, one in ranges.items()]
-    tried = [fitting(summary, sizes) for sizes in (planned, least, *others)]
+    others = [{**least, name: min(one.most, _LARGER_FACTOR * one.usual)} for name, one in ranges.items()]
+    tried = [fit_state_sizes(summary, sizes) for sizes in (planned, least, *others)]
     return list({tuple(sizes.items()): sizes for sizes in tried}.values())
 
 
-def _checked(
-    compiled: CompiledModel, source: Imported, blame: Blame, sizes: Mapping[str, int], allowed: float, *, rounds: bool
-) -> Check:
-    """Return how far a model's outputs are from the original's at some sizes; errors as `compared`."""
+def _check(
+    compiled: CompiledModel, source: ImportedModel, blame: Blame, sizes: Mapping[str, int], allowed: float, *,
+    rounds: bool,
+) -> Check:  # fmt: skip
+    """Return the largest error of a model's outputs at some sizes; errors as `compare_outputs`."""
     assert source.reference is not None
     held = draw_state(compiled.summary, sizes)
     if held:
@@ -133,7 +134,7 @@ def _checked(
     began = time.perf_counter()
     try:
         got = compiled(*inputs)
-    except DivisionError:  # by numbers that were drawn
+    except DivisionError:  # a random divisor was zero
         inputs = [np.where(one == 0, 1, one).astype(one.dtype) if one.dtype.kind in "iu" else one for one in inputs]
         began = time.perf_counter()
         got = compiled(*inputs)
@@ -141,38 +142,39 @@ def _checked(
     compiled.reset()
     given = [*inputs, *held.values()]
     want, library = source.reference([array.copy() for array in given])
-    is_quick = time.perf_counter() - began < _QUICK_S
+    is_quick = time.perf_counter() - began < _MOST_EDGE_CHECK_S
 
     @functools.cache
-    def rounded() -> float:
+    def estimate_rounding() -> float:
         assert source.reference is not None
         narrow, _ = source.reference([array.copy() for array in given], is_narrow=True)
         errors = [
-            error_of(one.astype(np.float64), other.astype(np.float64))
-            for one, other in zip(narrow, want, strict=True)
+            error_of(one.astype(np.float64), output_want.astype(np.float64))
+            for one, output_want in zip(narrow, want, strict=True)
             if one.dtype.kind == "f" or one.dtype.name in BYTE_DTYPES
         ]
-        return min(_MOST_ROUNDED, max(_UNITS / 256, _ROUNDED * max(errors, default=0.0)))
+        return min(_MOST_ROUNDED, max(_ROUNDED_UNITS / 256, _ROUNDED_FACTOR * max(errors, default=0.0)))
 
     names = [one.name for one in (*compiled.summary.outputs, *compiled.summary.state)]
-    known = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    check = compared(
-        listed, want, names, library, lambda: f"with {known or 'a state'}" if sizes or held else blame(inputs, want),
+    size_text = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    check = compare_outputs(
+        listed, want, names, library,
+        lambda: f"with {size_text or 'a state'}" if sizes or held else blame(inputs, want),
         allowed,
-        rounded if rounds else None,
+        estimate_rounding if rounds else None,
     )  # fmt: skip
     if is_quick and check.tolerance is not None and not (sizes or held or rounds):
-        for edges in _EDGES:
+        for edges in _EDGE_INPUTS:
             _check_edges(compiled, source, [_fill(array, edges) for array in inputs], edges, check.tolerance, want)
     return check
 
 
-_QUICK_S = 0.5
-"""Of a model and its original in float64: those that take longer are not run with other inputs, too."""
-_EDGES: tuple[tuple[float, ...], ...] = ((0.0,), (0.0, 1e-6, -1e-6, 30.0, -0.0, 1e-40, -30.0, -1e-40, 1.0))
-"""What inputs are filled with besides: numbers again and again."""
+_MOST_EDGE_CHECK_S = 0.5
+"""Seconds of a run and its float64 original above which the edge inputs are left out."""
+_EDGE_INPUTS: tuple[tuple[float, ...], ...] = ((0.0,), (0.0, 1e-6, -1e-6, 30.0, -0.0, 1e-40, -30.0, -1e-40, 1.0))
+"""Values that fill the inputs in further runs, repeated."""
 _NUDGE = 2.0**-24
-"""What is added to inputs to see whether a result depends on how float32 rounds."""
+"""Added to the inputs to see whether a result depends on the rounding of float32."""
 
 
 def _fill(array: Array, numbers: Sequence[float]) -> Array:
@@ -180,17 +182,17 @@ def _fill(array: Array, numbers: Sequence[float]) -> Array:
 
 
 def _check_edges(
-    compiled: CompiledModel, source: Imported, inputs: Arrays, edges: Sequence[float], limit: float, usual: Arrays
+    compiled: CompiledModel, source: ImportedModel, inputs: Arrays, edges: Sequence[float], limit: float, usual: Arrays
 ) -> None:
-    """Compare outputs at inputs that are no usual numbers with the original's; `usual` are those at random inputs.
+    """Compare outputs for unusual inputs with the original's; `usual` are the original's outputs for random inputs.
 
-    An element counts where the original comes to the same in float32 and in float64, with inputs that differ a little,
-    too: others say how numbers are rounded.
+    An element counts only if the original returns the same in float32, in float64 and with slightly different inputs:
+    others depend on how numbers are rounded.
 
     Raises
     ------
     RunError
-        One differs; the message names the output.
+        An output differs; the message names it.
     """
     assert source.reference is not None
     try:
@@ -198,7 +200,7 @@ def _check_edges(
         listed = list(got) if compiled.summary.is_tuple else [got]
         want, library = source.reference([*map(np.copy, inputs)])
     except RunError as error:
-        _log.info("the model takes no inputs of %s: %s", edges, error)
+        _log.info("the model cannot run with inputs of %s: %s", edges, error)
         return
     if all(_is_near(result, exact, limit).all() for result, exact in zip(listed, want, strict=True)):
         return
@@ -206,103 +208,103 @@ def _check_edges(
     narrow, near = (source.reference([*map(np.copy, arrays)], is_narrow=True)[0] for arrays in (inputs, nudged))
     every = zip(compiled.summary.outputs, listed, want, narrow, near, usual, strict=True)
     for output, result, exact, single, moved, random in every:
-        is_lost = np.isfinite(_wide(exact)) & np.isfinite(_wide(single)) & ~np.isfinite(_wide(result))
+        is_lost = np.isfinite(_to_float64(exact)) & np.isfinite(_to_float64(single)) & ~np.isfinite(_to_float64(result))
         is_usual = _is_near(single, exact, limit) & _is_near(moved, exact, limit)
         is_wrong = is_lost | (is_usual & ~_is_near(result, exact, limit, _largest(random)))  # zeros may be rounded
         if is_wrong.any():
             first = int(np.argmax(is_wrong))
             raise RunError(
-                f"check: output {output.name} has {result.flat[first]:.6g} where {library} has {exact.flat[first]:.6g} "
-                f"for inputs of {', '.join(f'{number:g}' for number in edges)}; check=False (--no-check) builds it all "
-                "the same"
+                f"check: output {output.name} is {result.flat[first]:.6g} where {library} computes "
+                f"{exact.flat[first]:.6g}, for inputs filled with {', '.join(f'{number:g}' for number in edges)}; "
+                "check=False (--no-check) builds the model without this check"
             )
 
 
-def _wide(array: Array) -> Array:
+def _to_float64(array: Array) -> Array:
     return array.astype(np.float64)
 
 
 def _largest(array: Array) -> float:
     """Return the largest finite magnitude of an array."""
-    return float(np.abs(_wide(array[np.isfinite(_wide(array))])).max(initial=0.0))
+    return float(np.abs(_to_float64(array[np.isfinite(_to_float64(array))])).max(initial=0.0))
 
 
 def _is_near(result: Array, want: Array, limit: float, usual: float = 0.0) -> Array:
-    """Whether each element is that of another array but for `limit` of the largest number, `usual` where that is 0.
+    """Return for each element whether arrays agree up to `limit` times the largest magnitude, or times `usual` if 0.
 
-    Integers and truth values always are: which of two numbers is larger depends on how they are rounded.
+    Integers and truth values always agree: which of two numbers is larger may depend on rounding.
     """
     if result.dtype.name not in TOLERANCE:
         return np.ones(result.shape, np.bool_)
-    first, second = _wide(result), _wide(want)
+    first, second = _to_float64(result), _to_float64(want)
     with np.errstate(invalid="ignore"):
         is_near = np.abs(first - second) <= limit * (_largest(want) or usual)
     return np.asarray(is_near | (first == second) | (np.isnan(first) & np.isnan(second)))
 
 
-def compared(
+def compare_outputs(
     got: Sequence[Array],
     want: Sequence[Array],
     names: Sequence[str],
     reference: str,
     blame: Callable[[], str] | None = None,
     allowed: float = 0.0,
-    rounded: Callable[[], float] | None = None,
+    estimate_rounding: Callable[[], float] | None = None,
 ) -> Check:
-    """Return how far outputs are from the original's.
+    """Return the largest error of outputs, compared with the original's.
 
     Parameters
     ----------
     blame : callable, optional
-        Returns what is wrong where one differs.
+        Returns words that say what is wrong, for the message.
     allowed : float
         Error that the arithmetic explains.
     rounded : callable, optional
-        Returns how far floating-point results may be that come from rounded ones.
+        Returns the tolerance of floating-point results that are computed from rounded ones.
 
     Raises
     ------
     RunError
-        One is further than `TOLERANCE`, or of another shape; the message names it.
+        An error exceeds `TOLERANCE`, or a shape differs; the message names the output.
     """
     if len(got) != len(want):
-        raise RunError(f"check: the compiled model has {len(got)} outputs, {reference} {len(want)}")
+        raise RunError(f"check: the compiled model has {len(got)} outputs, expected {len(want)} as {reference} has")
     worst, limit = 0.0, max(allowed, *map(tolerance_of, got))
-    for name, own, other in zip(names, got, want, strict=True):
-        if own.shape != other.shape:
-            raise RunError(f"check: output {name} has shape {own.shape}, {reference} says {other.shape}")
-        error, tolerance = error_of(own, other), tolerance_of(own)
+    for name, result, other in zip(names, got, want, strict=True):
+        if result.shape != other.shape:
+            raise RunError(f"check: output {name} has shape {result.shape}, expected {other.shape} as {reference} has")
+        error, tolerance = error_of(result, other), tolerance_of(result)
         tolerance = max(tolerance, allowed) if tolerance else 0.0
-        if not error <= tolerance and rounded is not None and own.dtype.name in (*TOLERANCE, *BYTE_DTYPES):
-            tolerance = limit = max(limit, rounded())
-            error = error_of(own.astype(np.float64), other.astype(np.float64))
+        if not error <= tolerance and estimate_rounding is not None and result.dtype.name in (*TOLERANCE, *BYTE_DTYPES):
+            tolerance = limit = max(limit, estimate_rounding())
+            error = error_of(result.astype(np.float64), other.astype(np.float64))
         if not error <= tolerance:
             raise RunError(
-                f"check: output {name} is wrong by {error:.3g} of its largest magnitude beside {reference}, "
+                f"check: output {name} differs from {reference} by {error:.3g} of its largest magnitude, "
                 f"expected at most {tolerance:g}{'; ' + blame() if blame is not None else ''}; "
-                "check=False (--no-check) builds it all the same"
+                "check=False (--no-check) builds the model without this check"
             )
         worst = max(worst, error)
     return Check(worst, limit, reference)
 
 
 @dataclass(frozen=True)
-class Suspects:
-    """A compiled model whose outputs are wrong.
+class FaultSearch:
+    """A compiled model with wrong outputs, and the parts to find the reason with.
 
     Attributes
     ----------
     graph : Graph
-        What was built; its constants may have been forgotten.
+        The graph that was built; its constants may have lost their values.
     kernels : mapping of Node to ModelKernel
-        Each node that anatune has a kernel for -> its kernel.
+        The kernel of each node that anatune has one for.
     planned : sequence of PlannedKernel
     target, threads
-        As built.
+        The TVM target and the threads of the build.
     original : callable
         Returns the graph as it was imported, before any pass.
     prepare : callable
-        Makes of that a graph equal to what was built.
+        Turns the original graph into one that equals the built graph.
     """
 
     graph: Graph
@@ -313,106 +315,109 @@ class Suspects:
     original: Callable[[], Graph]
     prepare: Callable[[Graph], Graph]
 
-    def named(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
-        """Return what is wrong: the first operator that differs, with its workload and schedule; else what it is not.
+    def explain(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
+        """Return words for the first operator that differs, with its workload and schedule, or for another reason.
 
         Parameters
         ----------
         inputs, wanted
-            Of the model; what the original returns for them.
+            The inputs of the model, and the original's outputs for them.
         """
         nodes = [node for node in self.graph.nodes() if isinstance(node.type, TensorType)]
         whole = Graph(self.graph.inputs, (*nodes, *self.graph.outputs), is_tuple=True)
         try:
-            _remember(self.graph, self.prepare(self.original()))
-            found = self._results(whole, self.kernels, inputs)
+            _restore_constants(self.graph, self.prepare(self.original()))
+            results = self._run_graph(whole, self.kernels, inputs)
         except AnatuneError as error:
-            return f"which operator differs is not known ({error})"
-        known = dict[Value, Array](zip((*self.graph.inputs, *nodes), (*inputs, *found), strict=False))
+            return f"the operator that differs was not found ({error})"
+        values = dict[Value, Array](zip((*self.graph.inputs, *nodes), (*inputs, *results), strict=False))
         unknown: dict[str, int] = {}
         for number, node in enumerate(nodes, 1):
-            want = _expected(node, known)
+            want = _expected_result(node, values)
             if want is None:
                 unknown[node.op] = unknown.get(node.op, 0) + 1
-            elif _differs(known[node], want):
-                far, where = error_of(known[node], want), f"operator {number} of {len(nodes)}"
-                return f"the first operator that differs is {self._words(node)} ({where}), by {far:.3g} from float64"
+            elif _is_wrong(values[node], want):
+                deviation, position = error_of(values[node], want), f"operator {number} of {len(nodes)}"
+                return (
+                    f"the first operator that differs is {self._describe_node(node)} ({position}), "
+                    f"by {deviation:.3g} from float64"
+                )
         names = ", ".join(f"{name} ({count})" for name, count in unknown.items())
-        right = f"each operator alone is right on its operands (not judged: {names or 'none'})"
+        correct = f"each operator is right on its own operands (not checked: {names or 'none'})"
         if all(
-            error_of(own, want) <= tolerance_of(own) for own, want in zip(found[len(nodes) :], wanted, strict=False)
+            error_of(own, want) <= tolerance_of(own) for own, want in zip(results[len(nodes) :], wanted, strict=False)
         ):
-            return f"{right}, and so is the model if all of them return their results: what TVM fuses is wrong"
-        return f"{right}: {self._origin(inputs, wanted)}"
+            return f"{correct}, and so is the model if all of them return their results: what TVM fuses is wrong"
+        return f"{correct}: {self._find_origin(inputs, wanted)}"
 
-    def _origin(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
-        """Return whose mistake it is where no operator is wrong: of the passes, or of the reader."""
+    def _find_origin(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
+        """Return words for the source of an error if no operator is wrong: the passes, or the reader."""
         try:
-            plain = self._results(self.original(), {}, inputs)
+            results = self._run_graph(self.original(), {}, inputs)
         except AnatuneError as error:
             return f"a pass over the graph, or the reader of the model ({error})"
-        worst = max(error_of(own, want) for own, want in zip(plain, wanted, strict=True))
-        if not any(map(_differs, plain, wanted)):
-            return "a pass of anatune's over the graph changes what it computes"
-        return f"without passes and planned kernels it differs as well, by {worst:.3g}: reader or TVM's code is wrong"
+        worst = max(error_of(own, want) for own, want in zip(results, wanted, strict=True))
+        if not any(map(_is_wrong, results, wanted)):
+            return "a pass of anatune over the graph changes the results"
+        return f"without passes and planned kernels the model differs by {worst:.3g} as well: reader or TVM is wrong"
 
-    def _results(self, graph: Graph, kernels: Mapping[Node, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
-        """Return the outputs of a graph, built and run; errors as `compiling.session.compile`."""
-        model = written(graph, kernels)
-        library = built(model, self.target, self.threads)
+    def _run_graph(self, graph: Graph, kernels: Mapping[Node, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
+        """Build a graph, run it and return its outputs; errors as `compiling.session.compile`."""
+        model = write_model(graph, kernels)
+        library = build_library(model, self.target, self.threads)
         memory, places = pack_weights(model.weights, self.target)
-        folder = scratch_folder(BuildError)
+        temp = scratch_folder(BuildError)
         try:
-            library.link(folder / "model.so")
-            machine = Machine(folder / "model.so", [tensor_of(view) for view in views(memory, places)], self.threads)
-            result = machine.run(*(tensor_of(array) for array in inputs))
+            library.link(temp / "model.so")
+            runner = LibraryRunner(temp / "model.so", [tensor_of(view) for view in views(memory, places)], self.threads)
+            result = runner.run(*(tensor_of(array) for array in inputs))
             listed = list(result) if graph.is_tuple else [result]
             return [np.array(array_of(one)) for one in listed]
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(temp, ignore_errors=True)
 
-    def _words(self, node: Node) -> str:
-        """Return an operator in words: of a product its kernel, workload and schedule."""
-        for one in self.planned:
-            if any(node is other for other in one.nodes):
-                return f"{one.name}, {workload_to_text(one.workload)}, by the schedule {one.schedule.describe()}"
+    def _describe_node(self, node: Node) -> str:
+        """Return words for an operator: its kernel, workload and schedule if it is a product."""
+        for kernel in self.planned:
+            if any(node is other for other in kernel.nodes):
+                return f"{kernel.name}, {workload_to_text(kernel.workload)}, schedule {kernel.schedule.describe()}"
         if node in self.kernels:
             return f"{self.kernels[node].name}, {node.op} of {node.type}"
-        return f"{node.op} of {node.type}, TVM's own"
+        return f"{node.op} of {node.type}, compiled by TVM"
 
 
-def _remember(graph: Graph, again: Graph) -> None:
-    """Give the constants of a graph their values again, from an equal graph.
+def _restore_constants(graph: Graph, same_graph: Graph) -> None:
+    """Restore the values of a graph's constants from an equal graph.
 
     Raises
     ------
     WorkloadError
-        It is not equal.
+        The graphs differ.
     """
-    own, other = graph.constants(), again.constants()
-    if [one.type for one in own] != [one.type for one in other]:
-        raise WorkloadError("the model cannot be prepared a second time")
-    for one, same in zip(own, other, strict=True):
-        one.array = same.array
+    constants, same_constants = graph.constants(), same_graph.constants()
+    if [one.type for one in constants] != [one.type for one in same_constants]:
+        raise WorkloadError("the model cannot be prepared a second time: its constants differ")
+    for constant, same in zip(constants, same_constants, strict=True):
+        constant.array = same.array
 
 
-def _differs(own: Array, want: Array) -> bool:
-    """Whether an operator is wrong; what is rounded to 8 bits may be so to either side."""
-    if own.dtype.name in BYTE_DTYPES and own.shape == want.shape:
-        return bool((np.abs(own.astype(np.int32) - want.astype(np.int32)) > 1).any())
-    return not error_of(own, want) <= tolerance_of(own)
+def _is_wrong(result: Array, want: Array) -> bool:
+    """Return whether an operator's result is wrong; a value rounded to 8 bits may be off by one."""
+    if result.dtype.name in BYTE_DTYPES and result.shape == want.shape:
+        return bool((np.abs(result.astype(np.int32) - want.astype(np.int32)) > 1).any())
+    return not error_of(result, want) <= tolerance_of(result)
 
 
-def _expected(node: Node, known: Mapping[Value, Array]) -> Array | None:
-    """Return what a node makes of its operands; None: that is not known here."""
+def _expected_result(node: Node, values: Mapping[Value, Array]) -> Array | None:
+    """Return the result of a node on given operands; None if it cannot be evaluated here."""
 
     def array_for(value: Value) -> Array:
-        return value.array if isinstance(value, Constant) else known[value]
+        return value.array if isinstance(value, Constant) else values[value]
 
-    if any(not isinstance(one, Constant) and one not in known for one in values_in(node.arguments)):
+    if any(not isinstance(one, Constant) and one not in values for one in values_in(node.arguments)):
         return None
     if node.op not in PRODUCTS:
-        return value_of(node, known)
+        return value_of(node, values)
     workload = workload_of(node)
     tensors = [access.tensor for access in workload.operands]
     return reference(workload, {t: array_for(one) for t, one in zip(tensors, node.arguments, strict=True)})

@@ -1,4 +1,4 @@
-"""A compiled model in this process: called on NumPy and torch arrays, profiled, saved, loaded. Needs TVM's runtime."""
+"""``CompiledModel``: run, profile, save and load a compiled model. Needs TVM's runtime."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.cpu.features import allow_tiles
 from anatune.measure.run.correctness import array_dtype
 from anatune.network.compiling import folder
-from anatune.network.compiling.memory import Memory, mapped_file, new_memory, views
-from anatune.network.compiling.sizes.called import State, check_size, shape_at, sizes_of
+from anatune.network.compiling.memory import Memory, map_file, new_memory, views
+from anatune.network.compiling.sizes.called import ModelState, check_size, shape_at, sizes_of
 from anatune.network.graph.nodes import Array, is_unknown
 from anatune.network.graph.summary import ModelSummary, TensorSummary
 from anatune.network.graph.torch.arrays import array_of_torch
-from anatune.network.relax.machine import Frame, Machine
+from anatune.network.relax.machine import Frame, LibraryRunner
 from anatune.printable import printable
 from anatune.threads import LockedProperty, in_turn, new_lock
 from anatune.untyped import tvm
@@ -38,28 +38,27 @@ __all__ = ["CompiledModel", "draw_inputs", "draw_state"]
 
 _WIDTH = 120
 _Tensors: TypeAlias = "list[tvm.runtime.Tensor]"
-_COPIED = ("float32", "float64", "int32", "int64")
-_COPIED_ELEMENTS = 1 << 14
-"""Inputs that a call copies: checking and wrapping one takes as long as copying some ten thousand elements."""
+_COPIED_DTYPES = ("float32", "float64", "int32", "int64")
+_MOST_COPIED_ELEMENTS = 1 << 14
+"""Most elements of an input that is copied: to check and wrap an array takes as long as to copy ten thousand."""
 
 
 class CompiledModel:
     """A model as machine code: ``model(*inputs)`` runs it.
 
-    Inputs are NumPy or torch arrays of the sizes and dtypes that it was compiled for; outputs are of the kind of the
-    first input, in memory of their own. Nothing is copied but inputs that are not contiguous or not aligned to 64
-    bytes. A model for a GPU copies its weights there before the first run, inputs and outputs in every run.
+    Inputs are NumPy or torch arrays of the sizes and dtypes that the model was compiled for. Outputs have the type of
+    the first input, and memory of their own. Inputs are copied only if they are not contiguous or not aligned to 64
+    bytes. A model for a GPU copies its weights there before the first run, and inputs and outputs in every run.
 
-    Several threads may call it. A model with ``threads=1`` runs as often at once as the machine has cores, each time
-    with memory of its own for what lies between its operators; further calls wait. A model with more threads, or for a
-    GPU, runs once at a time: for many callers compile with ``threads=1``. The last model that was made says how many
-    threads TVM's pool has, which all kernels of the process share.
+    Several threads may call it. A model with ``threads=1`` runs as many calls at once as the machine has cores, each
+    with its own memory for intermediate results; further calls wait. A model with more threads, or for a GPU, runs one
+    call at a time: for many callers, compile with ``threads=1``. All models of a process share TVM's thread pool; the
+    model that was created last sets its number of threads.
 
-    What it holds between calls (`state`) is one stream: calls, `reset` and `state` come one after the other, in no
-    order that the model sees to. ``copy.deepcopy(model)`` gives another stream, which begins with the same state and
-    shares code and weights. Models can be pickled, with their code, their weights and their state; as with all
-    pickles, read only those of people you trust. In a child of ``fork`` a model runs as in its parent, unless it has
-    run on a GPU there.
+    Its `state` between calls is one stream: calls, `reset` and accesses to `state` run one after the other, in the
+    order in which they come. ``copy.deepcopy(model)`` returns a second stream, which begins with the same state and
+    shares code and weights. Pickling a model includes its code, weights and state; as with all pickles, load only those
+    of people you trust. In a child of ``fork`` a model runs as in its parent, unless it ran on a GPU there.
 
     Parameters
     ----------
@@ -67,18 +66,18 @@ class CompiledModel:
     library : Path
         The shared library with the code.
     memory : ndarray
-        The weights, as `ModelSummary.weights` says.
+        The weights, at the offsets of `ModelSummary.weights`.
     scratch : Path, optional
-        A folder that is removed with the model.
-    is_kept : bool
-        Whether an earlier call compiled it: it is loaded when it first runs, and `memory`, a file's, read for that.
+        A folder that is removed together with the model.
+    is_cached : bool
+        The model comes from the cache: its library is loaded, and `memory`, a mapped file, is read at the first run.
 
     Attributes
     ----------
     summary, memory
         As given.
     code : ndarray
-        What is in the library's file.
+        Content of the library's file.
 
     Raises
     ------
@@ -88,7 +87,7 @@ class CompiledModel:
         TVM is not installed.
     """
 
-    _changing: tuple[str, ...] = ("_state",)
+    _unshared: tuple[str, ...] = ("_state",)
     """Attributes that copies do not share."""
 
     def __init__(
@@ -98,22 +97,22 @@ class CompiledModel:
         memory: Memory,
         scratch: Path | None = None,
         *,
-        is_kept: bool = False,
+        is_cached: bool = False,
     ) -> None:
         self.summary, self._lock = summary, new_lock()
-        self.memory, self._library, self._is_kept = memory, library, is_kept
+        self.memory, self._library, self._is_cached = memory, library, is_cached
         try:
-            self.code = mapped_file(library)  # to be saved also when its file is gone
+            self.code = map_file(library)  # can be saved even after its file is removed
         except OSError as error:
             raise RunError(f"{library} cannot be read: {reason(error)}; compile the model again") from None
         if scratch is not None:
             remove_with(self, scratch)
-        if summary.device == "cpu" and not is_kept:
-            _ = self._machine  # a GPU's model need not run here
+        if summary.device == "cpu" and not is_cached:
+            _ = self._machine  # a model for a GPU need not run on this machine
 
     @LockedProperty
-    def _machine(self) -> Machine:
-        if self._is_kept:
+    def _machine(self) -> LibraryRunner:
+        if self._is_cached:
             mapped, self.memory = self.memory, new_memory(self.memory.size)
             self.memory[:] = mapped
         if tiles := [name for name in self.summary.features if name.startswith("amx-")]:
@@ -123,19 +122,19 @@ class CompiledModel:
             set_threads(threads)
         weights = [tensor_of(view) for view in views(self.memory, self.summary.weights)]
         most = 1 if threads > 1 or is_on_gpu else os.cpu_count() or 1
-        return Machine(self._library, weights, threads, most, self.summary.arch if is_on_gpu else None)
+        return LibraryRunner(self._library, weights, threads, most, self.summary.arch if is_on_gpu else None)
 
     @LockedProperty
-    def _weights_at(self) -> range:
+    def _weight_addresses(self) -> range:
         """Return the addresses of the weights."""
         return range(self.memory.ctypes.data, self.memory.ctypes.data + self.memory.size)
 
     @LockedProperty
-    def _state(self) -> State:
-        return State(self.summary, views(self.memory, self.summary.weights) if self.summary.state else [])
+    def _state(self) -> ModelState:
+        return ModelState(self.summary, views(self.memory, self.summary.weights) if self.summary.state else [])
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{one.name}: {_words(one)}" for one in self.summary.inputs)
+        parts = ", ".join(f"{one.name}: {_type_text(one)}" for one in self.summary.inputs)
         threads = f", {self.summary.threads} threads" if self.summary.device == "cpu" else ""
         return printable(f"CompiledModel({parts}; {self.summary.hardware}{threads})")
 
@@ -145,7 +144,7 @@ class CompiledModel:
         Raises
         ------
         RunError
-            Another number of inputs, or one of another shape or dtype; the state would hold more than it can.
+            The number, shape or dtype of an input differs, or the state would exceed its range.
         """
         if not self.summary.state:
             return self._call(inputs)
@@ -153,104 +152,105 @@ class CompiledModel:
             return self._call(inputs)
 
     def _call(self, inputs: Sequence[object]) -> object:
-        frame = self._machine.take()
+        frame = self._machine.take_frame()
         try:
-            tensors = given = self._copied(inputs, frame)
+            tensors = arguments = self._copy_inputs(inputs, frame)
             if not tensors:
-                tensors, given, known = self._given(inputs, self._state)
-            result = self._machine.run_on(frame, given)
-            outputs, held = [result] if hasattr(result, "copyto") else list(result), []
+                tensors, arguments, call_sizes = self._call_arguments(inputs, self._state)
+            result = self._machine.run_on(frame, arguments)
+            outputs, new_state = [result] if hasattr(result, "copyto") else list(result), []
             if self.summary.state:
-                outputs, held = outputs[: -len(self.summary.state)], outputs[-len(self.summary.state) :]
-                self._state.take(held, self._state.after(known))
-            taken = {tensor.data_ptr() for tensor in (*tensors, *held)}
-            for place, tensor in enumerate(outputs):  # models return views of inputs, weights, state or each other
+                outputs, new_state = outputs[: -len(self.summary.state)], outputs[-len(self.summary.state) :]
+                self._state.keep_results(new_state, self._state.sizes_after(call_sizes))
+            addresses = {tensor.data_ptr() for tensor in (*tensors, *new_state)}
+            for index, tensor in enumerate(outputs):  # models may return views of inputs, weights, state or each other
                 address = tensor.data_ptr()
-                if address in taken or address in self._weights_at:
-                    outputs[place] = tensor.copyto(tensor.device)
-                taken.add(address)
+                if address in addresses or address in self._weight_addresses:
+                    outputs[index] = tensor.copyto(tensor.device)
+                addresses.add(address)
         finally:
-            self._machine.give(frame)
-        return self._returned(outputs, array_of, inputs)
+            self._machine.return_frame(frame)
+        return self._convert_outputs(outputs, array_of, inputs)
 
-    def _returned(
+    def _convert_outputs(
         self, outputs: Sequence[object], array_for: Callable[[tvm.runtime.Tensor], Array], inputs: Sequence[object]
     ) -> object:
-        """Return outputs as a call does: tensors of PyTorch's where the first input is one."""
+        """Return outputs as torch tensors if the first input is one, otherwise as NumPy arrays."""
         torch = sys.modules.get("torch")
         if torch is not None and inputs and isinstance(inputs[0], torch.Tensor):
-            found = tuple(torch.from_dlpack(one) if hasattr(one, "__dlpack__") else one for one in outputs)
+            results = tuple(torch.from_dlpack(one) if hasattr(one, "__dlpack__") else one for one in outputs)
         else:
-            found = tuple(map(array_for, outputs))
-        return found if self.summary.is_tuple else found[0]
+            results = tuple(map(array_for, outputs))
+        return results if self.summary.is_tuple else results[0]
 
     @in_turn
     def reset(self) -> None:
-        """Make the state what it was at first: the next call is the first of another stream."""
+        """Set the state to its initial values: the next call begins another stream."""
         self._state.reset()
 
     @property
     @in_turn
     def state(self) -> dict[str, Array]:
-        """What stays in the model between calls, by the names of its inputs and buffers: copies.
+        """Copies of the tensors that stay in the model between calls, by the names of their inputs and buffers.
 
-        It can be set, too: to arrays of these names and dtypes, for what grows of any size of its range.
+        It can be set to arrays of these names and dtypes. A tensor that grows may have any size of its range.
         """
         return self._state.arrays()
 
     @state.setter
     @in_turn
     def state(self, arrays: Mapping[str, Array]) -> None:
-        self._state.put(arrays)
+        self._state.set_arrays(arrays)
 
     def takes(self, inputs: Sequence[object]) -> bool:
-        """Whether the sizes of arrays are among those that it was compiled for."""
+        """Return whether the model was compiled for the sizes of these arrays."""
         shapes = [tuple(one.shape) for one in inputs]  # type: ignore[attr-defined]
         if len(shapes) != len(self.summary.inputs):
             return False
         try:
-            known = sizes_of(self.summary, shapes)
+            sizes = sizes_of(self.summary, shapes)
         except RunError:
             return False
-        return shapes == [shape_at(one, known) for one in self.summary.inputs]
+        return shapes == [shape_at(one, sizes) for one in self.summary.inputs]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
-        """Return a call without arguments on `inputs`, for timing; the state stays as it is. Errors as a call."""
-        return functools.partial(self._machine.run, *self._on_copy(inputs))
+        """Return a function that calls the model on `inputs`, for timing; it keeps the state. Errors as a call."""
+        return functools.partial(self._machine.run, *self._arguments_on_copy(inputs))
 
     def random_inputs(self, seed: int = 0, sizes: Mapping[str, int] | None = None) -> list[Array]:
-        """Return inputs to try it with: normal numbers; of integers zeros and ones, which name something anywhere.
+        """Return random inputs: normal numbers, and zeros and ones for integers, which are valid ids in any table.
 
         Parameters
         ----------
         sizes : mapping of str to int, optional
-            Of those that vary; by default those of the state, and what the model was planned for.
+            Values of the sizes that vary; by default those of the state, otherwise the planned ones.
 
         Raises
         ------
         RunError
-            There is no such size, it is out of its range, or the state has another one.
+            The size does not exist, is out of its range, or differs from the state's.
         """
-        known = {name: one.usual for name, one in self.summary.ranges.items()} | self._state.known(sizes or {})
-        for name, value in known.items():
+        values = {name: one.usual for name, one in self.summary.ranges.items()}
+        values |= self._state.add_held_sizes(sizes or {})
+        for name, value in values.items():
             check_size(self.summary, name, value)
-        return draw_inputs(self.summary.inputs, seed, known)
+        return draw_inputs(self.summary.inputs, seed, values)
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
-        """Return the time of each of the library's functions in one run: the least of several, all its calls, s.
+        """Return the seconds that each function of the library takes in one run: all its calls, least of several runs.
 
         Parameters
         ----------
         inputs
-            As in a call; none: random ones.
+            As in a call; random ones by default.
         repeats : int
-            Runs, >= 1.
+            Number of runs, >= 1.
         """
         repeats = checked_integer("profile: repeats", repeats, 1, 10_000)
-        return self._machine.times(self._on_copy(inputs or self.random_inputs()), repeats)
+        return self._machine.times(self._arguments_on_copy(inputs or self.random_inputs()), repeats)
 
     def benchmark(self, *inputs: object, runs: int = 30) -> dict[str, float]:
-        """Return the times of some runs on `inputs`, or random ones, after one that is not timed: seconds.
+        """Return the seconds that runs take on `inputs`, or on random ones, after one run that is not timed.
 
         Returns
         -------
@@ -268,95 +268,95 @@ class CompiledModel:
         return {"runs": runs, "median_s": float(np.median(times)), "least_s": min(times), "most_s": max(times)}
 
     def report(self, *, measure: bool = False) -> str:
-        """Return a table of the model's kernels: predicted time, what bounds each, share, layout; what TVM was left.
+        """Return a table of the kernels: predicted time, binding resource, share, layout; and what is left to TVM.
 
         Parameters
         ----------
         measure : bool
-            Run the model on random inputs and say the measured times, too.
+            Run the model on random inputs and add the measured times.
         """
-        from anatune.network.report import model_lines  # late: the words are for those who print a model
+        from anatune.network.report import model_lines  # late: only reports need it
         from anatune.report.text import plain
 
         return plain(model_lines(self.summary, self.profile() if measure else None, width=_WIDTH))
 
     def save(self, path: str | Path) -> None:
-        """Write the model into a folder; one of a compiled model is replaced, and whole until the new one is.
+        """Write the model into a folder. A model that is there is replaced, and stays complete until then.
 
-        Models that were loaded from there stay what they are.
+        Models that were loaded from the folder keep working.
 
         Raises
         ------
         RecordError
-            The folder cannot be written, or holds something else.
+            The folder cannot be written, or contains something else.
         """
-        folder.write(checked_path("save: path", path, RecordError), [self.saved()])
+        folder.write(checked_path("save: path", path, RecordError), [self.to_saved_model()])
 
-    def saved(self) -> folder.Saved:
-        """Return what a folder holds of it."""
-        return folder.Saved(self.summary, self._library, self.code, self.memory)
+    def to_saved_model(self) -> folder.SavedModel:
+        """Return the files and the summary that a folder stores of the model."""
+        return folder.SavedModel(self.summary, self._library, self.code, self.memory)
 
-    def _places(self) -> list[tuple[Array, tvm.runtime.Tensor]]:
-        """Return memory for the inputs, and TVM's tensors of it; []: some are large, or have not one size."""
-        own = self.summary
-        if own.ranges or own.state or any(one.dtype not in _COPIED for one in own.inputs):
+    def _allocate_inputs(self) -> list[tuple[Array, tvm.runtime.Tensor]]:
+        """Return arrays for the inputs and TVM's tensors of them; [] if an input is large or its size varies."""
+        summary = self.summary
+        if summary.ranges or summary.state or any(one.dtype not in _COPIED_DTYPES for one in summary.inputs):
             return []
-        kinds = [(one.dtype, shape_at(one, {})) for one in own.inputs]
-        if not all(0 < math.prod(shape) <= _COPIED_ELEMENTS for _, shape in kinds):
+        types = [(one.dtype, shape_at(one, {})) for one in summary.inputs]
+        if not all(0 < math.prod(shape) <= _MOST_COPIED_ELEMENTS for _, shape in types):
             return []
-        return [(block.array, block.tensor) for block in itertools.starmap(Block, kinds)]
+        return [(block.array, block.tensor) for block in itertools.starmap(Block, types)]
 
-    def _copied(self, inputs: Sequence[object], frame: Frame) -> _Tensors:
-        """Return small inputs as tensors of the frame's own; []: they have to be looked at closely."""
-        if (places := frame.inputs) is None:
-            places = frame.inputs = self._places()
-        if len(inputs) != len(places):
+    def _copy_inputs(self, inputs: Sequence[object], frame: Frame) -> _Tensors:
+        """Return small inputs copied into the frame's own tensors; [] if the inputs need the full checks."""
+        if (buffers := frame.inputs) is None:
+            buffers = frame.inputs = self._allocate_inputs()
+        if len(inputs) != len(buffers):
             return []
-        for array, (own, _) in zip(map(_array, inputs, self.summary.inputs), places, strict=True):
-            if array.shape != own.shape or array.dtype != own.dtype:
+        for array, (buffer, _) in zip(map(_to_array, inputs, self.summary.inputs), buffers, strict=True):
+            if array.shape != buffer.shape or array.dtype != buffer.dtype:
                 return []
-            own[...] = array
-        return [tensor for _, tensor in places]
+            buffer[...] = array
+        return [tensor for _, tensor in buffers]
 
-    def _arrays(self, inputs: Sequence[object]) -> tuple[list[Array], dict[str, int]]:
-        """Return the inputs of a call as arrays, and the sizes that vary."""
-        wanted = self.summary.inputs
-        if len(inputs) != len(wanted):
-            names = ", ".join(f"{one.name} ({_words(one)})" for one in wanted)
-            raise RunError(f"the model takes {len(wanted)} inputs: {names}; got {len(inputs)}")
-        arrays = [_array(given, one) for given, one in zip(inputs, wanted, strict=True)]
-        known = self._state.known(sizes_of(self.summary, [array.shape for array in arrays]))
-        for array, one in zip(arrays, wanted, strict=True):
-            _check(array, one, known)
-        return arrays, known
+    def _input_arrays(self, inputs: Sequence[object]) -> tuple[list[Array], dict[str, int]]:
+        """Return the inputs of a call as arrays, and the values of the sizes that vary."""
+        summaries = self.summary.inputs
+        if len(inputs) != len(summaries):
+            names = ", ".join(f"{one.name} ({_type_text(one)})" for one in summaries)
+            raise RunError(f"the model takes {len(summaries)} inputs, got {len(inputs)}; expected {names}")
+        arrays = [_to_array(value, one) for value, one in zip(inputs, summaries, strict=True)]
+        sizes = self._state.add_held_sizes(sizes_of(self.summary, [array.shape for array in arrays]))
+        for array, summary in zip(arrays, summaries, strict=True):
+            _check_input(array, summary, sizes)
+        return arrays, sizes
 
-    def _given(self, inputs: Sequence[object], state: State) -> tuple[_Tensors, _Tensors, dict[str, int]]:
-        """Return the inputs of a call as tensors, all that the library takes in it, and the sizes that vary."""
-        arrays, known = self._arrays(inputs)
+    def _call_arguments(self, inputs: Sequence[object], state: ModelState) -> tuple[_Tensors, _Tensors, dict[str, int]]:
+        """Return the tensors of the inputs, all arguments of the library's function, and the sizes that vary."""
+        arrays, sizes = self._input_arrays(inputs)
         tensors = list(map(tensor_of, arrays))
-        state.after(known)
-        before, behind = state.arguments(known)
-        return tensors, [*before, *tensors, *behind], known
+        state.sizes_after(sizes)
+        before, behind = state.arguments(sizes)
+        return tensors, [*before, *tensors, *behind], sizes
 
     @in_turn
-    def _on_copy(self, inputs: Sequence[object]) -> _Tensors:
-        """Return all that the library takes in a call that leaves the state as it is."""
-        return self._given(inputs, self._state.copy())[1]
+    def _arguments_on_copy(self, inputs: Sequence[object]) -> _Tensors:
+        """Return the arguments of a call that leaves the state unchanged."""
+        return self._call_arguments(inputs, self._state.copy())[1]
 
-    def _held(self) -> dict[str, object]:
-        """Return what calls have changed, by the names of attributes."""
+    def _changes(self) -> dict[str, object]:
+        """Return the attributes that calls have changed, by name."""
         return {"state": self.state} if self.summary.state and self._state.tensors else {}
 
-    def __setstate__(self, held: Mapping[str, object]) -> None:
-        for name, value in held.items():
+    def __setstate__(self, attributes: Mapping[str, object]) -> None:
+        for name, value in attributes.items():
             setattr(self, name, value)
 
     @in_turn
     def __deepcopy__(self, memo: object) -> CompiledModel:
         other = object.__new__(type(self))
-        other.__dict__ |= {name: value for name, value in vars(self).items() if name not in self._changing}
-        other.__dict__ |= {"_lock": new_lock(), "_source": self}  # whose files stay as long
-        other.__setstate__(self._held())
+        other.__dict__ |= {name: value for name, value in vars(self).items() if name not in self._unshared}
+        other.__dict__ |= {"_lock": new_lock(), "_source": self}  # keeps the files of this model alive
+        other.__setstate__(self._changes())
         return other
 
     def __copy__(self) -> CompiledModel:
@@ -364,11 +364,11 @@ class CompiledModel:
 
     @in_turn
     def __reduce__(self) -> tuple[object, ...]:
-        return _unpickled, (type(self), self.summary, self.code.tobytes(), np.asarray(self.memory)), self._held()
+        return _unpickled, (type(self), self.summary, self.code.tobytes(), np.asarray(self.memory)), self._changes()
 
 
 def _unpickled(kind: type[CompiledModel], summary: ModelSummary, code: bytes, memory: Memory) -> CompiledModel:
-    """Return a model as another process pickled it.
+    """Return a model that another process pickled.
 
     Raises
     ------
@@ -381,70 +381,64 @@ def _unpickled(kind: type[CompiledModel], summary: ModelSummary, code: bytes, me
         (scratch / "model.so").write_bytes(code)
     except OSError as error:
         raise RunError(f"{scratch} cannot be written: {reason(error)}") from None
-    own = new_memory(memory.size)
-    own[:] = memory
-    return kind(summary, scratch / "model.so", own, scratch)
+    aligned_memory = new_memory(memory.size)
+    aligned_memory[:] = memory
+    return kind(summary, scratch / "model.so", aligned_memory, scratch)
 
 
 def draw_inputs(inputs: Sequence[TensorSummary], seed: int, sizes: Mapping[str, int] | None = None) -> list[Array]:
     """Return random arrays for inputs; see `CompiledModel.random_inputs`."""
     random = np.random.default_rng(seed)
-    found = []
-    for one in inputs:
-        shape = shape_at(one, sizes or {})
-        if one.dtype == "object":
-            found.append(np.full(shape, "", object))
+    arrays = []
+    for summary in inputs:
+        shape = shape_at(summary, sizes or {})
+        if summary.dtype == "object":
+            arrays.append(np.full(shape, "", object))
             continue
-        drawn = random.standard_normal(shape) if "float" in one.dtype else random.integers(0, 2, shape)
-        found.append(np.asarray(drawn).astype(array_dtype(one.dtype)))
-    return found
+        drawn = random.standard_normal(shape) if "float" in summary.dtype else random.integers(0, 2, shape)
+        arrays.append(np.asarray(drawn).astype(array_dtype(summary.dtype)))
+    return arrays
 
 
 def draw_state(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, Array]:
     """Return random arrays for a state; errors as `CompiledModel.random_inputs`.
 
-    Of sizes that are not given it has those that it was planned for, and nothing along what grows.
+    Sizes that are not given are those that the model was planned for; tensors that grow are empty.
     """
-    known = {name: one.usual for name, one in summary.ranges.items()}
-    known |= {one.grows: 0 for one in summary.state if one.grows} | dict(sizes)
-    for name, value in known.items():
+    all_sizes = {name: one.usual for name, one in summary.ranges.items()}
+    all_sizes |= {one.grows: 0 for one in summary.state if one.grows} | dict(sizes)
+    for name, value in all_sizes.items():
         check_size(summary, name, value)
-    wanted = [TensorSummary(one.name, one.dtype, one.held) for one in summary.state]
-    return {one.name: array for one, array in zip(wanted, draw_inputs(wanted, 1, known), strict=True)}
+    tensors = [TensorSummary(one.name, one.dtype, one.held) for one in summary.state]
+    return {one.name: array for one, array in zip(tensors, draw_inputs(tensors, 1, all_sizes), strict=True)}
 
 
-def _words(one: TensorSummary) -> str:
-    return f"{'x'.join(map(str, one.shape)) or 'scalar'} {one.dtype}"
+def _type_text(tensor: TensorSummary) -> str:
+    return f"{'x'.join(map(str, tensor.shape)) or 'scalar'} {tensor.dtype}"
 
 
-def _array(given: object, one: TensorSummary) -> Array:
-    """Return an input as an array; errors as `_check`."""
+def _to_array(value: object, summary: TensorSummary) -> Array:
+    """Return an input as an array; errors as `_check_input`."""
     torch = sys.modules.get("torch")
-    array = given
-    if torch is not None and isinstance(given, torch.Tensor):
-        array = array_of_torch(given, f"input {one.name}", RunError)
+    array = value
+    if torch is not None and isinstance(value, torch.Tensor):
+        array = array_of_torch(value, f"input {summary.name}", RunError)
     if not isinstance(array, np.ndarray):
-        raise RunError(f"input {one.name} is {shown(given)}, expected a NumPy or torch array of {_words(one)}")
+        raise RunError(f"input {summary.name} is {shown(value)}, expected an array of {_type_text(summary)}")
     if is_unknown(array):
-        raise RunError(f"input {one.name} is on the meta device, which holds no elements; give a tensor that has some")
+        raise RunError(f"input {summary.name} is on the meta device, which stores no values; pass one with values")
     if type(array) is not np.ndarray or not array.dtype.isnative:
-        array = plain_array(f"input {one.name}", array, RunError)
+        array = plain_array(f"input {summary.name}", array, RunError)
     return array.astype(object) if array.dtype.kind in "US" else array  # text
 
 
-def _check(array: Array, one: TensorSummary, sizes: Mapping[str, int]) -> None:
-    """Raise RunError unless an array is of an input's shape and dtype; `sizes`: those that vary, as inputs have them.
-
-    Raises
-    ------
-    RunError
-        It is no array of the shape and dtype.
-    """
-    shape = shape_at(one, sizes) if array.ndim == len(one.shape) else one.shape
-    if array.shape != shape or (array.dtype != array_dtype(one.dtype) and array.dtype.name != one.dtype):
+def _check_input(array: Array, summary: TensorSummary, sizes: Mapping[str, int]) -> None:
+    """Raise RunError unless an array has an input's shape and dtype; `sizes` are the values of sizes that vary."""
+    shape = shape_at(summary, sizes) if array.ndim == len(summary.shape) else summary.shape
+    if array.shape != shape or (array.dtype != array_dtype(summary.dtype) and array.dtype.name != summary.dtype):
         got = f"{'x'.join(map(str, array.shape)) or 'scalar'} {array.dtype.name}"
-        there = "" if shape == one.shape else f" (here {'x'.join(map(str, shape))})"
+        here = "" if shape == summary.shape else f" (here {'x'.join(map(str, shape))})"
         raise RunError(
-            f"input {one.name} is {got}, expected {_words(one)}{there}: the model was compiled for that; convert the "
-            "array, or compile with example inputs of this kind"
+            f"input {summary.name} is {got}, expected {_type_text(summary)}{here} as it was compiled for; "
+            "convert the array, or compile the model with example inputs of this shape and dtype"
         )

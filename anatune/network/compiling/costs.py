@@ -1,4 +1,4 @@
-"""What compiling a model costs: told before it is planned, by what earlier models took on this machine."""
+"""Estimate what compiling a model costs before it is planned, from the costs of earlier models on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.measure.run.cores import physical_cores, plan_cores
-from anatune.network.compiling.request import PART, Request
+from anatune.network.compiling.request import TRIALS_PER_TURN, CompileRequest
 from anatune.network.graph.nodes import Graph
 from anatune.network.graph.operators import PRODUCTS, operator_of
 from anatune.numerics._jit import first_compilation_s
@@ -32,33 +32,33 @@ STAGES = {
     "build": "building",
     "check": "comparing outputs with the original's",
 }
-"""Part of compiling -> what people are told of it while it goes on."""
+"""Stage of compiling -> its description in progress messages."""
 _FILE = "model_costs"
 _FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S = 0.093, 0.163, 0.007
-"""Of a product, where nothing is known of a machine. Source: ResNet-18 on one core of an Emerald Rapids, 2026-11: 21
-products in 2.5, 4.4 and 0.2 s (docs/bench/estimates.md), of 21 + `_ALWAYS`."""
-_ALWAYS = 6
-"""Products whose time goes by with any model: searches and TVM start, the rest is built. Source: chains of 1, 4 and 21
+"""Seconds per product on a machine without history. Source: ResNet-18 on one core of an Emerald Rapids, 2026-11: 21
+products in 2.5, 4.4 and 0.2 s (docs/bench/estimates.md), divided by 21 + `_FIXED_PRODUCTS`."""
+_FIXED_PRODUCTS = 6
+"""Fixed cost of any model in products: starting searches and TVM, building the rest. Source: chains of 1, 4 and 21
 convolutions, Granite Rapids, 2026-11: 2.1, 4.1 and 9.3 s."""
-_FIRST_JUDGED_S = 5.0
-"""Running two builds of a model in turn. Source: `compiling.tuning`."""
+_FIRST_COMPARISON_S = 5.0
+"""Seconds of running two builds of a model in turn. Source: `compiling.tuning`."""
 
 
 class ModelCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What compiling one model took, wall seconds. Immutable; JSON both ways.
+    """The cost of compiling one model, in wall seconds. Immutable; JSON both ways.
 
     Attributes
     ----------
     products : int
-        Convolutions and matrix products of the model.
+        Number of convolutions and matrix products of the model.
     trials : int
-        That were measured.
+        Number of trials.
     plan_s, build_s, check_s, tune_s : float
-        As `ModelEstimate` has them; what was not done took no time.
+        As `ModelEstimate` has them; 0 for a stage that was left out.
     builds : int
-        Libraries that were built.
+        Number of libraries that were built.
     total_s, estimated_s : float
-        All of it, and what was told of it.
+        All stages together, and the estimate of that.
     """
 
     products: int
@@ -76,32 +76,32 @@ def estimate_model(
     products: int,
     hardware: CpuSpec | GpuSpec,
     threads: int,
-    request: Request,
+    request: CompileRequest,
     *,
     is_checked: bool,
     earlier: Sequence[ModelCost] = (),
     compile_s: float = 0.0,
     calibrates: bool = False,
 ) -> ModelEstimate:
-    """Return an estimate of compiling a model.
+    """Return an estimate of the cost of compiling a model.
 
     Parameters
     ----------
     products : int
-        Its convolutions and matrix products.
-    request : Request
-        How many trials are measured at most, where, and what may end measuring before.
+        Number of its convolutions and matrix products.
+    request : CompileRequest
+        Number of trials, their place, and what may end them early.
     is_checked : bool
-        Whether outputs are compared.
+        Whether outputs are compared with the original's.
     earlier : sequence of ModelCost
-        Of this machine and kind of device.
+        Costs of earlier models on this machine and kind of device.
     compile_s : float
         As `ModelEstimate` has it.
     calibrates : bool
-        Whether the model is planned and built twice more, with what is measured of its activations as outputs.
+        Whether the model is planned and built twice more to calibrate it, with its activations as outputs.
     """
-    each = [_each(one) for one in earlier] or [(_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S)]
-    size = products + _ALWAYS
+    each = [_costs_per_product(one) for one in earlier] or [(_FIRST_PLAN_S, _FIRST_BUILD_S, _FIRST_CHECK_S)]
+    size = products + _FIXED_PRODUCTS
     plan_s, build_s, check_s = (size * statistics.median(values) for values in zip(*each, strict=True))
     measuring = request.measuring
     tune_s, trials, limit_s = 0.0, measuring.trials, measuring.time_limit_s
@@ -110,15 +110,15 @@ def estimate_model(
         trial_s = (
             statistics.median(measured)
             if measured
-            else first_trial_seconds(hardware, plan_cores(threads, physical_cores()), PART)
+            else first_trial_seconds(hardware, plan_cores(threads, physical_cores()), TRIALS_PER_TURN)
         )
-        tune_s = min(trials * trial_s, math.inf if limit_s is None else limit_s) + _FIRST_JUDGED_S
+        tune_s = min(trials * trial_s, math.inf if limit_s is None else limit_s) + _FIRST_COMPARISON_S
     calibrate_s = 2 * (plan_s + build_s) if calibrates else 0.0
     if trials:
-        build_s *= 2  # with the plan's kernels and with the measured ones
+        build_s *= 2  # one build with the planned kernels and one with the measured ones
     total_s = compile_s + calibrate_s + plan_s + build_s + tune_s + (check_s if is_checked else 0.0)
     factor = error_factor([(one.total_s, one.estimated_s) for one in earlier])
-    is_known = not measuring.is_elsewhere or not trials
+    is_predictable = not measuring.is_remote or not trials
     return ModelEstimate(
         products,
         trials,
@@ -126,44 +126,43 @@ def estimate_model(
         build_s,
         check_s if is_checked else 0.0,
         tune_s,
-        total_s if is_known else None,
-        total_s / factor if is_known else None,
-        total_s * factor if is_known else None,
-        ("machine" if earlier else "first") if is_known else "elsewhere",
+        total_s if is_predictable else None,
+        total_s / factor if is_predictable else None,
+        total_s * factor if is_predictable else None,
+        ("machine" if earlier else "first") if is_predictable else "elsewhere",
         bool(trials) and measuring.may_end_early,
         compile_s,
         calibrate_s,
     )
 
 
-def _each(cost: ModelCost) -> tuple[float, float, float]:
-    """Return plan, one build and check of a product."""
-    products = cost.products + _ALWAYS
+def _costs_per_product(cost: ModelCost) -> tuple[float, float, float]:
+    """Return the seconds of planning, of one build and of the check, per product."""
+    products = cost.products + _FIXED_PRODUCTS
     return cost.plan_s / products, cost.build_s / products / max(1, cost.builds), cost.check_s / products
 
 
 class ModelCosts:
-    """Tells what a model will cost, times the parts of compiling it, and keeps that for the next one.
+    """Estimates the cost of compiling a model, times its stages, and stores them for later estimates.
 
     Parameters
     ----------
     hardware, threads
-        What it is compiled for.
-    request
-        What was asked for.
+        The device, and the threads of its kernels.
+    request : CompileRequest
     is_checked : bool
-        Whether outputs are compared.
+        Whether outputs are compared with the original's.
     folder : Path, optional
-        Of what earlier models took.
+        Folder of the costs of earlier models.
     clock : callable
-        Seconds.
+        Returns seconds.
     """
 
     def __init__(
         self,
         hardware: CpuSpec | GpuSpec,
         threads: int,
-        request: Request,
+        request: CompileRequest,
         *,
         is_checked: bool,
         folder: Path | None = None,
@@ -177,15 +176,15 @@ class ModelCosts:
         self._key = machine_key(hardware, f"{threads} threads")
         self._spent: defaultdict[str, float] = defaultdict(float)
         self._times: defaultdict[str, int] = defaultdict(int)
-        self._told: ModelEstimate | None = None
+        self._estimate: ModelEstimate | None = None
 
-    def tell(self, graph: Graph, *, calibrates: bool = False) -> ModelEstimate:
-        """Return the estimate for a model as it was imported, and tell whoever wants to hear.
+    def announce(self, graph: Graph, *, calibrates: bool = False) -> ModelEstimate:
+        """Return the estimate for a model as it was imported, and pass it to the listener.
 
-        `calibrates`: see `estimate_model`.
+        `calibrates` is explained at `estimate_model`.
         """
-        tell = self._request.listeners.on_estimate
-        self._told = told = estimate_model(
+        listener = self._request.listeners.on_estimate
+        self._estimate = estimate = estimate_model(
             sum(operator_of(node).own in PRODUCTS for node in graph.nodes()),
             self._hardware,
             self._threads,
@@ -195,13 +194,13 @@ class ModelCosts:
             compile_s=sum(first_compilation_s(code) for code in {template.folder for template in self._templates}),
             calibrates=calibrates,
         )
-        if tell is not None:
-            tell(told)
-        return told
+        if listener is not None:
+            listener(estimate)
+        return estimate
 
     @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Time a part of `STAGES`, and tell whoever wants to hear that it begins."""
+    def time_stage(self, name: str) -> Iterator[None]:
+        """Time a stage of `STAGES`, and tell the listener that it begins."""
         if self._request.listeners.on_stage is not None:
             self._request.listeners.on_stage(STAGES[name])
         began = self._clock()
@@ -209,14 +208,14 @@ class ModelCosts:
         self._spent[name] += self._clock() - began
         self._times[name] += 1
 
-    def keep(self, trials: int) -> None:
-        """Keep what the model took, of which `trials` were measured now."""
-        told, spent = self._told, self._spent
+    def store(self, trials: int) -> None:
+        """Store the cost of the model, for which `trials` trials were made."""
+        told, spent = self._estimate, self._spent
         total_s = sum(spent.values())
         if not told or not told.seconds or not told.products or trials != told.trials or not 0.0 < total_s < math.inf:
-            return  # what was told was about more, or less; a model without products says nothing of others
+            return  # the estimate was for other work; a model without products tells nothing about others
         if told.compile_s:
-            return  # later ones find the code
+            return  # later models load the compiled code
         cost = ModelCost(
             told.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
             self._times["build"], total_s, told.seconds,

@@ -1,4 +1,4 @@
-"""Models that share their nodes with onnxruntime: parts that are compiled, and parts that cannot be, in turn."""
+"""Models that onnxruntime runs in part: compiled parts and the nodes that anatune cannot compile take turns."""
 
 from __future__ import annotations
 
@@ -18,262 +18,266 @@ from anatune.errors import BuildError, RecordError, RunError, WorkloadError
 from anatune.named import import_optional
 from anatune.network.compiling import folder
 from anatune.network.compiling.compiled import CompiledModel
-from anatune.network.compiling.request import Request
-from anatune.network.compiling.targets import model_of
+from anatune.network.compiling.request import CompileRequest
+from anatune.network.compiling.targets import make_compiled_model
 from anatune.network.graph.nodes import Array
 from anatune.network.graph.onnx.dividing import Part, divided
 from anatune.network.graph.onnx.reading import onnx_dtype, place_of
 from anatune.network.graph.summary import Division, ModelSummary, PartSummary, TensorSummary
-from anatune.network.relax.frontends import Imported, imported
+from anatune.network.relax.frontends import ImportedModel, import_model
 from anatune.network.relax.machine import check_gpu
 from anatune.threads import new_lock
 from anatune.untyped import onnx
 
-__all__ = ["DividedModel", "NothingCompiledError", "divided_model", "load", "run_whole"]
+__all__ = ["DividedModel", "NothingCompiledError", "compile_parts", "load", "make_whole_runner"]
 
 _REPEATS = 5
-"""Runs of which the fastest counts."""
-Compile = Callable[[Imported, Request], CompiledModel]
+"""Number of runs; the fastest one counts."""
+Compile = Callable[[ImportedModel, CompileRequest], CompiledModel]
 
 
 class NothingCompiledError(WorkloadError):
-    """No node of a model can be compiled: onnxruntime itself has to run it."""
+    """No node of a model can be compiled: run the model by onnxruntime itself."""
 
 
-def run_whole(model: onnx.ModelProto, reads: Sequence[str], threads: int | None) -> Callable[..., list[object]]:
-    """Return what runs a whole model (onnx.ModelProto) by onnxruntime: takes the inputs `reads`, returns all outputs.
+def make_whole_runner(model: onnx.ModelProto, reads: Sequence[str], threads: int | None) -> Callable[..., list[object]]:
+    """Return a function that runs a whole ONNX model by onnxruntime, from the inputs `reads` to all outputs.
 
     Raises
     ------
     WorkloadError
-        onnxruntime cannot run it either.
+        onnxruntime cannot run the model either.
     """
     return _OnnxPart(model.SerializeToString(), reads, "it", threads or 0)
 
 
-def _runtime() -> ModuleType:
+def _import_runtime() -> ModuleType:
     return import_optional("onnxruntime", "onnxruntime", "a model with nodes that are left to onnxruntime")
 
 
 class _OnnxPart:
-    """A part that onnxruntime runs; `model` is its ONNX file, `words` say what it is."""
+    """A part that onnxruntime runs: its ONNX file `model`, and `words` that name it in messages."""
 
     def __init__(self, model: bytes, reads: Sequence[str], words: str, threads: int) -> None:
-        runtime = _runtime()
+        runtime = _import_runtime()
         self.model, self._reads, self._words, self._threads = model, reads, words, threads
         options = runtime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
         try:
             self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # what its C++ does
+        except Exception as error:  # any error of its C++ code
             raise WorkloadError(f"onnxruntime cannot run {words} either: {last_line(error):.300}") from error
 
     def __call__(self, *values: object) -> list[object]:
         try:
-            found: list[object] = self._session.run(None, dict(zip(self._reads, values, strict=True)))
+            results: list[object] = self._session.run(None, dict(zip(self._reads, values, strict=True)))
         except Exception as error:
             raise RunError(f"onnxruntime cannot run {self._words}: {last_line(error):.300}") from error
-        return found
+        return results
 
     def __reduce__(self) -> tuple[object, ...]:
         return _OnnxPart, (self.model, self._reads, self._words, self._threads)
 
     def types(self) -> list[onnx.ValueInfoProto]:
-        """Return what onnxruntime says of its outputs (onnx.ValueInfoProto); () may be a shape that is not known."""
-        onnx, found = import_module("onnx"), []
-        for one in self._session.get_outputs():
-            found.append(onnx.ValueInfoProto(name=one.name))
-            word = one.type.removeprefix("tensor(").removesuffix(")").upper()
-            if word in onnx.TensorProto.DataType.keys():  # noqa: SIM118  no dictionary
-                number = onnx.TensorProto.DataType.Value(word)
-                found[-1] = onnx.helper.make_tensor_value_info(one.name, number, one.shape or None)
-        return found
+        """Return the outputs as onnxruntime describes them (onnx.ValueInfoProto); () may be an unknown shape."""
+        onnx, types = import_module("onnx"), []
+        for output in self._session.get_outputs():
+            types.append(onnx.ValueInfoProto(name=output.name))
+            type_name = output.type.removeprefix("tensor(").removesuffix(")").upper()
+            if type_name in onnx.TensorProto.DataType.keys():  # noqa: SIM118  no dictionary
+                number = onnx.TensorProto.DataType.Value(type_name)
+                types[-1] = onnx.helper.make_tensor_value_info(output.name, number, output.shape or None)
+        return types
 
 
 Engine = CompiledModel | _OnnxPart
 
 
 class DividedModel(CompiledModel):
-    """A model of several parts: `CompiledModel`, of which onnxruntime runs some, on the CPU."""
+    """A `CompiledModel` of several parts, some of which onnxruntime runs on the CPU."""
 
     def __init__(self, division: Division, engines: Sequence[Engine]) -> None:
         self.division, self._engines, self._lock = division, engines, new_lock()
-        self.summary = _merged(division, [one.summary for one in engines if isinstance(one, CompiledModel)])
+        self.summary = _merge_summaries(division, [one.summary for one in engines if isinstance(one, CompiledModel)])
 
     def __call__(self, *inputs: object) -> Any:
         """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
-        return self._returned(self._run(self._arrays(inputs)[0]), lambda one: one, inputs)
+        return self._convert_outputs(self._run(self._input_arrays(inputs)[0]), lambda one: one, inputs)
 
     def _run(
-        self, arrays: Sequence[Array], seen: Callable[[int, Engine, list[object]], None] | None = None
+        self, arrays: Sequence[Array], before_part: Callable[[int, Engine, list[object]], None] | None = None
     ) -> list[object]:
-        """Return all outputs; `seen` is called with each part's place, engine and inputs before it runs."""
+        """Return all outputs; `before_part` is called with each part's index, engine and inputs before it runs."""
         values: dict[str, object] = {one.name: array for one, array in zip(self.summary.inputs, arrays, strict=True)}
-        for place, (part, engine) in enumerate(zip(self.division.parts, self._engines, strict=True)):
-            given = [values[word] for word in part.reads]
-            if seen is not None:
-                seen(place, engine, given)
-            made = engine(*given)
+        for index, (part, engine) in enumerate(zip(self.division.parts, self._engines, strict=True)):
+            inputs = [values[word] for word in part.reads]
+            if before_part is not None:
+                before_part(index, engine, inputs)
+            results = engine(*inputs)
             is_one = isinstance(engine, CompiledModel) and not engine.summary.is_tuple
-            values.update(zip(part.makes, [made] if is_one else made, strict=True))
+            values.update(zip(part.makes, [results] if is_one else results, strict=True))
         return [values[one.name] for one in self.summary.outputs]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
-        """Return a call without arguments on `inputs`, for timing; errors as a call."""
-        return functools.partial(self._run, self._arrays(inputs)[0])
+        """Return a function that calls the model on `inputs`, for timing; errors as a call."""
+        return functools.partial(self._run, self._input_arrays(inputs)[0])
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
-        """Return the time of each function in one run, as `CompiledModel`: a part of onnxruntime's is one."""
-        repeats, found = checked_integer("profile: repeats", repeats, 1, 10_000), dict[str, float]()
+        """Return the seconds of each function in one run, as `CompiledModel`; each part of onnxruntime is one."""
+        repeats, times_by_name = checked_integer("profile: repeats", repeats, 1, 10_000), dict[str, float]()
 
-        def seen(place: int, engine: Engine, given: list[object]) -> None:
+        def measure_part(index: int, engine: Engine, given: list[object]) -> None:
             if isinstance(engine, CompiledModel):
                 times = engine.profile(*given, repeats=repeats)
-                found.update((_in_part(place, name), time_s) for name, time_s in times.items())
+                times_by_name.update((_part_name(index, name), time_s) for name, time_s in times.items())
             else:
-                found[_in_part(place, "onnxruntime")] = _least(engine, given, repeats)
+                times_by_name[_part_name(index, "onnxruntime")] = _min_s(engine, given, repeats)
 
-        self._run(self._arrays(inputs or self.random_inputs())[0], seen)
-        return found
+        self._run(self._input_arrays(inputs or self.random_inputs())[0], measure_part)
+        return times_by_name
 
     def times(self, inputs: Sequence[object]) -> list[float]:
-        """Return the time of each part for some inputs: the least of several runs, s."""
-        found: list[float] = []
-        self._run(self._arrays(inputs)[0], lambda _, engine, given: found.append(_least(engine, given, _REPEATS)))
-        return found
+        """Return the seconds of each part for given inputs: the least of several runs."""
+        times: list[float] = []
+        self._run(self._input_arrays(inputs)[0], lambda _, engine, given: times.append(_min_s(engine, given, _REPEATS)))
+        return times
 
     def __reduce__(self) -> tuple[object, ...]:
         return DividedModel, (self.division, self._engines)
 
     def save(self, path: str | Path) -> None:
-        """Write the model into a folder, as `CompiledModel`; onnxruntime's parts lie in it as ONNX files."""
-        own = [one.saved() for one in self._engines if isinstance(one, CompiledModel)]
+        """Write the model into a folder, as `CompiledModel` does; onnxruntime's parts are stored as ONNX files."""
+        compiled_parts = [one.to_saved_model() for one in self._engines if isinstance(one, CompiledModel)]
         onnx = [one.model for one in self._engines if isinstance(one, _OnnxPart)]
-        folder.write(checked_path("save: path", path, RecordError), own, onnx, self.division)
+        folder.write(checked_path("save: path", path, RecordError), compiled_parts, onnx, self.division)
 
 
 def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
-    """Return the model that `CompiledModel.save` or ``anatune compile`` wrote; no compiler, torch or ONNX is needed.
+    """Load the model that `CompiledModel.save` or ``anatune compile`` wrote; no compiler, torch or ONNX is needed.
 
-    All files are compared with the digests in ``model.json``, on all cores. That finds damage, not bad intent: the
-    library is code, load only what comes from people you trust.
+    All files are compared with the digests in ``model.json``, on all cores. This finds damage, not manipulation: the
+    library is code, so load models only from people you trust.
 
     Parameters
     ----------
     mapped : bool
-        The weights' file is mapped, and processes share the memory. False: it is read, about a second for a gigabyte,
-        into large pages where the system has them, from which runs are some per cent faster.
+        Map the file of weights, so that processes share its memory. With False it is read, which takes about a second
+        per gigabyte, into large pages if the system has them; runs are then some per cent faster.
 
     Raises
     ------
     RecordError
-        It is no such folder, or damaged, or of another version.
+        The folder contains no model, is damaged, or was written by another version.
     RunError
-        It was compiled for another processor, or its library cannot be loaded.
+        The model was compiled for another processor, or its library cannot be loaded.
     MissingDependencyError
-        TVM is not installed; onnxruntime is not, and the model leaves nodes to it.
+        TVM is not installed, or onnxruntime is not and the model needs it.
     """
-    place = checked_path("load: path", path, RecordError)
+    root = checked_path("load: path", path, RecordError)
     mapped = checked_flag("load: mapped", mapped)
     while True:
-        stamp = folder.stamp(place)
+        stamp = folder.stamp(root)
         try:
-            saved, onnx, division = folder.read(place, mapped=mapped)
+            saved, parts, division = folder.read(root, mapped=mapped)
             if saved[0].summary.device == "gpu" and not saved[0].summary.launches:
                 check_gpu(str(path), saved[0].summary.arch)
-            models = [model_of(one.summary, one.library, one.weights) for one in saved]
-            return models[0] if division is None else DividedModel(division, _in_order(place, division, models, onnx))
+            models = [make_compiled_model(one.summary, one.library, one.weights) for one in saved]
+            return models[0] if division is None else DividedModel(division, _order(root, division, models, parts))
         except (RecordError, RunError):
-            if folder.stamp(place) == stamp:  # else another model was saved here in between
+            if folder.stamp(root) == stamp:  # else another model was saved there in the meantime
                 raise
 
 
-def _in_order(place: Path, division: Division, models: list[CompiledModel], onnx: list[bytes]) -> list[Engine]:
-    """Return the parts of a loaded model in order."""
+def _order(path: Path, division: Division, models: list[CompiledModel], onnx: list[bytes]) -> list[Engine]:
+    """Return the engines of a loaded model in the order of its parts."""
     is_left = [bool(part.left) for part in division.parts]
     if (is_left.count(False), is_left.count(True)) != (len(models), len(onnx)):
-        raise RecordError(f"{place}: {len(models)} compiled parts and {len(onnx)} others are not those of its summary")
-    own, left = iter(models), iter(onnx)
+        raise RecordError(f"{path}: {len(models)} compiled parts and {len(onnx)} others do not match its summary")
+    compiled, onnx_parts_left = iter(models), iter(onnx)
     threads = models[0].summary.threads
     return [
-        _OnnxPart(next(left), part.reads, _words_of(part.left), threads) if part.left else next(own)
+        _OnnxPart(next(onnx_parts_left), part.reads, _describe_nodes(part.left), threads)
+        if part.left
+        else next(compiled)
         for part in division.parts
     ]
 
 
-def divided_model(source: Imported, request: Request, threads: int, compile_part: Compile) -> DividedModel | None:
-    """Return a model whose parts that can be read are compiled; None: it can be read whole.
+def compile_parts(
+    source: ImportedModel, request: CompileRequest, threads: int, compile_part: Compile
+) -> DividedModel | None:
+    """Compile the parts of a model that can be read; None if the whole model can be read.
 
     Parameters
     ----------
     source : Imported
-        Of ONNX.
+        A model that was read from ONNX.
     compile_part : callable
-        Compiles one; errors as `anatune.compile`. A part that it refuses is onnxruntime's, too.
+        Compiles one part; errors as `anatune.compile`. onnxruntime also runs the parts that it refuses.
 
     Raises
     ------
     NothingCompiledError
         No part can be compiled.
     WorkloadError
-        The model is none of ONNX, or damaged; or onnxruntime cannot run another part either.
+        The model is not ONNX, or damaged; or onnxruntime cannot run one of its parts.
     MissingDependencyError
         onnxruntime is not installed.
     """
     if source.onnx is None:
         raise WorkloadError(
-            f"compile: {source.name} is no ONNX model, and fallback is for these; of PyTorch's "
-            'torch.compile(model, backend="anatune") leaves operators to PyTorch'
+            f"compile: {source.name} is no ONNX model, which fallback needs; for a PyTorch model use "
+            'torch.compile(model, backend="anatune"), which leaves operators to PyTorch'
         )
-    parts = divided(*source.onnx, source.name, functools.partial(_types, threads=threads))
+    parts = divided(*source.onnx, source.name, functools.partial(_output_types, threads=threads))
     if not parts:
         return None
     count = sum(not part.left for part in parts)
     if count < len(parts):
-        _runtime()
+        _import_runtime()
     limit_s, share = request.measuring.time_limit_s, max(count, 1)
     trials, limit_s = -(-request.trials // share), None if limit_s is None else limit_s / share
     measuring = msgspec.structs.replace(request.measuring, trials=trials, time_limit_s=limit_s)
-    asked = msgspec.structs.replace(request, measuring=measuring)
-    engines, told = [], []
+    part_request = msgspec.structs.replace(request, measuring=measuring)
+    engines, summaries = [], []
     for part in parts:
-        engine, left = _engine(part, asked, threads, compile_part)
+        engine, left = _engine(part, part_request, threads, compile_part)
         engines.append(engine)
-        told.append(PartSummary(part.reads, part.makes, len(part.model.graph.node), left))
+        summaries.append(PartSummary(part.reads, part.makes, len(part.model.graph.node), left))
     if not any(isinstance(one, CompiledModel) for one in engines):
-        raise NothingCompiledError(f"{source.name}: none of its nodes can be compiled; run it by onnxruntime itself")
+        raise NothingCompiledError(f"{source.name}: none of its nodes can be compiled; run it by onnxruntime")
     inputs = _inputs(*source.onnx)
-    model = DividedModel(Division(inputs, _outputs(source.onnx[0], inputs, parts), tuple(told)), engines)
-    return _measured(model, source)
+    model = DividedModel(Division(inputs, _outputs(source.onnx[0], inputs, parts), tuple(summaries)), engines)
+    return _measure_parts(model, source)
 
 
 def _engine(
-    part: Part, request: Request, threads: int, compile_part: Compile
+    part: Part, request: CompileRequest, threads: int, compile_part: Compile
 ) -> tuple[Engine, tuple[tuple[str, str], ...]]:
-    """Return what runs a part, and which nodes are left and why."""
+    """Return the engine of a part, and the nodes that are left to onnxruntime with the reasons."""
     left = tuple((one.node, one.why) for one in part.left)
     if not left:
         try:
-            return compile_part(imported(part.model), request), ()
+            return compile_part(import_model(part.model), request), ()
         except (WorkloadError, BuildError) as error:
             left = tuple(
                 (f"{node.op_type} ({place_of(node)})", f"cannot be compiled: {error}") for node in part.model.graph.node
             )
-    return _OnnxPart(part.model.SerializeToString(), part.reads, _words_of(left), threads), left
+    return _OnnxPart(part.model.SerializeToString(), part.reads, _describe_nodes(left), threads), left
 
 
-def _words_of(left: Sequence[tuple[str, str]]) -> str:
+def _describe_nodes(left: Sequence[tuple[str, str]]) -> str:
     return f"{left[0][0]}{f' and {len(left) - 1} more nodes' if left[1:] else ''}"
 
 
-def _types(model: onnx.ModelProto, threads: int) -> list[onnx.ValueInfoProto]:
-    """Return the outputs of a model of one node with their types: by the standard, or else by onnxruntime."""
+def _output_types(model: onnx.ModelProto, threads: int) -> list[onnx.ValueInfoProto]:
+    """Return the outputs of a one-node model with their types, by ONNX shape inference or else by onnxruntime."""
     try:
-        found = list(import_module("onnx.shape_inference").infer_shapes(model, data_prop=True).graph.output)
+        outputs = list(import_module("onnx.shape_inference").infer_shapes(model, data_prop=True).graph.output)
     except Exception:  # noqa: BLE001  of its C++: nothing is known
-        found = list(model.graph.output)
-    if all(value.type.WhichOneof("value") for value in found):
-        return found
+        outputs = list(model.graph.output)
+    if all(value.type.WhichOneof("value") for value in outputs):
+        return outputs
     (node,) = model.graph.node
     return _OnnxPart(model.SerializeToString(), (), f"{node.op_type} ({place_of(node)})", threads).types()
 
@@ -284,21 +288,21 @@ def _inputs(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> tupl
 
 
 def _outputs(model: onnx.ModelProto, inputs: tuple[TensorSummary, ...], parts: list[Part]) -> tuple[TensorSummary, ...]:
-    """Return the outputs of a model: onnxruntime's may have no sizes that are known, or be no tensors of numbers."""
-    known = {one.name: one for one in inputs}
+    """Return the outputs of a model; onnxruntime's may have unknown sizes, or hold no numbers."""
+    summaries = {one.name: one for one in inputs}
     for value in (value for part in parts for value in part.model.graph.output):
         sizes = [one.dim_value for one in value.type.tensor_type.shape.dim if one.HasField("dim_value")]
         is_known = value.type.tensor_type.elem_type and len(sizes) == len(value.type.tensor_type.shape.dim)
-        kind = (onnx_dtype(value), tuple(sizes)) if is_known else ("object", ())
-        known[value.name] = TensorSummary(value.name, *kind)
-    missing = [value.name for value in model.graph.output if value.name not in known]
+        type_ = (onnx_dtype(value), tuple(sizes)) if is_known else ("object", ())
+        summaries[value.name] = TensorSummary(value.name, *type_)
+    missing = [value.name for value in model.graph.output if value.name not in summaries]
     if missing:
-        raise WorkloadError(f"output {missing[0]} is a weight of the model, expected what a node computes")
-    return tuple(known[value.name] for value in model.graph.output)
+        raise WorkloadError(f"output {missing[0]} is a weight of the model, expected the result of a node")
+    return tuple(summaries[value.name] for value in model.graph.output)
 
 
-def _measured(model: DividedModel, source: Imported) -> DividedModel:
-    """Return a model with the times of its parts, where it runs on the caller's inputs, or else on random ones."""
+def _measure_parts(model: DividedModel, source: ImportedModel) -> DividedModel:
+    """Return a model with the times of its parts, on the caller's inputs or on random ones, if it can run."""
     try:
         times = model.times(source.example or model.random_inputs())
     except RunError:
@@ -309,25 +313,25 @@ def _measured(model: DividedModel, source: Imported) -> DividedModel:
     return DividedModel(msgspec.structs.replace(model.division, parts=tuple(parts)), model._engines)
 
 
-def _least(engine: Engine, given: Sequence[object], repeats: int) -> float:
-    """Return the least time of some runs, s."""
-    return min(timeit.repeat(lambda: engine(*given), number=1, repeat=repeats))
+def _min_s(engine: Engine, inputs: Sequence[object], repeats: int) -> float:
+    """Return the least seconds of several runs."""
+    return min(timeit.repeat(lambda: engine(*inputs), number=1, repeat=repeats))
 
 
-def _in_part(place: int, name: str) -> str:
-    return f"part{place + 1}.{name}"
+def _part_name(index: int, name: str) -> str:
+    return f"part{index + 1}.{name}"
 
 
-def _merged(division: Division, compiled: Sequence[ModelSummary]) -> ModelSummary:
-    """Return the summary of a whole model: of its compiled parts together, and of how it was divided."""
-    places = [place for place, part in enumerate(division.parts) if not part.left]
+def _merge_summaries(division: Division, compiled: Sequence[ModelSummary]) -> ModelSummary:
+    """Return the summary of a whole model, merged from those of its compiled parts."""
+    indices = [root for root, part in enumerate(division.parts) if not part.left]
     checks = [one.check for one in compiled if one.check is not None]
     first, is_alone = compiled[0], len(compiled) == 1
 
-    def named(field: str) -> tuple[TensorSummary, ...]:
+    def collect(field: str) -> tuple[TensorSummary, ...]:
         return tuple(
-            msgspec.structs.replace(one, name=_in_part(place, one.name))
-            for place, summary in zip(places, compiled, strict=True)
+            msgspec.structs.replace(one, name=_part_name(root, one.name))
+            for root, summary in zip(indices, compiled, strict=True)
             for one in getattr(summary, field)
         )
 
@@ -335,10 +339,11 @@ def _merged(division: Division, compiled: Sequence[ModelSummary]) -> ModelSummar
         first,
         is_tuple=len(division.outputs) != 1, inputs=division.inputs, outputs=division.outputs,
         weights=tuple(weight for one in compiled for weight in one.weights),
-        weight_bytes=sum(one.weight_bytes for one in compiled), kernels=named("kernels"), operators=named("operators"),
-        rows=named("rows"), turning_s=sum(one.turning_s for one in compiled), parts=division.parts,
+        weight_bytes=sum(one.weight_bytes for one in compiled), kernels=collect("kernels"),
+        operators=collect("operators"),
+        rows=collect("rows"), turning_s=sum(one.turning_s for one in compiled), parts=division.parts,
         unscheduled=tuple(
-            _in_part(at, name) for at, one in zip(places, compiled, strict=True) for name in one.unscheduled
+            _part_name(at, name) for at, one in zip(indices, compiled, strict=True) for name in one.unscheduled
         ),
         check=max(checks, key=lambda one: one.error) if len(checks) == len(compiled) else None,
         layouts=first.layouts if is_alone else None, latency=first.latency if is_alone else None,

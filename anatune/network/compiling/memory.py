@@ -1,6 +1,6 @@
-"""A model's weights in memory: one piece, of which each weight is a view. What runs a model needs no more than this.
+"""A model's weights as views of one block of memory, which is all that running a model needs.
 
-And whether there is memory for a model's tensors at all.
+Also checks whether the machine has enough memory for a model's tensors.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ from anatune.measure.run.memory import check_fits
 from anatune.network.graph.nodes import Graph, TensorType, tensor_type
 from anatune.network.graph.summary import WeightPlace
 
-__all__ = ["Memory", "check_model", "give_back", "mapped_file", "new_memory", "views"]
+__all__ = ["Memory", "check_model_memory", "map_file", "new_memory", "release_freed_memory", "views"]
 
 Memory = NDArray[np.uint8]
 """(num_bytes,) uint8, aligned for vectors."""
 
 
 def new_memory(num_bytes: int) -> Memory:
-    """Return memory of zeros; pages that nobody has written to take no space."""
+    """Return zeroed memory; pages take no space until they are written to."""
     raw = np.zeros(num_bytes + ALIGNMENT_BYTES, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT_BYTES
     return raw[start : start + num_bytes]
 
 
-def mapped_file(path: Path) -> Memory:
-    """Return what is in a file, mapped: pages are read when they are used, and changes stay in this process.
+def map_file(path: Path) -> Memory:
+    """Return a file's content, mapped: pages are read on use, and changes stay in this process.
 
-    What was mapped stays what it is where another file takes the place of this one, or it is removed.
+    The mapped content stays the same if the file is replaced or removed.
 
     Raises
     ------
     OSError
-        It is not there, no regular file, or may not be read.
+        The file is missing, not a regular file, or not readable.
     """
     with open_file(path, None) as stream:
         return np.memmap(stream, np.uint8, "c") if os.fstat(stream.fileno()).st_size else np.empty(0, np.uint8)
 
 
 def views(memory: Memory, places: Iterable[WeightPlace]) -> list[NDArray[np.generic]]:
-    """Return the weights that lie in `memory`, without copying."""
-    found = []
-    for place in places:
-        kind = array_dtype(place.dtype)
-        size = math.prod(place.shape) * kind.itemsize
-        found.append(memory[place.offset : place.offset + size].view(kind).reshape(place.shape))
-    return found
+    """Return the weights in `memory` as views."""
+    arrays = []
+    for weight_place in places:
+        dtype = array_dtype(weight_place.dtype)
+        size = math.prod(weight_place.shape) * dtype.itemsize
+        arrays.append(memory[weight_place.offset : weight_place.offset + size].view(dtype).reshape(weight_place.shape))
+    return arrays
 
 
-def check_model(graph: Graph, name: str, *, checked: bool) -> None:
-    """Raise RunError where inputs and results, and float64 values of the largest with a check, exceed free memory."""
+def check_model_memory(graph: Graph, name: str, *, checked: bool) -> None:
+    """Raise RunError if inputs, results, and for a check the largest of them in float64, exceed the free memory."""
     nodes = [one.type for one in graph.nodes() if isinstance(one.type, TensorType) and one.op != "broadcast_to"]
     kinds = [tensor_type(one) for one in (*graph.inputs, *graph.outputs)]
     ends = sum(math.prod(kind.shape) * array_dtype(kind.dtype).itemsize for kind in kinds)
     largest = 8 * checked * max((math.prod(kind.shape) for kind in (*nodes, *kinds)), default=0)
-    advice = "compile it for smaller inputs or without the check, or take a machine with more"
+    advice = "compile it for smaller inputs or without the check, or take a machine with more memory"
     check_fits(f"{name}: its inputs and results", ends, ends + largest, advice)
 
 
-def give_back() -> None:
-    """Give memory that was freed back to the system: glibc keeps what lies below something that is still used."""
+def release_freed_memory() -> None:
+    """Return freed memory to the system; glibc keeps freed blocks below one that is in use."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

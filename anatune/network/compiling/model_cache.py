@@ -1,9 +1,9 @@
-"""Whole compiled models on disk: the same file, compiled the same way again, is not compiled.
+"""Cache whole compiled models on disk, so that the same file is not compiled the same way again.
 
-An entry is found by all that the model depends on: the file with all weights beside it, the sizes of example inputs,
-the device, what was asked for, the sources of this package, the compilers and the processor. Models that are no files,
-and those whose kernels are measured, are compiled each time; so are plans and kernels (`compiling.plan_cache`,
-`network.relax.objects`) not.
+The key of an entry has all that the model depends on: the file and its weights, the sizes of example inputs, the
+device, the options, the sources of this package, the compilers and the processor. Models that are no files, and models
+whose kernels are measured, are not cached here; their plans and kernels are (`compiling.plan_cache`,
+`network.relax.objects`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from anatune.files import open_file, scratch_folder
 from anatune.measure.cpu.features import lacking_features, processor_flags
 from anatune.model.learned.corrections import digest_of_cards
 from anatune.network.compiling.compiled import CompiledModel
-from anatune.network.compiling.request import Request
-from anatune.network.compiling.targets import model_of
+from anatune.network.compiling.request import CompileRequest
+from anatune.network.compiling.targets import make_compiled_model
 from anatune.network.graph.summary import ModelSummary
 from anatune.network.graph.torch.arrays import array_of_torch
 from anatune.resources import user_cache_folder
@@ -37,29 +37,29 @@ from anatune.tuning.machine import choose_threads
 __all__ = ["MOST_BYTES", "ModelCache"]
 
 MOST_BYTES = 2 << 30
-"""Size that the folder is kept below: some twenty models of the size of ResNet-50."""
+"""Size limit of the cache folder: about twenty models of the size of ResNet-50."""
 _COMPILERS = ("tvm", "tvm_ffi", "numpy", "scipy", "numba", "llvmlite", "onnx", "torch", "triton")
 _PIECE_BYTES = 1 << 18
-"""Of a file: larger pieces would be new memory each time."""
+"""Size of the pieces that a file is read in; larger ones would allocate new memory each time."""
 _LOCATION = b"location"
-"""What the name of a file with weights stands beside in an ONNX file."""
+"""The key of the name of an external weights file in an ONNX file."""
 _LENGTHS = struct.Struct("<3Q")
-"""Bytes of weights, library and summary, at the end of an entry."""
+"""Lengths of weights, library and summary in bytes, at the end of an entry."""
 
 
 class ModelCache:
-    """The entry of one call of ``anatune.compile``.
+    """The cache entry of one call of ``anatune.compile``.
 
     Parameters
     ----------
     model, example_inputs
-        As that takes them.
+        As `anatune.compile`.
     hardware : CpuSpec or GpuSpec
-    request : Request
+    request : CompileRequest
     others : sequence
-        What else the model depends on: numbers, text, mappings of these.
+        Other values that the model depends on: numbers, text, mappings of these.
     folder : Path, optional
-        The user's own by default.
+        The cache folder; by default the user's.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ModelCache:
         model: object,
         example_inputs: object,
         hardware: HardwareSpec,
-        request: Request,
+        request: CompileRequest,
         others: Sequence[object] = (),
         folder: Path | None = None,
     ) -> None:
@@ -80,7 +80,7 @@ class ModelCache:
             self._key = _key(*self._question)
 
     def read(self) -> CompiledModel | None:
-        """Return what an equal call compiled; None: there is none, or it is damaged."""
+        """Return the model that an equal call compiled; None if there is none, or if it is damaged."""
         content = None if self._key is None else self._disk.mapped(self._key)
         if content is None or len(content) < _LENGTHS.size:
             return None
@@ -96,13 +96,13 @@ class ModelCache:
         try:
             path = folder / "model.so"
             path.write_bytes(content[weights : weights + library])
-            return model_of(summary, path, memory, folder, is_kept=True)
+            return make_compiled_model(summary, path, memory, folder, is_cached=True)
         except (OSError, AnatuneError):
             shutil.rmtree(folder, ignore_errors=True)
             return None
 
     def write(self, model: CompiledModel) -> None:
-        """Keep what was compiled, unless the model's file was changed meanwhile."""
+        """Store a compiled model, unless the model's file has changed in the meantime."""
         if self._key is not None and self._key == _key(*self._question):
             weights, code = model.memory.data, model.code.data
             summary = msgspec.json.encode(model.summary)
@@ -111,35 +111,35 @@ class ModelCache:
 
 
 def _key(
-    path: Path, example_inputs: object, hardware: HardwareSpec, request: Request, others: Sequence[object]
+    path: Path, example_inputs: object, hardware: HardwareSpec, request: CompileRequest, others: Sequence[object]
 ) -> str | None:
-    """Return a digest of all that a model depends on; None for what is refused: whoever compiles it says why."""
+    """Return a digest of all that a model depends on; None for wrong options, which compiling reports."""
     listed = [dict(other) if isinstance(other, Mapping) else other for other in others]
     try:
         digest = hashlib.sha256(_settings(hardware, request) + repr(listed).encode())
-        for part in (*_inputs(example_inputs), *_file(path)):
+        for part in (*_inputs(example_inputs), *_file_pieces(path)):
             digest.update(hashlib.sha256(part).digest())
     except (OSError, TypeError, ValueError, AnatuneError):
         return None
     return digest.hexdigest()
 
 
-def _settings(hardware: HardwareSpec, request: Request) -> bytes:
-    """Return all that a model depends on beside itself.
+def _settings(hardware: HardwareSpec, request: CompileRequest) -> bytes:
+    """Return the device, the options and the versions that a model depends on, as JSON.
 
     Raises
     ------
     SpaceError
-        There are not as many threads.
+        The device does not have so many threads.
     """
-    asked = [choose_threads(hardware, request.threads), request.accuracy, request.check, request.precision]
+    request_fields = [choose_threads(hardware, request.threads), request.accuracy, request.check, request.precision]
     machine = [platform.machine(), sys.version, processor_flags()]
-    parts = [hardware, asked, machine, sources_of(), digest_of_cards(), versions_of(*_COMPILERS)]
+    parts = [hardware, request_fields, machine, sources_of(), digest_of_cards(), versions_of(*_COMPILERS)]
     return msgspec.json.encode(parts, order="sorted")
 
 
 def _inputs(example_inputs: object) -> Iterator[bytes]:
-    """Yield what a model depends on of example inputs: sizes and, of what names something, values.
+    """Yield what a model depends on of example inputs: sizes, and the values of integers, which may be ids.
 
     Raises
     ------
@@ -150,18 +150,18 @@ def _inputs(example_inputs: object) -> Iterator[bytes]:
     for given in listed if isinstance(listed, tuple | list) else (listed,):
         array = array_of_torch(given) if hasattr(given, "detach") else np.asarray(given)
         if array.dtype.kind == "O":
-            raise TypeError("bytes of objects are addresses")
+            raise TypeError("arrays of objects contain addresses")
         yield f"{array.shape} {array.dtype}".encode()
         yield b"" if array.dtype.kind in "fcV" else array.tobytes()
 
 
-def _file(path: Path) -> Iterator[bytes]:
-    """Yield what is in a model's file, and in those with its weights.
+def _file_pieces(path: Path) -> Iterator[bytes]:
+    """Yield the content of a model's file and of its files of weights.
 
     Raises
     ------
     OSError, ValueError, AnatuneError
-        One cannot be read.
+        A file cannot be read.
     """
     before, is_apart = b"", False
     for piece in _pieces(path):

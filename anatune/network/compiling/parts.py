@@ -1,4 +1,4 @@
-"""What a compiled model says of its parts, whatever device it is for."""
+"""Summaries of a model's inputs, outputs, state, kernels and operators, for any kind of device."""
 
 from __future__ import annotations
 
@@ -35,58 +35,60 @@ __all__ = [
 ]
 
 
-_SUMS = ("max", "mean", "min", "prod", "sum")
+_REDUCTIONS = ("max", "mean", "min", "prod", "sum")
 
 
 def inputs_of(graph: Graph) -> tuple[TensorSummary, ...]:
-    """Return a model's inputs."""
-    return tuple(_tensor(value.name, value) for value in graph.inputs)
+    """Return the summaries of a model's inputs."""
+    return tuple(_tensor_summary(value.name, value) for value in graph.inputs)
 
 
 def outputs_of(graph: Graph) -> tuple[TensorSummary, ...]:
-    """Return a model's outputs, numbered."""
-    return tuple(_tensor(f"output{number}", value) for number, value in enumerate(graph.outputs))
+    """Return the summaries of a model's outputs, with numbered names."""
+    return tuple(_tensor_summary(f"output{number}", value) for number, value in enumerate(graph.outputs))
 
 
-def _tensor(name: str, value: Value) -> TensorSummary:
-    kind = tensor_type(value)
+def _tensor_summary(name: str, value: Value) -> TensorSummary:
+    type_ = tensor_type(value)
     return TensorSummary(
-        name, kind.dtype, tuple(name_of(size) if isinstance(size, Size) else size for size in kind.shape)
+        name, type_.dtype, tuple(name_of(size) if isinstance(size, Size) else size for size in type_.shape)
     )
 
 
 def state_of(graph: Graph, pairs: Sequence[StatePair], num_weights: int) -> tuple[StateSummary, ...]:
-    """Return a model's state; what it is at first are its last weights."""
+    """Return the summaries of a model's state; its initial values are the last weights."""
     if not pairs:
         return ()
     number = num_weights - sum(pair.initial is not None for pair in pairs)
-    found = []
+    summaries = []
     count = len(pairs)
     for pair, value, new in zip(pairs, graph.inputs[-count:], graph.outputs[-count:], strict=True):
-        own, initial, after = _tensor(pair.name, value), None, ""
+        tensor, first, after = _tensor_summary(pair.name, value), None, ""
         if pair.initial is not None:
-            initial, number = number, number + 1
+            first, number = number, number + 1
         if pair.axis >= 0:
             assert isinstance(new, Node)
             after = name_of(new.arguments[2].value + tensor_type(new.arguments[1]).shape[pair.axis])
-        found.append(
-            StateSummary(own.name, own.dtype, own.shape, initial, max(pair.axis, 0), name_of(pair.symbol), after)
+        summaries.append(
+            StateSummary(
+                tensor.name, tensor.dtype, tensor.shape, first, max(pair.axis, 0), name_of(pair.symbol), after
+            )
         )  # fmt: skip
-    return tuple(found)
+    return tuple(summaries)
 
 
 def ranges_of(ranges: Ranges, planned: Mapping[str, int]) -> dict[str, RangeSummary]:
-    """Return the ranges of a model's sizes, and what each was planned as."""
+    """Return the ranges of a model's sizes, and the value that each was planned for."""
     return {name_of(symbol): RangeSummary(*ends, planned[symbol]) for symbol, ends in ranges.items()}
 
 
 def kernel_summary(kernel: PlannedKernel, facts: CompilerFacts | None = None) -> KernelSummary:
-    """Return what is known of a planned kernel.
+    """Return the summary of a planned kernel.
 
     Parameters
     ----------
     facts : CompilerFacts, optional
-        What the compiler of a GPU's kernels said.
+        What the compiler of a GPU's kernels reported.
     """
     workload, varies = kernel.workload, ""
     if kernel.span is not None:
@@ -113,7 +115,7 @@ def kernel_summary(kernel: PlannedKernel, facts: CompilerFacts | None = None) ->
 
 
 def attention_summary(attention: PlannedAttention) -> KernelSummary:
-    """Return what is known of a planned attention."""
+    """Return the summary of a planned attention."""
     return KernelSummary(
         name=attention.name,
         workload=attention.text,
@@ -129,59 +131,59 @@ def attention_summary(attention: PlannedAttention) -> KernelSummary:
     )
 
 
-def operators_of(graph: Graph, known: Container[Node], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
-    """Return what anatune has no kernels for, the most frequent first; reshapes only name memory anew.
+def operators_of(graph: Graph, covered: Container[Node], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
+    """Return the operators without a kernel of anatune's, the most frequent first; without reshapes: they copy nothing.
 
     Parameters
     ----------
-    known : container of Node
+    covered : container of Node
         The nodes that have kernels.
     hardware : CpuSpec or GpuSpec
-        Times are predicted for it, of a CPU for its cores.
+        Device that times are predicted for; a CPU with the cores that kernels may use.
     """
     names = [
-        (node.op, node) for node in graph.nodes() if node not in known and node.op not in (ITEM, LEADING, "reshape")
+        (node.op, node) for node in graph.nodes() if node not in covered and node.op not in (ITEM, LEADING, "reshape")
     ]
-    return tuple(sorted(_summed(names, hardware), key=lambda operator: -operator.count))
+    return tuple(sorted(_sum_times(names, hardware), key=lambda operator: -operator.count))
 
 
 def rows_of(graph: Graph, kernels: Mapping[Node, ModelKernel], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
-    """Return those of a model's kernels that are not planned, in the model's order."""
+    """Return the summaries of the kernels that are not planned, such as softmax, in the model's order."""
     planned = (*PRODUCTS, ATTENTION)
-    own = [node for node in graph.nodes() if node in kernels and node.op not in planned]
-    return _summed([(kernels[node].name, node) for node in own], hardware)
+    unplanned_nodes = [node for node in graph.nodes() if node in kernels and node.op not in planned]
+    return _sum_times([(kernels[node].name, node) for node in unplanned_nodes], hardware)
 
 
-def _summed(named: Sequence[tuple[str, Node]], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
-    """Return how often each name comes, and the times of all of them."""
+def _sum_times(named: Sequence[tuple[str, Node]], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
+    """Return how often each name occurs, and the predicted time of all its nodes."""
     counts = Counter(name for name, _ in named)
     times = dict.fromkeys(counts, 0.0)
     time_s = templates_of(hardware)[0].streaming_s
     for name, node in named:
-        times[name] += time_s(hardware, _bytes(node), _flop(node))
+        times[name] += time_s(hardware, _count_bytes(node), _count_flop(node))
     return tuple(OperatorSummary(name, counts[name], times[name]) for name in counts)
 
 
-def _bytes(node: Node) -> int:
-    """Return what a node reads and writes; of a table whose rows are taken, as many as are written."""
-    kinds = node.type if not isinstance(node.type, TensorType) else (node.type,)
-    written = sum(map(_size, kinds))
+def _count_bytes(node: Node) -> int:
+    """Return the bytes that a node reads and writes; of a table it reads only the rows that are taken."""
+    types = node.type if not isinstance(node.type, TensorType) else (node.type,)
+    written = sum(map(_type_bytes, types))
     if node.op == "take":
         return 2 * written
     if node.op == PUT:
-        return 2 * _size(tensor_type(node.arguments[1]))
+        return 2 * _type_bytes(tensor_type(node.arguments[1]))
     read = set(values_in(node.arguments))
-    return written + sum(_size(value.type) for value in read if isinstance(value.type, TensorType))
+    return written + sum(_type_bytes(value.type) for value in read if isinstance(value.type, TensorType))
 
 
-def _size(kind: TensorType) -> int:
-    bytes_each = 2 if kind.dtype == "bfloat16" else np.dtype(kind.dtype).itemsize
-    return int(math.prod(kind.shape) * bytes_each)
+def _type_bytes(type_: TensorType) -> int:
+    bytes_each = 2 if type_.dtype == "bfloat16" else np.dtype(type_.dtype).itemsize
+    return int(math.prod(type_.shape) * bytes_each)
 
 
-def _flop(node: Node) -> int:
-    """Return the additions and products of windows and reductions; of anything else none are counted."""
+def _count_flop(node: Node) -> int:
+    """Return the additions and multiplications of a window or a reduction; 0 for any other node."""
     if node.op == WINDOW:
         taps: int = math.prod(node.attributes["window"])
         return (2 if node.attributes["kind"] == "depthwise" else 1) * taps * math.prod(tensor_type(node).shape)
-    return math.prod(tensor_type(node.arguments[0]).shape) if node.op in _SUMS else 0
+    return math.prod(tensor_type(node.arguments[0]).shape) if node.op in _REDUCTIONS else 0

@@ -1,7 +1,7 @@
-"""What was planned for earlier models, on disk: a model that was changed plans what is new in it.
+"""Cache plans of products on disk, so that for a changed model only new products are planned.
 
-An entry is found by all that its answer depends on: the sources of this package, corrections, the device, the accuracy,
-the product and which of its operands are constants.
+The key of an entry has all that its plan depends on: the sources of this package, the corrections, the device, the
+accuracy, the product, and its constant operands.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PlanCache:
     hardware : CpuSpec
     accuracy : str
     folder : Path, optional
-        The user's own by default.
+        The cache folder; by default the user's.
     """
 
     def __init__(self, hardware: CpuSpec, accuracy: str, folder: Path | None = None) -> None:
@@ -43,17 +43,17 @@ class PlanCache:
         self._device = msgspec.json.encode([sources_of(), digest_of_cards(), accuracy, hardware], order="sorted")
 
     def schedules(
-        self, workload: Workload, known: Sequence[str], template: str, search: Callable[[], list[Schedule]]
+        self, workload: Workload, constants: Sequence[str], template: str, search: Callable[[], list[Schedule]]
     ) -> list[Schedule]:
-        """Return what a search finds, or found before, in a template for a product whose operands `known` are known."""
-        wanted = msgspec.json.encode([workload, sorted(known), template], order="sorted")
-        key = hashlib.sha256(self._device + wanted).hexdigest()
-        kept = self._disk.read(key)
-        if kept is not None:
+        """Return the schedules that a search finds in a template for a product, from the cache if it has them."""
+        question = msgspec.json.encode([workload, sorted(constants), template], order="sorted")
+        key = hashlib.sha256(self._device + question).hexdigest()
+        cached = self._disk.read(key)
+        if cached is not None:
             try:
-                return [Schedule.from_json(text) for text in from_json(kept, list[str])]
+                return [Schedule.from_json(text) for text in from_json(cached, list[str])]
             except (msgspec.DecodeError, AnatuneError):
                 pass
-        found = search()
-        self._disk.write(key, msgspec.json.encode([schedule.to_json() for schedule in found]))
-        return found
+        schedules = search()
+        self._disk.write(key, msgspec.json.encode([schedule.to_json() for schedule in schedules]))
+        return schedules

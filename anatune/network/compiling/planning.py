@@ -1,4 +1,4 @@
-"""Which kernel each product of a model gets: equal products are planned once."""
+"""The kernel of each product of a model: equal products are planned once."""
 
 from __future__ import annotations
 
@@ -35,42 +35,42 @@ from anatune.templates.scaled.rules import scaled_at, with_floats
 from anatune.tuning.machine import usable_cores
 
 __all__ = [
+    "PlainProduct",
     "PlannedKernel",
-    "Sum",
-    "SumPlanner",
-    "in_parallel",
+    "ProductPlanner",
     "kernels_of",
     "plan_products",
-    "predicted",
+    "predict_product",
+    "search_in_parallel",
+    "strip_epilogue",
     "weight_bytes",
-    "without_steps",
 ]
 
-Sought = TypeVar("Sought", bound=Hashable)
+Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 _TRANSFORMS = 4
-"""Schedules of a template other than the default that are looked at: their weights, which all come anew, differ."""
-_RANGED = 24
-"""First choices among which those are looked for that run for a range."""
-Sum = tuple[Workload, tuple[str, ...]]
-"""What is planned once: a product with nothing fused into its stores, and its constant operands."""
+"""Schedules that are compared of a template other than the default: they differ in their weights, read anew."""
+_RANGED_COUNT = 24
+"""First choices among which a schedule is looked for that runs for all extents of a range."""
+PlainProduct = tuple[Workload, tuple[str, ...]]
+"""The key of planning: a product without its epilogue, and the names of its constant operands."""
 
 
 class PlannedKernel(NamedTuple):
-    """A kernel and the products that it serves.
+    """A kernel and the nodes that it computes.
 
     Attributes
     ----------
     name : str
-        Of its function in the library.
+        Name of its function in the library.
     schedule : Schedule
     prediction : Prediction
-        Of one call.
+        Prediction of one call.
     nodes : tuple of Node
     is_tuned : bool
-        Whether `schedule` is one that was measured to be the best, not the plan's.
+        Whether `schedule` is the best of those measured, and not the plan's.
     span : RangedCalls, optional
-        Of a kernel that takes an extent at run time.
+        The range of the extent that the kernel takes at run time.
     """
 
     name: str
@@ -82,38 +82,38 @@ class PlannedKernel(NamedTuple):
 
     @property
     def workload(self) -> Workload:
-        """What it computes."""
+        """The workload of its schedule."""
         return self.schedule.workload
 
 
-class SumPlanner:
-    """First choices for different sums on one CPU: each is looked for once.
+class ProductPlanner:
+    """Plans products without epilogues on one CPU, each of them once.
 
     Parameters
     ----------
     graph : Graph
-        The model: how many bytes of weights a run reads is asked of it.
+        The model, which gives the bytes of weights that one run reads.
     hardware : CpuSpec
-        With the cores that kernels may use.
+        The CPU with the cores that kernels may use.
     accuracy : str
     kept : PlanCache, optional
-        What earlier models planned on this CPU; None: everything is planned anew.
+        Plans of earlier models on this CPU; None plans everything anew.
 
     Attributes
     ----------
-    planned : dict of sum to Schedule
-        By the sum, a product with nothing fused and its constant operands; whoever finds a better one may put it here.
+    planned : dict of PlainProduct to Schedule
+        The first choices so far; callers may replace one by a better schedule.
     """
 
     def __init__(
-        self, graph: Graph, hardware: CpuSpec, accuracy: str = STANDARD, kept: PlanCache | None = None
+        self, graph: Graph, hardware: CpuSpec, accuracy: str = STANDARD, cache: PlanCache | None = None
     ) -> None:
-        self._kept = kept
+        self._cache = cache
         self.hardware, self.weights, self.accuracy = hardware, weight_bytes(graph.nodes()), accuracy
-        self.planned: dict[Sum, Schedule] = {}
+        self.planned: dict[PlainProduct, Schedule] = {}
 
-    def plan(self, sums: Iterable[Sum], progress: Callable[[int, int], None] | None = None) -> None:
-        """Plan what is not planned yet, on all cores; `progress` is called with (sums planned, sums).
+    def plan(self, sums: Iterable[PlainProduct], progress: Callable[[int, int], None] | None = None) -> None:
+        """Plan the products that are not planned yet, on all cores; `progress` takes (products planned, products).
 
         Raises
         ------
@@ -123,115 +123,116 @@ class SumPlanner:
         missing = [wanted for wanted in dict.fromkeys(sums) if wanted not in self.planned]
         before = len(self.planned)
 
-        def counted(done: int) -> None:
+        def report_done(planned_count: int) -> None:
             if progress is not None:
-                progress(before + done, before + len(missing))
+                progress(before + planned_count, before + len(missing))
 
-        self.planned |= in_parallel(self.first_choice, missing, counted)
+        self.planned |= search_in_parallel(self.first_choice, missing, report_done)
 
-    def predicted(self, schedule: Schedule, known: tuple[str, ...]) -> Prediction:
-        """Return the prediction of a schedule of a product whose operands `known` are constants."""
-        return predicted(schedule, known, self.hardware, self.weights)
+    def predict(self, schedule: Schedule, constants: tuple[str, ...]) -> Prediction:
+        """Return the prediction of a product's schedule; the operands `constants` are constants."""
+        return predict_product(schedule, constants, self.hardware, self.weights)
 
-    def floor_s(self, workload: Workload, known: tuple[str, ...]) -> float:
-        """Return a time that no plain sum undercuts: of the products that are not with padding, at the peak."""
-        least_flop: float = _model(workload, known, self.hardware, CPU.name).least_flop
+    def lower_bound_s(self, workload: Workload, constants: tuple[str, ...]) -> float:
+        """Return a time that no untransformed product goes below: its multiplications without padding, at the peak."""
+        least_flop: float = _make_model(workload, constants, self.hardware, CPU.name).least_flop
         return least_flop / self.hardware.peak_flop_per_s(workload.dtype)
 
-    def first_choice(self, wanted: Sum) -> Schedule:
-        """Return the first choice for one sum: of the templates' own ones the one that is fastest in the model.
+    def first_choice(self, wanted: PlainProduct) -> Schedule:
+        """Return the fastest of the templates' first choices for one product, by their predictions.
 
         Raises
         ------
         SpaceError
             No schedule of it is legal on the hardware.
         """
-        workload, known = wanted
+        workload, constants = wanted
         if workload.is_kernel:
-            return self._of_few_bits(workload, known)
-        choices = self._transforms(workload, known)
-        # No plain sum is faster than the peak; what is needs no search for the best plain sum, which is long.
-        if choices and choices[0][0] < self.floor_s(workload, known):
+            return self._choose_few_bits(workload, constants)
+        choices = self._best_transform(workload, constants)
+        # No untransformed product is faster than the peak: a faster transform spares the long search for the best one.
+        if choices and choices[0][0] < self.lower_bound_s(workload, constants):
             return choices[0][1]
-        choices += [(self.predicted(one, known).time_s, one) for one in self._plain(workload, known)]
+        choices += [(self.predict(one, constants).time_s, one) for one in self._default_choices(workload, constants)]
         if not choices:
             raise SpaceError(f"no schedule of {workload.describe()} is legal on {self.hardware.name}")
         return min(choices, key=itemgetter(0))[1]
 
-    def _of_few_bits(self, workload: Workload, known: tuple[str, ...], most: int = 0) -> Schedule:
-        """Return the first choice for a product with weights of few bits, which all come anew in a model.
+    def _choose_few_bits(self, workload: Workload, constants: tuple[str, ...], most: int = 0) -> Schedule:
+        """Return the first choice for a product with weights of few bits, which a model reads from memory in each run.
 
-        Of any number of rows up to `most` it is that of the least product of its times for those of `workload` and
-        for the most: both are computed from the same packed weights, unpacked to float32 or not.
+        With `most`, the schedule serves any number of rows up to `most`: it minimises the product of its times for the
+        rows of `workload` and for `most` rows. Both run on the same packed weights, with or without unpacking to
+        float32.
         """
         (template, *_) = joined_templates(workload, self.hardware, self.accuracy)
-        count, name = (_RANGED, f"{template.name} {most}") if most else (_TRANSFORMS, template.name)
+        count, name = (_RANGED_COUNT, f"{template.name} {most}") if most else (_TRANSFORMS, template.name)
 
         def search() -> list[Schedule]:
             return rank(workload, self.hardware, count, Constraints(accuracy=self.accuracy)).schedules
 
-        def time_s(one: Schedule) -> float:
-            return self.predicted(one, known).time_s
+        def time_s(schedule: Schedule) -> float:
+            return self.predict(schedule, constants).time_s
 
-        found = self._found(workload, known, name, search)
+        candidates = self._find_schedules(workload, constants, name, search)
         if not most:
-            return min(found, key=time_s)
+            return min(candidates, key=time_s)
         largest = ranged(workload, "i", (most,)).largest
-        timed = [(time_s(one), one) for one in found]
-        ways = [(own_s, with_floats(one, is_set)) for own_s, one in timed for is_set in (False, True)]
-        return min(ways, key=lambda way: way[0] * time_s(scaled_at(way[1], largest)))[1]
+        timed = [(time_s(schedule), schedule) for schedule in candidates]
+        variants = [(time, with_floats(schedule, is_set)) for time, schedule in timed for is_set in (False, True)]
+        return min(variants, key=lambda way: way[0] * time_s(scaled_at(way[1], largest)))[1]
 
-    def _plain(self, workload: Workload, known: tuple[str, ...], axis: str = "") -> list[Schedule]:
-        """Return the default template's first choice, with an axis that whose program runs for all of its extents."""
+    def _default_choices(self, workload: Workload, constants: tuple[str, ...], axis: str = "") -> list[Schedule]:
+        """Return the default template's first choice; with an axis, the first that runs for all extents of the axis."""
 
         def search() -> list[Schedule]:
-            model = _model(workload, known, self.hardware, CPU.name)
-            found = (model.space.schedule_of(point) for point in model.rank(_RANGED if axis else 1).points)
-            return [one for one in found if not axis or runs_for_all(one, axis)][:1]
+            model = _make_model(workload, constants, self.hardware, CPU.name)
+            candidates = (model.space.schedule_of(point) for point in model.rank(_RANGED_COUNT if axis else 1).points)
+            return [one for one in candidates if not axis or runs_for_all(one, axis)][:1]
 
-        return self._found(workload, known, f"{CPU.name} {axis}" if axis else CPU.name, search)
+        return self._find_schedules(workload, constants, f"{CPU.name} {axis}" if axis else CPU.name, search)
 
-    def _transforms(self, workload: Workload, known: tuple[str, ...]) -> list[tuple[float, Schedule]]:
-        """Return the best schedule of the templates other than the default, and its time; none where they have none."""
-        if not set(constant_tensors(workload)) <= set(known):
+    def _best_transform(self, workload: Workload, constants: tuple[str, ...]) -> list[tuple[float, Schedule]]:
+        """Return the time and the schedule of the best template other than the default; [] if none has a schedule."""
+        if not set(constant_tensors(workload)) <= set(constants):
             return []
         hardware, accuracy = self.hardware, self.accuracy
-        found: list[Schedule] = []
+        candidates: list[Schedule] = []
 
-        def planned(template: str) -> list[Schedule]:
+        def rank_template(template: str) -> list[Schedule]:
             return rank(workload, hardware, _TRANSFORMS, Constraints(template=template, accuracy=accuracy)).schedules
 
         for joined in joined_templates(workload, hardware, accuracy)[1:]:
-            found += self._found(workload, known, joined.name, partial(planned, joined.name))
-        timed = [(self.predicted(schedule, known).time_s, schedule) for schedule in found]
+            candidates += self._find_schedules(workload, constants, joined.name, partial(rank_template, joined.name))
+        timed = [(self.predict(schedule, constants).time_s, schedule) for schedule in candidates]
         return [min(timed, key=itemgetter(0))] if timed else []
 
-    def _found(
-        self, workload: Workload, known: tuple[str, ...], template: str, search: Callable[[], list[Schedule]]
+    def _find_schedules(
+        self, workload: Workload, constants: tuple[str, ...], template: str, search: Callable[[], list[Schedule]]
     ) -> list[Schedule]:
-        """Return what a search finds in a template, or found for an earlier model."""
-        return search() if self._kept is None else self._kept.schedules(workload, known, template, search)
+        """Return the schedules that a search finds in a template, from the cache if an earlier model needed them."""
+        return search() if self._cache is None else self._cache.schedules(workload, constants, template, search)
 
-    def ranged_choice(self, workload: Workload, known: tuple[str, ...], axis: str, most: int) -> Schedule:
-        """Return the first choice for a sum of any extent of an axis up to `most`.
+    def ranged_choice(self, workload: Workload, constants: tuple[str, ...], axis: str, most: int) -> Schedule:
+        """Return the first choice for a product with any extent of an axis up to `most`.
 
-        Of rows it is one at the extent of `workload`; of batches and images one whose program runs for more of them,
-        or that of a single one.
+        For rows it is planned at the extent of `workload`. For batches and images it is a schedule that runs for all
+        extents, or the schedule of a single image.
 
         Raises
         ------
         SpaceError
-            None of the first ones runs for a range.
+            None of the first choices runs for a range.
         """
         extent = workload.extents[axis]
         if workload.is_kernel:
-            return self._of_few_bits(workload, known, most)
+            return self._choose_few_bits(workload, constants, most)
         if axis == "i":
-            choices = [(0.0, one) for one in self._plain(workload, known, axis)]
+            choices = [(0.0, one) for one in self._default_choices(workload, constants, axis)]
         else:
-            plain = self._plain(ranged(workload, axis, (1,)).largest, known)
-            choices = [(self.predicted(one, known).time_s * extent, one) for one in plain]
-            choices += self._transforms(workload, known)
+            plain = self._default_choices(ranged(workload, axis, (1,)).largest, constants)
+            choices = [(self.predict(one, constants).time_s * extent, one) for one in plain]
+            choices += self._best_transform(workload, constants)
         if not choices:
             raise SpaceError(
                 f"no schedule of {workload.describe()} runs for a range of {axis} on {self.hardware.name}; compile "
@@ -241,16 +242,16 @@ class SumPlanner:
 
 
 def plan_products(
-    graph: Graph, planner: SumPlanner, progress: Callable[[int, int], None] | None = None
+    graph: Graph, planner: ProductPlanner, progress: Callable[[int, int], None] | None = None
 ) -> list[PlannedKernel]:
-    """Return the model's first choice for each different product of a graph, in the order in which they come.
+    """Return the first choices of kernels for the different products of a graph, in the order of the graph.
 
     Parameters
     ----------
-    planner : SumPlanner
-        What it knows is not planned again.
+    planner : ProductPlanner
+        Its earlier choices are used again.
     progress : callable, optional
-        Called with (different sums planned, different sums).
+        Called with (different products planned, different products).
 
     Raises
     ------
@@ -258,39 +259,36 @@ def plan_products(
         No schedule of a product is legal on the hardware.
     """
 
-    def key_of(node: Node) -> Sum:
+    def key_of(node: Node) -> PlainProduct:
         return workload_of(node), known_operands(node)
 
-    def sum_of(key: Sum) -> Sum:
-        return without_steps(key[0]), key[1]
+    def sum_of(key: PlainProduct) -> PlainProduct:
+        return strip_epilogue(key[0]), key[1]
 
     planner.plan((sum_of(key_of(node)) for node in graph.nodes() if node.op in PRODUCTS), progress)
     return kernels_of(
-        graph,
-        key_of,
-        lambda key: planner.planned[sum_of(key)],
-        lambda schedule, key: planner.predicted(schedule, key[1]),
+        graph, key_of, lambda key: planner.planned[sum_of(key)], lambda schedule, key: planner.predict(schedule, key[1])
     )
 
 
 def kernels_of(
     graph: Graph,
-    key_of: Callable[[Node], Sought],
-    schedule_of: Callable[[Sought], Schedule],
-    prediction_of: Callable[[Schedule, Sought], Prediction],
+    key_of: Callable[[Node], Key],
+    schedule_of: Callable[[Key], Schedule],
+    prediction_of: Callable[[Schedule, Key], Prediction],
 ) -> list[PlannedKernel]:
-    """Return the kernels of a graph's products, in the order in which they come.
+    """Return the kernels of a graph's products, in the order of the graph.
 
     Parameters
     ----------
     key_of : callable
-        Products of equal keys share a kernel.
+        Returns the key of a node; products with equal keys share a kernel.
     schedule_of : callable
-        Returns the schedule of a key's sum; what is fused into its stores is added here.
+        Returns the schedule of a key's product without its epilogue, which is added here.
     prediction_of : callable
-        Returns what is predicted of that.
+        Returns the prediction of that schedule.
     """
-    groups: dict[Sought, list[Node]] = {}
+    groups: dict[Key, list[Node]] = {}
     for node in graph.nodes():
         if node.op in PRODUCTS:
             groups.setdefault(key_of(node), []).append(node)
@@ -303,20 +301,20 @@ def kernels_of(
     return kernels
 
 
-def in_parallel(
-    search: Callable[[Sought], Result], wanted: Collection[Sought], progress: Callable[[int], None]
-) -> dict[Sought, Result]:
-    """Return what a search finds for each of different sums, which all cores look for.
+def search_in_parallel(
+    search: Callable[[Key], Result], keys: Collection[Key], progress: Callable[[int], None]
+) -> dict[Key, Result]:
+    """Return the result of a search for each key; the searches run on all cores.
 
     Parameters
     ----------
     progress : callable
-        Called with the number of sums that were searched so far.
+        Called with the number of finished searches.
     """
-    results: dict[Sought, Result] = {}
-    pool = ThreadPoolExecutor(usable_cores())  # compiled code, where nearly all the time goes, runs beside Python's
+    results: dict[Key, Result] = {}
+    pool = ThreadPoolExecutor(usable_cores())  # nearly all the time goes to compiled code, which releases the GIL
     try:
-        searches = {pool.submit(search, sought): sought for sought in wanted}
+        searches = {pool.submit(search, key): key for key in keys}
         for finished in as_completed(searches):
             results[searches[finished]] = finished.result()
             progress(len(results))
@@ -326,53 +324,53 @@ def in_parallel(
 
 
 def weight_bytes(nodes: Iterable[Node]) -> float:
-    """Return the bytes of the constants that products read: what a run brings from memory or the last cache."""
-    read = {value for node in nodes if node.op in PRODUCTS for value in node.arguments[: _operands(node)]}
+    """Return the bytes of the constants that products read: a run loads them from memory or the last cache."""
+    read = {value for node in nodes if node.op in PRODUCTS for value in node.arguments[: _count_operands(node)]}
     return float(sum(value.array.nbytes for value in read if isinstance(value, Constant)))
 
 
-def _operands(node: Node) -> int:
-    """Return how many operands a product has: data, weights, and what scales these."""
+def _count_operands(node: Node) -> int:
+    """Return the number of operands of a product: data, weights, and their scales and zero points."""
     return 2 if node.op != SCALED_MATMUL else 3 + node.attributes["zero_points"]
 
 
-def predicted(schedule: Schedule, known: tuple[str, ...], hardware: CpuSpec, weights: float) -> Prediction:
-    """Return the prediction of a product in a model.
+def predict_product(schedule: Schedule, constants: tuple[str, ...], hardware: CpuSpec, weights: float) -> Prediction:
+    """Return the prediction of a product within a model.
 
     Parameters
     ----------
-    known : tuple of str
-        Its constant operands.
+    constants : tuple of str
+        Names of its constant operands.
     weights : float
-        Bytes of all products' weights.
+        Bytes of the weights of all products.
     """
     workload = schedule.workload
-    model = _model(workload, known, hardware, schedule.template)
+    model = _make_model(workload, constants, hardware, schedule.template)
     prediction = model.predictions(np.array([model.space.point_of(schedule)]))[0]
-    own = prediction.resources.get("weight_bytes") or sum(
-        math.prod(access.shape) * DTYPE_BYTES[access.dtype] for access in workload.reads if access.tensor in known
+    product_bytes = prediction.resources.get("weight_bytes") or sum(
+        math.prod(access.shape) * DTYPE_BYTES[access.dtype] for access in workload.reads if access.tensor in constants
     )
     overlap = schedule.template in (WINOGRAD.name, SCALED.name)
-    return with_cold_weights(prediction, own, weights, hardware, levels_overlap=overlap)
+    return with_cold_weights(prediction, product_bytes, weights, hardware, levels_overlap=overlap)
 
 
-def without_steps(workload: Workload) -> Workload:
-    """Return the sum alone: kernels that differ by what is fused into their stores have the same tiles.
+def strip_epilogue(workload: Workload) -> Workload:
+    """Return a product's workload without its epilogue: products that differ only by it share their tiles.
 
-    So have those of 8-bit integers whose zero points differ, if they have one.
+    Products of 8-bit integers that differ only by the value of a nonzero zero point share their tiles as well.
     """
-    own = {**workload.attribute, "epilogue": ()}
+    attrs = {**workload.attribute, "epilogue": ()}
     if workload.dtype in BYTE_DTYPES:
-        zero = min(1, abs(int(str(own.get("input_zero_point", 0)))))
-        own |= {"dtype": str(own["dtype"]).partition(":")[0], "input_zero_point": zero, "output_zero_point": 0}
-    return workload_named(workload.operator, **own)
+        zero = min(1, abs(int(str(attrs.get("input_zero_point", 0)))))
+        attrs |= {"dtype": str(attrs["dtype"]).partition(":")[0], "input_zero_point": zero, "output_zero_point": 0}
+    return workload_named(workload.operator, **attrs)
 
 
 @lru_cache(maxsize=256)
-def _model(workload: Workload, known: tuple[str, ...], hardware: CpuSpec, template: str) -> Any:
-    """Return the analytical model of a template for a product, some of whose operands may be packed ahead."""
+def _make_model(workload: Workload, constants: tuple[str, ...], hardware: CpuSpec, template: str) -> Any:
+    """Return the analytical model of a template for a product, some of whose operands can be packed ahead."""
     if template == CPU.name:
         return CpuModel(
-            workload, hardware, constants=tuple(name for name in constant_tensors(workload) if name in known)
+            workload, hardware, constants=tuple(name for name in constant_tensors(workload) if name in constants)
         )
     return make_model(workload, hardware, template)

@@ -1,4 +1,4 @@
-"""What a call of `anatune.compile` asks for, whatever device it is for: groups that check themselves."""
+"""The arguments of a call of `anatune.compile`, in groups that check themselves."""
 
 from __future__ import annotations
 
@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anatune.arguments import (
-    MOST_TRIALS,
-    checked_flag,
-    checked_function,
-    checked_integer,
-    checked_seconds,
-    shown,
-)
+from anatune.arguments import MOST_TRIALS, checked_flag, checked_function, checked_integer, checked_seconds, shown
 from anatune.core.accuracy import STANDARD, checked_accuracy
 from anatune.errors import RecordError, SpaceError
 from anatune.network.graph.nodes import HALVES
@@ -23,33 +16,35 @@ from anatune.network.graph.passes.precision import FP8, WIDE
 from anatune.records.place import ServerAddress, record_place
 
 if TYPE_CHECKING:
-    from anatune.network.relax.frontends import Imported
+    from anatune.network.relax.frontends import ImportedModel
     from anatune.network.relax.ranges import Sizes
     from anatune.tuning.cost import ModelEstimate
     from anatune.tuning.result import ModelProgress
 
-__all__ = ["PART", "PRECISIONS", "Listeners", "MeasuringOptions", "ModelSource", "Quantising", "Request"]
+__all__ = [
+    "PRECISIONS", "TRIALS_PER_TURN", "CompileRequest", "Int8Options", "Listeners", "MeasuringOptions", "ModelSource",
+]  # fmt: skip
 
 PRECISIONS = (WIDE, *HALVES, "int8", FP8)
-"""Dtypes that products may be brought to."""
-PART = 12
-"""Most trials of one kernel before the next choice: a session costs planning and its processes each time."""
+"""Number formats of products that `anatune.compile` takes."""
+TRIALS_PER_TURN = 12
+"""Most trials of one kernel before another kernel may be chosen; each session starts planning and its processes."""
 
 
 class MeasuringOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which kernels are measured: how many trials, who makes them, and where they are kept. Immutable.
+    """Options of measuring: how many trials are made, where they run, and where they are stored. Immutable.
 
     Attributes
     ----------
     trials, time_limit_s, resume, reuse, stop_at, patience, cluster, tls, tracker, key
         As `anatune.compile`.
     records : Path or ServerAddress, optional
-        Made of what names it.
+        Where the record store is.
 
     Raises
     ------
     SpaceError, RecordError
-        One of them is wrong, or contradicts another one.
+        An option is wrong, or contradicts another one.
     """
 
     trials: int = 0
@@ -65,56 +60,57 @@ class MeasuringOptions(msgspec.Struct, frozen=True, kw_only=True):
     patience: int | None = None
 
     @property
-    def elsewhere(self) -> dict[str, Any]:
-        """Who measures, by the names of `anatune.tune`'s keywords."""
+    def place_options(self) -> dict[str, Any]:
+        """The options that say where kernels are measured, as keyword arguments of `anatune.tune`."""
         return {"cluster": self.cluster, "tls": self.tls, "tracker": self.tracker, "key": self.key}
 
     @property
-    def rules(self) -> dict[str, Any]:
-        """What ends a kernel's sessions early, by the names of `anatune.tune`'s keywords."""
+    def stopping_options(self) -> dict[str, Any]:
+        """The options that end a session early, as keyword arguments of `anatune.tune`."""
         return {"stop_at": self.stop_at, "patience": self.patience}
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether another machine measures."""
-        return any(value is not None for value in self.elsewhere.values())
+    def is_remote(self) -> bool:
+        """True if another machine measures."""
+        return any(value is not None for value in self.place_options.values())
 
     @property
     def may_end_early(self) -> bool:
-        """Whether measuring may end before all trials are made."""
-        return any(value is not None for value in (self.time_limit_s, *self.rules.values()))
+        """True if measuring may end before all trials are made."""
+        return any(value is not None for value in (self.time_limit_s, *self.stopping_options.values()))
 
     def __post_init__(self) -> None:
         checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
         checked_seconds("compile: time_limit_s", self.time_limit_s)
         checked_flag("compile: resume", self.resume)
-        if not self.trials and self.is_elsewhere:
-            raise SpaceError("compile: a cluster or a tracker is named, but trials is 0; say how many (--trials)")
+        if not self.trials and self.is_remote:
+            raise SpaceError("compile: a cluster or a tracker is given, but trials is 0; give trials (--trials)")
         has_rules = (self.stop_at, self.patience) != (None, None)
-        if self.reuse is not True or self.is_elsewhere or has_rules:
+        if self.reuse is not True or self.is_remote or has_rules:
             from anatune.tuning.settings import TuningSettings
 
-            TuningSettings(**self.elsewhere, **self.rules, reuse=self.reuse)  # refuses what contradicts itself
+            # it refuses options that contradict each other
+            TuningSettings(**self.place_options, **self.stopping_options, reuse=self.reuse)
         if not self.trials and has_rules:
-            raise SpaceError("compile: stop_at and patience end measuring, but trials is 0; say how many (--trials)")
+            raise SpaceError("compile: stop_at or patience is given, but trials is 0; give trials (--trials)")
         if self.records is not None:
-            place = record_place(self.records)
-            if self.resume and isinstance(place, Path) and not place.exists():
+            records_place = record_place(self.records)
+            if self.resume and isinstance(records_place, Path) and not records_place.exists():
                 raise RecordError(
-                    f"{place} does not exist, and resume goes on with it; name the file of the first call"
+                    f"{records_place} does not exist, and resume needs one; give the file of the first call"
                 )
-            msgspec.structs.force_setattr(self, "records", place)  # nobody has seen the object yet
+            msgspec.structs.force_setattr(self, "records", records_place)  # the object is not shared yet
         elif self.resume:
-            raise SpaceError("compile: resume is True, but records is None; name the record file to go on with")
+            raise SpaceError("compile: resume is True, but records is None; give the record file to continue")
 
 
-class Quantising(msgspec.Struct, frozen=True):
-    """How a float32 model becomes one of 8-bit integers: `calibrate` and `percentile` of `anatune.compile`. Immutable.
+class Int8Options(msgspec.Struct, frozen=True):
+    """Options of quantising a float32 model: `calibrate` and `percentile` of `anatune.compile`. Immutable.
 
     Raises
     ------
     SpaceError
-        The percentile is no share.
+        The percentile is out of range.
     """
 
     calibrate: object = None
@@ -133,7 +129,7 @@ class Listeners(msgspec.Struct, frozen=True):
     Raises
     ------
     SpaceError
-        One is no function.
+        One of them is not callable.
     """
 
     progress: Callable[[int, int], None] | None = None
@@ -146,21 +142,21 @@ class Listeners(msgspec.Struct, frozen=True):
             checked_function(f"compile: {name}", getattr(self, name))
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a model, checked as far as it does not depend on the device. Immutable.
+class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """All options of compiling a model, checked as far as they do not depend on the device. Immutable.
 
     Attributes
     ----------
     threads, accuracy, precision, check, fallback
         As `anatune.compile`.
     measuring : MeasuringOptions
-    quantising : Quantising
+    quantising : Int8Options
     listeners : Listeners
 
     Raises
     ------
     SpaceError
-        One of them is wrong.
+        An option is wrong.
     """
 
     threads: int | None = None
@@ -169,22 +165,22 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     check: bool | None = None
     fallback: str | None = None
     measuring: MeasuringOptions = MeasuringOptions()
-    quantising: Quantising = Quantising()
+    quantising: Int8Options = Int8Options()
     listeners: Listeners = Listeners()
 
     @property
     def trials(self) -> int:
-        """Measurements of all kernels together."""
+        """Number of trials of all kernels together."""
         return self.measuring.trials
 
     @property
     def records(self) -> str | Path | ServerAddress | None:
-        """Where trials are kept."""
+        """Place of the record store; None if trials are not stored."""
         return self.measuring.records
 
     @property
     def reuse(self) -> bool:
-        """Whether recorded schedules are taken."""
+        """True if recorded schedules are used."""
         return self.measuring.reuse
 
     @property
@@ -194,22 +190,22 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.check is not None:
-            msgspec.structs.force_setattr(self, "check", checked_flag("compile: check", self.check))  # NumPy's, too
+            msgspec.structs.force_setattr(self, "check", checked_flag("compile: check", self.check))  # maybe NumPy's
         if self.fallback not in (None, "onnxruntime"):
-            raise SpaceError(f"compile: fallback is {shown(self.fallback)}, expected 'onnxruntime', or none")
+            raise SpaceError(f"compile: fallback is {shown(self.fallback)}, expected 'onnxruntime' or none")
         if self.precision is not None and not (isinstance(self.precision, str) and self.precision in PRECISIONS):
             raise SpaceError(
-                f"compile: precision is {shown(self.precision)}, expected {' or '.join(PRECISIONS)}; leave it out to "
-                "keep the model's own"
+                f"compile: precision is {shown(self.precision)}, expected {' or '.join(PRECISIONS)}; leave it out "
+                "for the model's own"
             )
         checked_accuracy("compile: accuracy", self.accuracy)
         given = (self.quantising.calibrate, self.quantising.percentile)
         if self.precision != "int8" and any(value is not None for value in given):
-            raise SpaceError("compile: calibrate and percentile are for precision int8; name it, or leave them out")
+            raise SpaceError("compile: calibrate and percentile need precision int8; give it, or leave them out")
 
 
 class ModelSource(msgspec.Struct, frozen=True):
-    """The model that is compiled, and for which sizes; all as `anatune.compile`. Immutable."""
+    """The model that is compiled, and its sizes and state, as `anatune.compile` takes them. Immutable."""
 
     model: object
     example_inputs: object = None
@@ -217,8 +213,8 @@ class ModelSource(msgspec.Struct, frozen=True):
     dynamic_shapes: object = None
     state: str | Mapping[str, str] | None = None
 
-    def read(self) -> Imported:
-        """Return the model as it is imported; errors as `relax.frontends.imported`."""
-        from anatune.network.relax.frontends import imported  # late: a model that was compiled before is not read
+    def read(self) -> ImportedModel:
+        """Import the model; errors as `relax.frontends.import_model`."""
+        from anatune.network.relax.frontends import import_model  # late: a model from the cache is not imported
 
-        return imported(self.model, self.example_inputs, self.sizes, self.dynamic_shapes, self.state)
+        return import_model(self.model, self.example_inputs, self.sizes, self.dynamic_shapes, self.state)

@@ -1,4 +1,4 @@
-"""A model on several devices as a page: what each would take, by a size where one varies, and where the time goes."""
+"""A page that compares the predictions of a model on several devices, at several sizes if one varies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["comparison_page"]
 
 _COLUMNS = (
     Column("device", True),
-    Column("sizes", True, "what varies, and its value"),
+    Column("sizes", True, "sizes that vary, and their values"),
     Column("predicted (us)", help="of a run: the sum of all kernels, launches among them"),
-    Column("a million runs cost", help="in the money of the prices that were given"),
+    Column("a million runs cost", help="in the currency of the given prices"),
     Column("launches"),
     Column("weights (MB)"),
-    Column("between kernels (MB)", help="memory for what one kernel leaves to another"),
+    Column("between kernels (MB)", help="memory for intermediate results"),
     Column("slowest kernel bound by", True),
 )
 _KERNELS = (
@@ -33,14 +33,14 @@ _KERNELS = (
 
 
 def comparison_page(summaries: Sequence[ModelSummary], prices: Mapping[str, float], name: str) -> Page:
-    """Return what `anatune.compare` found as a page.
+    """Return the result of `anatune.compare` as a page.
 
     Parameters
     ----------
     prices : mapping of str to float
-        Of an hour of a device.
+        Price of an hour of a device.
     name : str
-        Of the model.
+        Name of the model.
 
     Raises
     ------
@@ -58,26 +58,26 @@ def comparison_page(summaries: Sequence[ModelSummary], prices: Mapping[str, floa
     ]  # fmt: skip
     left_out = [None if column.name == "a million runs cost" and not prices else column for column in _COLUMNS]
     lead = [
-        f"{name} in {summaries[0].precision}, predicted from numbers of the devices alone: nothing was compiled, and "
+        f"{name} in {summaries[0].precision}, predicted from the specs of the devices: nothing was compiled, and "
         "nothing has run. Inputs and outputs are not copied."
     ]
     how = f"Time by {size}" if len(curves) > 1 else "Time of a run"
     table = Table.of(left_out, rows, "Devices", 20)  # type: ignore[arg-type]
     sections = [Section("Devices", content=[Figure(plot_comparison(summaries), how), table])]
-    sections += [_device(one) for one in list(curves.values())[-1]]
+    sections += [_device_section(one) for one in list(curves.values())[-1]]
     return Page(
         f"{name} on {units.many(len(next(iter(curves.values()))), 'device')}", sections, lead, f"anatune {__version__}"
     )
 
 
-def _device(one: ModelSummary) -> Section:
-    """Return where the time of a device goes, at the largest size."""
-    found = [(kernel.workload, kernel.count, kernel.total_s, kernel.bound_by) for kernel in one.kernels]
-    found += [(own.name.replace("_", " "), own.count, own.predicted_s or 0.0, "") for own in one.rows]
+def _device_section(summary: ModelSummary) -> Section:
+    """Return the section of a device's kernels, at the largest size."""
+    kernel_rows = [(kernel.workload, kernel.count, kernel.total_s, kernel.bound_by) for kernel in summary.kernels]
+    kernel_rows += [(own.name.replace("_", " "), own.count, own.predicted_s or 0.0, "") for own in summary.rows]
     rows = [
-        (name, calls, 1e6 * time_s, 100 * time_s / one.whole_s, bound)
-        for name, calls, time_s, bound in sorted(found, key=lambda row: -row[2])
+        (name, calls, 1e6 * time_s, 100 * time_s / summary.whole_s, bound)
+        for name, calls, time_s, bound in sorted(kernel_rows, key=lambda row: -row[2])
     ]
-    sizes = ", ".join(f"{key} {size.planned}" for key, size in one.ranges.items())
-    words = f"{units.duration(one.whole_s)} a run, {one.launches} launches{f' ({sizes})' if sizes else ''}."
-    return Section(one.hardware, [words], [Table.of(_KERNELS, rows, "Kernels, the dearest first", 20)])
+    sizes = ", ".join(f"{key} {size.planned}" for key, size in summary.ranges.items())
+    words = f"{units.duration(summary.whole_s)} a run, {summary.launches} launches{f' ({sizes})' if sizes else ''}."
+    return Section(summary.hardware, [words], [Table.of(_KERNELS, rows, "Kernels, the dearest first", 20)])

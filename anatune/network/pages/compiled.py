@@ -1,4 +1,4 @@
-"""The page of a compiled model: where its time goes, kernel by kernel, predicted and measured."""
+"""The page of a compiled model: predicted and measured times, kernel by kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anatune.core.schedule import Schedule
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import AnatuneError
-from anatune.network.compiling.planning import without_steps
+from anatune.network.compiling.planning import strip_epilogue
 from anatune.network.graph.summary import KernelSummary, KernelTuning, ModelSummary, OperatorSummary
 from anatune.network.pages.plots import plot_model, plot_model_parts
 from anatune.network.report import (
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["model_page"]
 
 _KERNELS_SHOWN, _ROWS_SHOWN = 25, 10
-"""Rows of one leaf of a table."""
-_OF_CUBINS = ("registers", "spilled (bytes)", "shared (bytes)")
+"""Rows of one page of a table."""
+_COMPILER_COLUMNS = ("registers", "spilled (bytes)", "shared (bytes)")
 
 
 def model_page(compiled: CompiledModel | ModelSummary, measured_s: Measured = None, *, name: str = "") -> Page:
@@ -40,11 +40,11 @@ def model_page(compiled: CompiledModel | ModelSummary, measured_s: Measured = No
     Parameters
     ----------
     compiled : CompiledModel or ModelSummary
-        For a CPU or a GPU; a GPU need not be here.
+        A model for a CPU or a GPU; the GPU need not be present.
     measured_s : mapping of str to float, optional
-        What `CompiledModel.profile` returned.
+        The result of `CompiledModel.profile`.
     name : str
-        Of the model, in words.
+        Name of the model for the title.
 
     Raises
     ------
@@ -55,36 +55,36 @@ def model_page(compiled: CompiledModel | ModelSummary, measured_s: Measured = No
     threads = f", {units.threads(summary.threads)}" if summary.device == "cpu" else ""
     title = f"{name or 'A model'} on {summary.hardware}{threads}"
     lead, *more = model_sentences(summary, measured_s)
-    short = Section("In short", [], [Facts(_facts(summary, measured_s))])
-    told = Section("In words", points=[f"{_sentence(text)}." for text in more])
-    sections = [short, _parts_section(summary, measured_s), told]
+    facts_section = Section("In short", [], [Facts(_facts(summary, measured_s))])
+    sentences_section = Section("In words", points=[f"{_capitalise(text)}." for text in more])
+    sections = [facts_section, _parts_section(summary, measured_s), sentences_section]
     if summary.kernels:
         sections.append(_kernel_section(summary, measured_s))
         sections.append(_tuning_section(summary))
     if summary.rows:
         table = _operator_table(summary.rows, measured_s, kinds=True)
-        words = "Kernels of anatune's that have no choices: their times are predicted by the bytes that they move."
+        words = "These kernels have no alternatives: their times are predicted from the bytes that they move."
         sections.append(Section("Kernels without a plan", [words], [table]))
     if summary.operators:
-        words = "What anatune has no kernels for is compiled by TVM; its times are predicted by bytes, where they are."
+        words = "TVM compiles the operators without a kernel of anatune's; times are predicted from their bytes."
         table = _operator_table(summary.operators, None, kinds=False)
         sections.append(Section("Left to TVM", [words], [table]))
     sections.append(_memory_section(summary))
     return Page(
-        title, sections, [f"{_sentence(lead)}."], f"Written by anatune {__version__}. The page needs no network."
+        title, sections, [f"{_capitalise(lead)}."], f"Written by anatune {__version__}. The page needs no network."
     )
 
 
-def _sentence(text: str) -> str:
+def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
 def _facts(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, str, str]]:
-    """Return the numbers that a person wants first."""
+    """Return the most important numbers."""
     parts = model_parts(summary, measured_s)
-    known = [part.predicted_s for part in parts if part.predicted_s is not None]
-    all_told = "all parts" if len(known) == len(parts) else "parts that are predicted"
-    facts = [("predicted", units.duration(sum(known)), f"a run, {all_told}")]
+    predicted_times = [part.predicted_s for part in parts if part.predicted_s is not None]
+    all_told = "all parts" if len(predicted_times) == len(parts) else "parts that are predicted"
+    facts = [("predicted", units.duration(sum(predicted_times)), f"a run, {all_told}")]
     if summary.latency is not None:
         facts.append(("measured", units.duration(summary.latency.time_s), "a run, when it was compiled"))
     if measured_s is not None:
@@ -102,14 +102,14 @@ def _facts(summary: ModelSummary, measured_s: Measured) -> list[tuple[str, str, 
 
 
 def _parts_section(summary: ModelSummary, measured_s: Measured) -> Section:
-    """Return what the parts take together."""
+    """Return the section of the times of all parts."""
     rows: list[Sequence[Cell]] = [
         (part.name, part.calls, _us(part.predicted_s), _us(part.measured_s))
         for part in model_parts(summary, measured_s)
     ]
     columns = (Column("part", is_text=True), Column("calls"), Column("predicted (us)"), Column("measured (us)"))
     table = Table(columns, rows, "", _ROWS_SHOWN)
-    words = [] if measured_s is not None else ["Nothing was measured here: --measure, where the device is, says more."]
+    words = [] if measured_s is not None else ["Nothing was measured here; add --measure on a machine with the device."]
     return Section("Where the time goes", words, [Figure(plot_model_parts(summary, measured_s)), table])
 
 
@@ -118,7 +118,7 @@ def _us(seconds: float | None) -> float | None:
 
 
 def _kernel_section(summary: ModelSummary, measured_s: Measured) -> Section:
-    """Return the kernels: a figure of the longest, a table of all."""
+    """Return the section of the kernels: a figure of the longest and a table of all."""
     columns = [
         Column("product", is_text=True),
         Column("layout", is_text=True, help="order of the data's dimensions", is_detail=True),
@@ -130,30 +130,31 @@ def _kernel_section(summary: ModelSummary, measured_s: Measured) -> Section:
         Column("bound by", is_text=True),
         Column("template", is_text=True, is_detail=True),
         Column("schedule from", is_text=True, is_detail=True),
-        *(Column(name, is_detail=True) if summary.device == "gpu" else None for name in _OF_CUBINS),
+        *(Column(name, is_detail=True) if summary.device == "gpu" else None for name in _COMPILER_COLUMNS),
     ]
     rows: list[Sequence[Cell]] = []
-    for one in sorted(summary.kernels, key=lambda kernel: -kernel.total_s):
-        bound = kernel_bound(one)
+    for product in sorted(summary.kernels, key=lambda kernel: -kernel.total_s):
+        bound = kernel_bound(product)
         rows.append(
             (
-                one.workload, one.layout or None, one.count, one.total_s * 1e6, _us(measured_of(measured_s, one.name)),
-                100 * one.total_s / summary.predicted_s,
-                None if bound is None else 100 * bound.time_s / one.predicted_s,
-                one.bound_by, one.template, "measurements" if one.is_tuned else "the plan",
-                one.registers, one.spill_bytes, one.shared_bytes,
+                product.workload, product.layout or None, product.count, product.total_s * 1e6,
+                _us(measured_of(measured_s, product.name)),
+                100 * product.total_s / summary.predicted_s,
+                None if bound is None else 100 * bound.time_s / product.predicted_s,
+                product.bound_by, product.template, "measurements" if product.is_tuned else "the plan",
+                product.registers, product.spill_bytes, product.shared_bytes,
             )
         )  # fmt: skip
     words = [
-        "The bound of a product is the least that any schedule of it takes when it runs alone: arithmetic at the peak, "
-        "or bytes that no cache kept. In a model operands come from further away."
+        "The bound of a product is the least time of any schedule that runs alone: arithmetic at the peak, or the "
+        "bytes that no cache keeps. In a model operands come from further away."
     ]
     table = Table.of(columns, rows, "Kernels", _KERNELS_SHOWN)
     return Section("Kernels", words, [Figure(plot_model(summary, measured_s)), table])
 
 
 def _tuning_section(summary: ModelSummary) -> Section:
-    """Return what was measured to choose the kernels, and what was not."""
+    """Return the section about measured kernels, and about those that were not measured."""
     tuned, heading = sum(one.is_tuned for one in summary.kernels), "What was tuned"
     if summary.tuning is None and not tuned:
         return Section(heading, ["Nothing: each kernel is the first choice of the analytical model."])
@@ -166,10 +167,12 @@ def _tuning_section(summary: ModelSummary) -> Section:
         f"{units.duration(tuning.elapsed_s)}. A product's trials serve all kernels that differ only in what is fused."
     )
     others = [
-        one.workload for one in summary.kernels if _sum_of(one) not in {known.workload for known in tuning.kernels}
+        one.workload
+        for one in summary.kernels
+        if _tuned_workload_text(one) not in {known.workload for known in tuning.kernels}
     ]
     if others:
-        words.append(f"Not measured, because their operands are no constants: {', '.join(dict.fromkeys(others))}.")
+        words.append(f"Not measured, because their operands are not constant: {', '.join(dict.fromkeys(others))}.")
     columns = (
         Column("product", is_text=True), Column("calls", is_detail=True), Column("trials"), Column("predicted (us)"),
         Column("best measured (us)"), Column("gain (%)", help="of the prediction of the plan's first choice"),
@@ -179,19 +182,19 @@ def _tuning_section(summary: ModelSummary) -> Section:
     return Section(heading, words, [Table(columns, [_tuning_row(one) for one in tuning.kernels], "", _KERNELS_SHOWN)])
 
 
-def _tuning_row(one: KernelTuning) -> Sequence[Cell]:
-    time_s = one.predicted_s if one.measured_s is None else one.measured_s
-    gain = None if one.measured_s is None else 100 * (1 - one.measured_s / one.predicted_s)
+def _tuning_row(tuning: KernelTuning) -> Sequence[Cell]:
+    time_s = tuning.predicted_s if tuning.measured_s is None else tuning.measured_s
+    gain = None if tuning.measured_s is None else 100 * (1 - tuning.measured_s / tuning.predicted_s)
     return (
-        one.workload, one.count, one.trials, one.predicted_s * 1e6, _us(one.measured_s), gain,
-        100 * one.bound_s / time_s, one.ended or None,
+        tuning.workload, tuning.count, tuning.trials, tuning.predicted_s * 1e6, _us(tuning.measured_s), gain,
+        100 * tuning.bound_s / time_s, tuning.ended or None,
     )  # fmt: skip
 
 
-def _sum_of(kernel: KernelSummary) -> str:
-    """Return a kernel's product in words with nothing fused into its stores, as tuning has it."""
+def _tuned_workload_text(kernel: KernelSummary) -> str:
+    """Return a kernel's product as text without its epilogue, as the summary of tuning names it."""
     try:
-        return workload_to_text(without_steps(Schedule.from_json(kernel.schedule).workload))
+        return workload_to_text(strip_epilogue(Schedule.from_json(kernel.schedule).workload))
     except AnatuneError:  # an attention has no schedule; a schedule may be of another version
         return kernel.workload
 
@@ -212,13 +215,13 @@ def _operator_table(operators: Sequence[OperatorSummary], measured_s: Measured, 
 
 
 def _memory_section(summary: ModelSummary) -> Section:
-    """Return what goes in and out, and the weights."""
+    """Return the section of inputs, outputs and weights."""
     rows: list[Sequence[Cell]] = []
     for what, members in (("input", summary.inputs), ("output", summary.outputs)):
         rows += [(what, member.name, shape_text(member), member.dtype) for member in members]
     columns = [Column(name, is_text=True) for name in ("what", "name", "shape", "dtype")]
     words = (
-        f"Weights take {units.size(summary.weight_bytes)} in one piece, {len(summary.weights)} arrays, packed once in "
-        "the order that kernels read them."
+        f"Weights take {units.size(summary.weight_bytes)} in one block, {len(summary.weights)} arrays, packed in "
+        "the order in which kernels read them."
     )
     return Section("Memory", [words], [Table(columns, rows, "Inputs and outputs", _ROWS_SHOWN)])

@@ -1,1 +1,1 @@
-"""Whole models between TVM's Relax and anatune's graphs."""
+"""Models in TVM's Relax: written from graphs, read as graphs, built and run."""

@@ -1,4 +1,4 @@
-"""Relax modules with anatune's kernels, compiled: TVM's passes for everything else, one library for all."""
+"""Build libraries from Relax modules: anatune's kernels, and TVM's code for everything else."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line,
 from anatune.codegen.extremes import register_pipeline
 from anatune.codegen.linking import link_library
 from anatune.errors import BuildError
-from anatune.network.relax.objects import objects_of
+from anatune.network.relax.objects import compile_objects
 from anatune.network.relax.rest.legalising import LEGALISED
-from anatune.network.relax.rest.schedule import scheduled, with_gathers
+from anatune.network.relax.rest.schedule import mark_gathers, schedule_module
 from anatune.network.relax.writing import WrittenModel
 
 if TYPE_CHECKING:
     from anatune.codegen.cuda.device_modules import Cubins
     from anatune.network.relax.gpu_kernels import GpuModelKernel
 
-__all__ = ["Built", "built", "built_for_gpu", "fused", "lowered", "split_module"]
+__all__ = ["Library", "build_gpu_library", "build_library", "fuse_operators", "lower_module", "split_module"]
 
 
-class Built(NamedTuple):
-    """An executable that is no file yet.
+class Library(NamedTuple):
+    """An executable that is not linked yet.
 
     Attributes
     ----------
     executable : tvm.runtime.Executable
     unscheduled : tuple of str
-        Functions that TVM wrote and nothing could schedule.
+        Functions without a schedule, as TVM wrote them.
     cubins : Cubins, optional
-        Of a GPU's kernels, anatune's and TVM's.
+        Machine code of a GPU's kernels, anatune's and TVM's.
     aliases, triple
         As `link_library` takes them.
     """
@@ -44,44 +44,44 @@ class Built(NamedTuple):
     triple: str = ""
 
     def link(self, path: Path) -> None:
-        """Write it as a shared library; errors as `link_library` and `Cubins.embed`."""
+        """Link the executable as a shared library; errors as `link_library` and `Cubins.embed`."""
         link_library(self.executable, path, self.aliases, self.triple)
         if self.cubins is not None:
             self.cubins.embed(path)
 
 
-def built(model: WrittenModel, target: TvmObject, threads: int) -> Built:
-    """Return the executable of a written model.
+def build_library(model: WrittenModel, target: TvmObject, threads: int) -> Library:
+    """Build the executable of a written model.
 
     Raises
     ------
     BuildError
-        TVM has no code for an operator, or refuses the program; the message is the last line of its own.
+        TVM cannot compile an operator, or refuses the program; the message is the last line of TVM's.
     """
     from tvm import relax
 
     try:
-        module, plain = lowered(model.module, target, threads)
-        rest, own = split_module(module)
+        module, plain = lower_module(model.module, target, threads)
+        rest, functions = split_module(module)
         executable = relax.build(rest, target, relax_pipeline=None, exec_mode="bytecode")
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot compile the model: {last_line(error)}") from error
-    objects = objects_of(own, target)
+    objects = compile_objects(functions, target)
     for part in objects.modules():
         executable.mod.import_module(part)
-    return Built(executable, plain, aliases=objects.aliases, triple=triple_of(target))
+    return Library(executable, plain, aliases=objects.aliases, triple=triple_of(target))
 
 
 def split_module(module: TvmObject) -> tuple[TvmObject, dict[str, TvmObject]]:
-    """Return a module of Relax's functions, and those of loops by name."""
+    """Return a module of the Relax functions, and the loop functions by name."""
     tvm = import_tvm()
     items = list(module.functions_items())
     loops = {str(name.name_hint): one for name, one in items if isinstance(one, tvm.tirx.PrimFunc)}
     return tvm.IRModule({name: one for name, one in items if name.name_hint not in loops}), loops
 
 
-def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
-    """Return a Relax module that `relax.build` makes code of without passes, and what nothing could schedule.
+def lower_module(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
+    """Lower a Relax module so that `relax.build` needs no passes; also return the functions without a schedule.
 
     Errors are TVM's.
     """
@@ -106,12 +106,12 @@ def lowered(module: TvmObject, target: TvmObject, threads: int) -> tuple[TvmObje
         ]
     )
     with target:
-        module, plain = scheduled(fused(module), threads)
+        module, plain = schedule_module(fuse_operators(module), threads)
         return lowering(module), plain
 
 
-def fused(module: TvmObject) -> TvmObject:
-    """Return a Relax module whose operators are functions of loops, joined where each reads the one before.
+def fuse_operators(module: TvmObject) -> TvmObject:
+    """Return a Relax module whose operators are loop functions, fused where each reads the one before it.
 
     Errors are TVM's.
     """
@@ -125,7 +125,7 @@ def fused(module: TvmObject) -> TvmObject:
             passes.LegalizeOps(LEGALISED),  # sorts and running sums, too, which the next one has for GPUs
             relax.backend.DispatchSortScan(),
             passes.AnnotateTIROpPattern(),
-            tvm.transform.module_pass(lambda module, _: with_gathers(module), opt_level=0, name="Gathers"),
+            tvm.transform.module_pass(lambda module, _: mark_gathers(module), opt_level=0, name="Gathers"),
             passes.FuseOps(),
             passes.FuseTIR(),
             passes.DeadCodeElimination(),
@@ -134,22 +134,22 @@ def fused(module: TvmObject) -> TvmObject:
     return fusing(module)
 
 
-def built_for_gpu(model: WrittenModel, kernels: Iterable[GpuModelKernel], target: TvmObject, arch: str) -> Built:
-    """Return the executable of a written model for a GPU: TVM's own passes and schedules for the rest.
+def build_gpu_library(model: WrittenModel, kernels: Iterable[GpuModelKernel], target: TvmObject, arch: str) -> Library:
+    """Build the executable of a written model for a GPU, with TVM's own passes and schedules for the rest.
 
     Parameters
     ----------
     kernels
-        Those that its functions launch.
+        The kernels that its functions launch.
     target : tvm.target.Target
-        CUDA, with a host.
+        A CUDA target with a host.
     arch : str
-        "sm_86".
+        Architecture, such as "sm_86".
 
     Raises
     ------
     BuildError
-        TVM has no code for an operator, or NVRTC refuses what it wrote; the message is the last line of theirs.
+        TVM cannot compile an operator, or NVRTC refuses its code; the message is the last line of theirs.
     """
     tvm = import_tvm()
     from tvm import relax
@@ -170,11 +170,11 @@ def built_for_gpu(model: WrittenModel, kernels: Iterable[GpuModelKernel], target
             )
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot compile the model for {arch}: {last_line(error)}") from None
-    return Built(executable, cubins=cubins)
+    return Library(executable, cubins=cubins)
 
 
 def _gpu_passes(target: TvmObject) -> TvmObject:
-    """Return TVM's own passes for a GPU, its schedules among them, without the functions that become views."""
+    """Return TVM's passes for a GPU with its schedules, without the functions that become views."""
     tvm = import_tvm()
     from tvm.relax.backend.cuda import pipeline
 

@@ -1,7 +1,7 @@
-"""Models as people have them, as Relax modules: PyTorch modules and exported programs, ONNX files, Relax itself.
+"""Import models: PyTorch modules and exported programs, ONNX files, and Relax modules.
 
-PyTorch and ONNX are imported where a model of theirs is. Each imported model has a reference beside it: the original,
-computed by its own library (in float64 where that is possible), which compiled outputs are compared with.
+PyTorch and ONNX are imported only for models of theirs. Each imported model has a reference, with which compiled
+outputs are compared: the original, computed by its own library, in float64 if possible.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ from anatune.network.graph.onnx.reading import graph_of_onnx
 from anatune.network.graph.passes.precision import WIDE, widened
 from anatune.network.graph.state import StatePair, grown, paired, probes, with_state
 from anatune.network.graph.torch.arrays import any_array, array_of_torch, torch_of_array
-from anatune.network.relax.onnx_files import onnx_model, onnx_shapes
-from anatune.network.relax.originals import Arrays, Reference, onnx_reference, reordered, torch_reference
-from anatune.network.relax.ranges import Ranges, Sizes, asked_ranges, name_of, narrowed, no_others, symbol_named
+from anatune.network.relax.onnx_files import load_onnx, onnx_shapes
+from anatune.network.relax.originals import Arrays, Reference, onnx_reference, reorder_reference, torch_reference
+from anatune.network.relax.ranges import Ranges, Sizes, check_symbols, make_symbol, name_of, narrow_ranges, parse_ranges
 from anatune.untyped import OnnxObject, TorchObject
 
-__all__ = ["Imported", "decomposed", "exported", "imported"]
+__all__ = ["ImportedModel", "decompose", "export_module", "import_model"]
 
 Example = TorchObject
-"""An array of NumPy's or a tensor of PyTorch's, or a sequence of them; None: there is none."""
+"""A NumPy array or torch tensor, or a sequence of them; None without inputs."""
 
 KINDS = "a torch.nn.Module, a torch.export.ExportedProgram, an ONNX file or model, a .pt2 file or a Relax module"
 
 
 @dataclass(frozen=True)
-class Imported:
-    """A model that can be had as a graph.
+class ImportedModel:
+    """A model that can be read as a graph.
 
     Attributes
     ----------
     read : callable
-        Reads it at values of the symbols of `ranges`, anew each time, so that weights that passes have replaced can
-        go; errors as `imported`.
+        Returns the graph at values of the symbols of `ranges`, read anew each time, so that weights which passes have
+        replaced can be freed; errors as `import_model`.
     name : str
-        For people: the class or the file.
+        Name for messages: the class or the file.
     reference : callable, optional
-        Takes the inputs as arrays and returns the outputs, computed by the original, and who computed them.
+        Takes the inputs as arrays; returns the original's outputs and the name of the library that computed them.
     example : list of ndarray, optional
         Inputs that the caller gave.
     is_single : bool
-        Whether the model returns one tensor beside its state, whatever the graph returns.
+        Whether the model returns one tensor besides its state, even if the graph returns several.
     ranges : mapping of str to (int, int)
-        Symbol of sizes that vary -> least and largest value.
+        Symbol of a size that varies -> least and largest value.
     onnx : tuple, optional
-        The model, where it is one of ONNX (onnx.ModelProto), and the sizes of its inputs.
+        For ONNX models the model (onnx.ModelProto), and the sizes of its inputs.
     state : tuple of StatePair
-        The last inputs and outputs of the graph, and of the reference.
+        The state; its tensors are the last inputs and outputs of the graph and of the reference.
     is_wide : bool
         Whether the graph computes in float32 what the model computes in 16 bits.
     is_described : bool
-        Whether weights have shapes and dtypes, but no values.
+        Whether weights have shapes and dtypes only, and no values.
     """
 
     read: Callable[[Mapping[str, int]], Graph]
@@ -79,9 +79,9 @@ class Imported:
     is_wide: bool = False
     is_described: bool = False
 
-    def widened(self) -> Imported:
-        """Return the model computed in float32, its state included, where it asks for 16 bits."""
-        return replace(self, is_wide=True, state=tuple(map(_widened, self.state)))
+    def widen(self) -> ImportedModel:
+        """Return the model with 16-bit computation and state in float32."""
+        return replace(self, is_wide=True, state=tuple(map(_widen_pair, self.state)))
 
     def graph(self, sizes: Mapping[str, int] | None = None) -> Graph:
         """Return the graph of the model at values of its symbols."""
@@ -93,43 +93,42 @@ class Imported:
         return graph
 
 
-def imported(
+def import_model(
     model: object,
     example_inputs: Example = None,
     sizes: Sizes | None = None,
     dynamic_shapes: object = None,
     state: str | Mapping[str, str] | None = None,
-) -> Imported:
-    """Return a model that is to be compiled.
+) -> ImportedModel:
+    """Import a model.
 
     Parameters
     ----------
     model
-        What `KINDS` says.
+        One of `KINDS`.
     example_inputs : array, or sequence of arrays, optional
-        NumPy or torch; needed for a ``nn.Module``. Of an ONNX file with dynamic axes: their shapes are compiled for,
-        unless `sizes` are given.
+        NumPy or torch; needed for a ``nn.Module``. An ONNX file with dynamic axes is compiled for their shapes, unless
+        `sizes` is given.
     sizes : mapping of str to int, str or (int, int), optional
-        Symbol -> the range of its values ("1..512", (1, 512)) or its only value.
+        Symbol -> the range of its values ("1..512", (1, 512)), or its only value.
     dynamic_shapes : optional
-        Of a ``nn.Module``, as ``torch.export.export`` takes them.
+        For a ``nn.Module``, as ``torch.export.export`` takes them.
     state : str or mapping of str to str, optional
         As `anatune.compile`.
 
     Raises
     ------
     WorkloadError
-        It is nothing of the kind; the file is damaged; it has operators that are not known; inputs are missing.
+        The model is of another kind, its file is damaged, an operator is unknown, or inputs are missing.
     MissingDependencyError
         TVM, PyTorch or ONNX is not installed.
     """
     import_tvm()
-    asked = _Asked(asked_ranges(sizes), state)
+    requested = _Request(parse_ranges(sizes), state)
     kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
     if dynamic_shapes is not None and "torch.Module" not in kinds:
         raise WorkloadError(
-            "compile: dynamic_shapes were given, which a torch.nn.Module is exported with; say by sizes what varies of "
-            f"{shown(model)}"
+            f"compile: dynamic_shapes is for a torch.nn.Module; give sizes for what varies in {shown(model)}"
         )
     if isinstance(model, str | os.PathLike):
         path = Path(model)
@@ -137,66 +136,68 @@ def imported(
             what = "is a folder" if path.is_dir() else "does not exist"
             raise WorkloadError(f"{path} {what}, expected an ONNX file (.onnx) or a saved torch.export program (.pt2)")
         if path.suffix == ".pt2":
-            return _pt2(path, example_inputs, asked)
-        return _onnx(onnx_model(path), path.name, str(path), example_inputs, asked)
+            return _import_pt2(path, example_inputs, requested)
+        return _import_onnx(load_onnx(path), path.name, str(path), example_inputs, requested)
     if "torch.ExportedProgram" in kinds:
-        return _exported(model, type(model).__name__, example_inputs, asked)
+        return _import_program(model, type(model).__name__, example_inputs, requested)
     if "torch.Module" in kinds:
-        program = exported(model, example_inputs, dynamic_shapes)
-        return _exported(program, type(model).__name__, example_inputs, asked, model)
+        program = export_module(model, example_inputs, dynamic_shapes)
+        return _import_program(program, type(model).__name__, example_inputs, requested, model)
     if "onnx.ModelProto" in kinds:
-        return _onnx(model, "ONNX model", "ONNX model", example_inputs, asked)
+        return _import_onnx(model, "ONNX model", "ONNX model", example_inputs, requested)
     if "tvm.IRModule" in kinds:
         from anatune.network.relax.reading import graph_of
 
-        no_others({}, asked.ranges, "Relax module")
-        return _with_state(Imported(lambda _: graph_of(model), "Relax module", None, _arrays(example_inputs)), asked)
+        check_symbols({}, requested.ranges, "Relax module")
+        return _add_state(
+            ImportedModel(lambda _: graph_of(model), "Relax module", None, _arrays(example_inputs)), requested
+        )
     raise WorkloadError(f"compile: model is {shown(model)}, expected {KINDS}")
 
 
-def _widened(pair: StatePair) -> StatePair:
+def _widen_pair(pair: StatePair) -> StatePair:
     is_half = pair.initial is not None and pair.initial.dtype.name in HALVES
     return pair._replace(initial=pair.initial.astype(WIDE)) if is_half and pair.initial is not None else pair
 
 
-class _Asked(NamedTuple):
-    """What a caller wants to vary, and to stay in the model."""
+class _Request(NamedTuple):
+    """The sizes and the state that a caller asks for."""
 
     ranges: Ranges
     state: str | Mapping[str, str] | None = None
 
 
-def _torch() -> TorchObject:
+def _import_torch() -> TorchObject:
     try:
         return import_module("torch")
     except ImportError as error:
         raise MissingDependencyError(
-            f"models of PyTorch need it, and it cannot be imported ({error}); install it with: pip install torch"
+            f"PyTorch models need torch, which cannot be imported ({error}); install it with: pip install torch"
         ) from error
 
 
 def _tensors(inputs: Example) -> tuple[TorchObject, ...]:
-    given = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    values = inputs if isinstance(inputs, tuple | list) else (inputs,)
     return tuple(
         torch_of_array(plain_array("an example input", one, WorkloadError)) if isinstance(one, np.ndarray) else one
-        for one in given
+        for one in values
     )
 
 
 def _arrays(inputs: Example) -> Arrays | None:
     if inputs is None:
         return None
-    given = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    arrays = [any_array("an example input", array, WorkloadError) for array in given]
-    for one, array in zip(given, arrays, strict=True):
-        if array.dtype.kind in "OU" and not isinstance(one, np.ndarray):
-            raise WorkloadError(f"an example input is a {type(one).__name__}, expected an array or a tensor")
+    values = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    arrays = [any_array("an example input", array, WorkloadError) for array in values]
+    for value, array in zip(values, arrays, strict=True):
+        if array.dtype.kind in "OU" and not isinstance(value, np.ndarray):
+            raise WorkloadError(f"an example input is a {type(value).__name__}, expected an array or a tensor")
     return arrays
 
 
-def exported(model: TorchObject, example_inputs: Example, dynamic_shapes: object = None) -> TorchObject:
-    """Return a module of PyTorch's as a ``torch.export.ExportedProgram``; parameters and errors as `imported`."""
-    torch = _torch()
+def export_module(model: TorchObject, example_inputs: Example, dynamic_shapes: object = None) -> TorchObject:
+    """Export a PyTorch module as a ``torch.export.ExportedProgram``; parameters and errors as `import_model`."""
+    torch = _import_torch()
     name = type(model).__name__
     if example_inputs is None:
         raise WorkloadError(
@@ -212,152 +213,152 @@ def exported(model: TorchObject, example_inputs: Example, dynamic_shapes: object
 
 
 def _cause(error: Exception) -> str:
-    """Return what PyTorch says first: how to find out more follows that."""
+    """Return the first line of PyTorch's message; hints for debugging follow it."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)
 
 
-def _pt2(path: Path, example_inputs: Example, asked: _Asked) -> Imported:
-    torch = _torch()
+def _import_pt2(path: Path, example_inputs: Example, requested: _Request) -> ImportedModel:
+    torch = _import_torch()
     try:
-        with _without_logs():
+        with _silence_logs():
             program = torch.export.load(str(path))
     except Exception as error:
         raise WorkloadError(
             f"{path}: {last_line(error):.200}; expected what torch.export.save wrote; export it again"
         ) from error
-    return _exported(program, path.name, example_inputs, asked)
+    return _import_program(program, path.name, example_inputs, requested)
 
 
 @contextlib.contextmanager
-def _without_logs() -> Iterator[None]:
-    """Keep back what PyTorch logs, tracebacks among it, of files whose errors are told in a line."""
-    known = [logger for name, logger in logging.root.manager.loggerDict.items() if name.partition(".")[0] == "torch"]
-    handlers = [handler for logger in known if isinstance(logger, logging.Logger) for handler in logger.handlers]
+def _silence_logs() -> Iterator[None]:
+    """Suppress PyTorch's log messages, tracebacks included, for files whose errors become one line."""
+    loggers = [logger for name, logger in logging.root.manager.loggerDict.items() if name.partition(".")[0] == "torch"]
+    handlers = [handler for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers]
     for handler in handlers:
-        handler.addFilter(_nothing)
+        handler.addFilter(_drop_record)
     try:
         yield
     finally:
         for handler in handlers:
-            handler.removeFilter(_nothing)
+            handler.removeFilter(_drop_record)
 
 
-def _nothing(_record: logging.LogRecord) -> bool:
+def _drop_record(_record: logging.LogRecord) -> bool:
     return False
 
 
-def _exported(
-    program: TorchObject, name: str, example_inputs: Example, asked: _Asked, original: TorchObject = None
-) -> Imported:
+def _import_program(
+    program: TorchObject, name: str, example_inputs: Example, requested: _Request, original: TorchObject = None
+) -> ImportedModel:
     from anatune.network.graph.torch.reading import buffer_of, graph_of_program, symbols_of_program, written_by
 
-    torch = _torch()
+    torch = _import_torch()
     example = _arrays(example_inputs)
     if example is None and program.example_inputs is not None:
         given = program.example_inputs[0]
         example = _arrays(given) if all(isinstance(tensor, torch.Tensor) for tensor in given) else None
-    simple = decomposed(program, name, may_write=True)
-    written = written_by(simple)
-    buffers = {word: array_of_torch(buffer_of(simple, word)) for word, is_buffer in written if is_buffer}
+    simple = decompose(program, name, may_write=True)
+    targets = written_by(simple)
+    buffers = {word: array_of_torch(buffer_of(simple, word)) for word, is_buffer in targets if is_buffer}
     inputs = list(simple.graph_signature.user_inputs)
-    places = [word if is_buffer else inputs.index(word) for word, is_buffer in written]
+    places = [word if is_buffer else inputs.index(word) for word, is_buffer in targets]
 
-    source = original if original is not None and not written else program.module()
+    source = original if original is not None and not targets else program.module()
     reference = torch_reference(torch, source, name, places)
     returns = program.call_spec.out_spec
-    symbols = {symbol_named(symbol.name): symbol for symbol in symbols_of_program(simple)}
-    own = {word: (symbol.least, symbol.most, symbol.seen) for word, symbol in symbols.items()}
+    symbols = {make_symbol(symbol.name): symbol for symbol in symbols_of_program(simple)}
+    model_ranges = {word: (symbol.least, symbol.most, symbol.seen) for word, symbol in symbols.items()}
 
     def read(sizes: Mapping[str, int]) -> Graph:
         return graph_of_program(simple, name, {symbol.expression: sizes[word] for word, symbol in symbols.items()})
 
     is_single = returns is None or returns.is_leaf()
-    ranges = narrowed(own, asked.ranges, name)
+    ranges = narrow_ranges(model_ranges, requested.ranges, name)
     is_described = any(
         getattr(one, "is_meta", False) for one in (*simple.state_dict.values(), *simple.constants.values())
     )
-    found = Imported(read, name, reference, example, is_single, ranges, is_described=is_described)
-    return _with_state(found, asked, own, written=[(word, buffers.get(word)) for word, _ in written])
+    model = ImportedModel(read, name, reference, example, is_single, ranges, is_described=is_described)
+    return _add_state(model, requested, model_ranges, written=[(word, buffers.get(word)) for word, _ in targets])
 
 
-def _decompositions(program: TorchObject) -> TorchObject:
-    """Return what PyTorch decomposes: recurrent layers, but for projected states, are read as they are.
+def _decomposition_table(program: TorchObject) -> TorchObject:
+    """Return the table of PyTorch's decompositions, without operators that are read as they are.
 
-    So are functions that lose digits or leave the range where they are decomposed.
-    And torchao's weights of few bits: of what they are decomposed to nothing but floats would be left.
+    Those are recurrent layers without projected states, functions that lose digits or overflow when decomposed, and
+    torchao's weights of few bits, of which only floats would remain.
     """
-    torch = _torch()
-    table, own = torch.export.default_decompositions(), torch.ops.aten
+    torch = _import_torch()
+    table, aten = torch.export.default_decompositions(), torch.ops.aten
     if hasattr(torch.ops.torchao, "dequantize_affine"):
         table.pop(torch.ops.torchao.dequantize_affine.default, None)
-    roots = (getattr(one, overload) for one in (own.std, own.std_mean) for overload in one.overloads())
-    for operator in (own.hardswish.default, own.mish.default, *roots):
+    roots = (getattr(one, overload) for one in (aten.std, aten.std_mean) for overload in one.overloads())
+    for operator in (aten.hardswish.default, aten.mish.default, *roots):
         table.pop(operator, None)
     for node in program.graph.nodes:
-        if node.target == own.lstm.input and _is_projected(node.args[2], 4 if node.args[3] else 2):
+        if node.target == aten.lstm.input and _is_projected(node.args[2], 4 if node.args[3] else 2):
             return table
-    for operator in (own.lstm.input, own.gru.input, own.rnn_tanh.input, own.rnn_relu.input):
+    for operator in (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input):
         table.pop(operator, None)
     return table
 
 
 def _is_projected(parameters: Sequence[TorchObject], count: int) -> bool:
-    """Whether an LSTM's state is a product of what it would be: `count` parameters a layer if it is not."""
+    """Return whether an LSTM has a projected state; without one it has `count` parameters per layer."""
     gates, hidden = parameters[1].meta["val"].shape
     return len(parameters) % count != 0 or bool(gates != 4 * hidden)
 
 
-def _with_state(
-    source: Imported,
-    asked: _Asked,
-    own: Mapping[str, tuple[int, int | None, int]] | None = None,
+def _add_state(
+    source: ImportedModel,
+    requested: _Request,
+    model_ranges: Mapping[str, tuple[int, int | None, int]] | None = None,
     names: Sequence[str] = (),
     written: Sequence[tuple[str, Array | None]] = (),
-) -> Imported:
+) -> ImportedModel:
     """Return a model with its state.
 
     Parameters
     ----------
-    own : mapping of str to (int, int), optional
-        Ranges that it takes.
+    model_ranges : mapping of str to (int, int), optional
+        Ranges that the model takes.
     names : sequence of str
-        Of its outputs; by default they are numbered.
+        Names of its outputs; by default they are numbered.
     written : sequence of (str, ndarray)
-        What the last outputs are written into: an input, or a buffer, which has values, and is one of the last inputs.
+        What the last outputs are written into: an input, or a buffer with its values, which is one of the last inputs.
 
     Raises
     ------
     WorkloadError
-        As `graph.state`.
+        See `graph.state`.
     """
-    if not written and asked.state is None:
+    if not written and requested.state is None:
         return source
-    free = {  # by how much a state grows may be fixed now, and is another size of the model's
-        symbol: ends if symbol not in (own or {}) or ends[0] < ends[1] else (own or {})[symbol][:2]
+    probe_ranges = {  # by how much a state grows may be fixed now, and is another size of the model's
+        symbol: ends if symbol not in (model_ranges or {}) or ends[0] < ends[1] else (model_ranges or {})[symbol][:2]
         for symbol, ends in source.ranges.items()
     }
-    sizes = probes(free)  # type: ignore[arg-type]
+    sizes = probes(probe_ranges)  # type: ignore[arg-type]
     graphs = [source.read(one) for one in sizes]
     inputs = [value.name for value in graphs[0].inputs]
     count = len(graphs[0].outputs)
     buffers = [word for word, array in written if array is not None]
     pairs = []
-    for place, (word, array) in enumerate(written, count - len(written)):
+    for output_index, (word, array) in enumerate(written, count - len(written)):
         number = inputs.index(word) if array is None else len(inputs) - len(buffers) + buffers.index(word)
-        pairs.append(StatePair(word, place, number, array if array is not None and array.any() else None))
-    if asked.state is not None:
+        pairs.append(StatePair(word, output_index, number, array if array is not None and array.any() else None))
+    if requested.state is not None:
         outputs = names or [f"output{number}" for number in range(count - len(written))]
-        found = paired(asked.state, inputs, outputs, source.name)
-        pairs += [StatePair(inputs[number], output, number) for output, number in found]
+        named_pairs = paired(requested.state, inputs, outputs, source.name)
+        pairs += [StatePair(inputs[number], output, number) for output, number in named_pairs]
     pairs = grown(graphs, sizes, pairs, source.name)
     counted = {pair.symbol for pair in pairs if pair.symbol}
-    ranges = narrowed(own or {}, asked.ranges, source.name, counted)
+    ranges = narrow_ranges(model_ranges or {}, requested.ranges, source.name, counted)
     for symbol in counted:
         if ranges[symbol][0]:
             raise WorkloadError(
-                f"state: {source.name} holds nothing at first, and size {name_of(symbol)} is "
-                f"{ranges[symbol][0]}..{ranges[symbol][1]}, expected a range from 0 (sizes, --size; Dim(min=0))"
+                f"state: {source.name} holds nothing at first, but size {name_of(symbol)} has the range "
+                f"{ranges[symbol][0]}..{ranges[symbol][1]}, expected one from 0 (sizes, --size; Dim(min=0))"
             )
     pairs = [pair._replace(most=ranges[pair.symbol][1]) if pair.symbol else pair for pair in pairs]
     for pair in pairs:
@@ -365,36 +366,36 @@ def _with_state(
             least, most = ranges[pair.by]
             if least > pair.most:
                 raise WorkloadError(
-                    f"state: {least} of {name_of(pair.by)} come in a call, and {source.name} holds {pair.most} of "
-                    f"{name_of(pair.symbol)} at most; give a smaller number or a larger range (sizes, --size)"
+                    f"state: a call has {least} of {name_of(pair.by)} or more, but {source.name} holds at most "
+                    f"{pair.most} of {name_of(pair.symbol)}; give a smaller number or a larger range (sizes, --size)"
                 )
             ranges[pair.by] = (min(least, pair.most), min(most, pair.most))
-    reference = source.reference and reordered(source.reference, pairs, len(inputs))
+    reference = source.reference and reorder_reference(source.reference, pairs, len(inputs))
     example = source.example
     if example is not None:
-        held = {pair.input for pair in pairs}
-        example = [array for place, array in enumerate(example) if place not in held]
-    left = count - len(pairs)
-    if not left:
-        raise WorkloadError(f"state: {source.name} returns nothing beside its state, expected another output")
-    is_single = source.is_single or (asked.state is not None and left == 1)
+        state_inputs = {pair.input for pair in pairs}
+        example = [array for place, array in enumerate(example) if place not in state_inputs]
+    outputs_left = count - len(pairs)
+    if not outputs_left:
+        raise WorkloadError(f"state: {source.name} returns nothing besides its state, expected another output")
+    is_single = source.is_single or (requested.state is not None and outputs_left == 1)
     return replace(
         source, ranges=ranges, state=tuple(pairs), reference=reference, example=example, is_single=is_single
     )  # fmt: skip
 
 
-def decomposed(program: TorchObject, name: str, *, may_write: bool = False) -> TorchObject:
-    """Return an exported program of PyTorch's core operators; `may_write`: into inputs and buffers, in place.
+def decompose(program: TorchObject, name: str, *, may_write: bool = False) -> TorchObject:
+    """Decompose a program into PyTorch's core operators; `may_write` allows in-place writes into inputs and buffers.
 
     Raises
     ------
     WorkloadError
-        PyTorch refuses it; it changes an input or a buffer in place.
+        PyTorch refuses the program, or the program changes an input or a buffer in place.
     """
     try:
-        with warnings.catch_warnings(), _torch().no_grad():
+        with warnings.catch_warnings(), _import_torch().no_grad():
             warnings.simplefilter("ignore")
-            simple = program.run_decompositions(_decompositions(program))
+            simple = program.run_decompositions(_decomposition_table(program))
     except Exception as error:
         raise WorkloadError(f"PyTorch cannot decompose {name}: {_cause(error)}") from error
     from anatune.network.graph.torch.reading import written_by
@@ -405,23 +406,23 @@ def decomposed(program: TorchObject, name: str, *, may_write: bool = False) -> T
     return simple
 
 
-def _onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, asked: _Asked) -> Imported:
-    """Return an ONNX model; `where` it is, for messages."""
+def _import_onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, request: _Request) -> ImportedModel:
+    """Import an ONNX model; `where` begins its messages."""
     if not model.graph.output:
-        raise WorkloadError(f"{where}: no ONNX model, expected one with operators and outputs; export it again")
+        raise WorkloadError(f"{where}: it is no ONNX model with operators and outputs; export it again")
     example = _arrays(example_inputs)
-    shapes = onnx_shapes(model, where, example if not asked.ranges else None)
-    words = dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str))
-    own = dict.fromkeys(words, (0, None, 1))
+    shapes = onnx_shapes(model, where, example if not request.ranges else None)
+    symbols = dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str))
+    model_ranges = dict.fromkeys(symbols, (0, None, 1))
 
     def read(sizes: Mapping[str, int]) -> Graph:
-        known = {
+        input_shapes = {
             word: [size if isinstance(size, int) else sizes[size] for size in shape] for word, shape in shapes.items()
         }
-        return graph_of_onnx(model, known, name)
+        return graph_of_onnx(model, input_shapes, name)
 
-    ranges = narrowed(own, asked.ranges, name)
-    least = {word: ends[0] for word, ends in ranges.items()}  # the only sizes, where none varies
+    ranges = narrow_ranges(model_ranges, request.ranges, name)
+    least = {word: ends[0] for word, ends in ranges.items()}  # the only sizes if none varies
     fixed = {word: [size if isinstance(size, int) else least[size] for size in shape] for word, shape in shapes.items()}
-    found = Imported(read, name, onnx_reference(model, name), example, ranges=ranges, onnx=(model, fixed))
-    return _with_state(found, asked, own, [output.name for output in model.graph.output])
+    model_source = ImportedModel(read, name, onnx_reference(model, name), example, ranges=ranges, onnx=(model, fixed))
+    return _add_state(model_source, request, model_ranges, [output.name for output in model.graph.output])

@@ -1,4 +1,4 @@
-"""Kernels of anatune's for GPUs as functions of a Relax module: a cubin each, and a function that launches it."""
+"""anatune's GPU kernels as functions of a Relax module: a cubin each, and a host function that launches it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["GpuModelKernel", "gpu_kernels"]
 
 @dataclass(frozen=True)
 class GpuModelKernel(ModelKernel):
-    """One kernel of a model for a GPU: `function` launches it, and others around it.
+    """One kernel of a model for a GPU; `function` launches it.
 
     Attributes
     ----------
     kernel : CudaKernel
-        Its CUDA C.
+        Its CUDA C source.
     part : DevicePart
-        What TVM made that of.
+        Its device part as TVM's.
     cubin : Cubin
     """
 
@@ -39,7 +39,7 @@ class GpuModelKernel(ModelKernel):
 
     @property
     def workspace(self) -> Buffer | None:
-        """Memory that the kernel needs."""
+        """Memory that the kernel needs besides its operands."""
         return self.kernel.workspace
 
     @property
@@ -49,24 +49,24 @@ class GpuModelKernel(ModelKernel):
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block, as the compiler says."""
+        """Shared memory of a block in bytes, as the compiler reported it."""
         return self.facts.shared_bytes
 
     @property
     def facts(self) -> CompilerFacts:
-        """What the compiler said."""
+        """What the compiler reported."""
         return self.cubin.facts.with_dynamic(self.kernel.dynamic_shared_bytes)
 
 
 def gpu_kernels(schedules: Mapping[str, Schedule], workers: int) -> dict[str, GpuModelKernel]:
-    """Return kernels by name, compiled on so many cores; schedules that are one program share a cubin's compilation.
+    """Return kernels by name, compiled on `workers` cores; schedules with the same program are compiled once.
 
     Raises
     ------
     SpaceError, BuildError, MissingDependencyError
-        As `codegen.cuda.lower.cuda_kernel` and `codegen.cuda.build_cache.compile_kernel`.
+        See `codegen.cuda.lower.cuda_kernel` and `codegen.cuda.build_cache.compile_kernel`.
     """
-    pool = ThreadPoolExecutor(workers)  # NVRTC takes the time, and does not hold Python's lock
+    pool = ThreadPoolExecutor(workers)  # NVRTC takes the time, and releases the GIL
     try:
         written = {name: named_kernel(schedule, f"anatune_{schedule.key}") for name, schedule in schedules.items()}
         cubins = {name: pool.submit(compile_kernel, kernel) for name, (kernel, _) in written.items()}
@@ -81,15 +81,15 @@ def gpu_kernels(schedules: Mapping[str, Schedule], workers: int) -> dict[str, Gp
 
 
 def _launcher(name: str, schedule: Schedule, kernel: CudaKernel) -> TvmObject:
-    """Return a function of operands, result and workspace that runs on the CPU, and launches the kernels."""
+    """Return a host function of operands, result and workspace that launches the kernels."""
     text = Script()
     tensors = [Buffer.of(operand) for operand in (*schedule.workload.operands, schedule.workload.write)]
     tensors += [] if kernel.workspace is None else [kernel.workspace]
     open_function(text, "main", [(tensor.tensor, buffer_type(tensor.shape, tensor.dtype)) for tensor in tensors])
-    for one in kernel.launches:
-        size = [one.grid, one.block]
-        if one.dynamic_shared_bytes:
-            size.append(one.dynamic_shared_bytes)
-        arguments = [f'"{one.name}"', *(f"{buffer.tensor}.data" for buffer in one.parameters), *map(str, size)]
+    for launch in kernel.launches:
+        size = [launch.grid, launch.block]
+        if launch.dynamic_shared_bytes:
+            size.append(launch.dynamic_shared_bytes)
+        arguments = [f'"{launch.name}"', *(f"{buffer.tensor}.data" for buffer in launch.parameters), *map(str, size)]
         text.line(f"T.evaluate(T.call_packed({', '.join(arguments)}))")
     return kernel_function(str(text), "", name, schedule.key).with_attr("tirx.is_scheduled", True)

@@ -1,4 +1,4 @@
-"""Kernels of anatune's as functions of a Relax module, with what packs their constant operands."""
+"""anatune's kernels as functions of a Relax module, and the packing functions of their constant operands."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ __all__ = [
 ]
 
 KERNEL = "anatune.kernel"
-"""Attribute of a function that is a kernel of anatune's: TVM's passes leave it as it is."""
-_PIECE = 256
-"""Rows of a product with any number of them that one nest runs for."""
+"""Attribute that marks a function as a kernel of anatune's, which TVM's passes leave unchanged."""
+_MOST_NEST_ROWS = 256
+"""Rows that one loop nest of a product with any number of rows computes."""
 OPAQUE = 8
-"""TVM's word for a function that nothing is fused with."""
+"""TVM's number for functions that are not fused."""
 
 
-_Program: TypeAlias = Callable[[Any, str, int, CpuSpec], tuple[str, str]]
-"""What writes a kernel of a name, for so many threads of a CPU: TVMScript, and the LLVM IR that it calls."""
-_Coded: TypeAlias = tuple[Any, _Program]
-"""A kernel, and what writes it."""
+_KernelWriter: TypeAlias = Callable[[Any, str, int, CpuSpec], tuple[str, str]]
+"""A function of (kernel, name, threads, CPU) that returns TVMScript and the LLVM IR that it calls."""
+_KernelAndWriter: TypeAlias = tuple[Any, _KernelWriter]
+"""A kernel, and the function that writes it."""
 
 
 class RangedCalls(NamedTuple):
-    """What a kernel for all extents of an axis is made with.
+    """The range of an extent that a kernel takes at run time.
 
     Attributes
     ----------
@@ -61,7 +61,8 @@ class RangedCalls(NamedTuple):
     least, most : int
         Smallest and largest extent.
     usual : int
-        Extent that it was planned for. The schedule is that of the largest number of rows, of other axes the usual one.
+        Extent that it was planned for. For rows the schedule is that of the largest extent, for other axes the usual
+        one.
     """
 
     axis: str
@@ -72,14 +73,14 @@ class RangedCalls(NamedTuple):
 
 @dataclass(frozen=True)
 class Packer:
-    """What packs a constant operand, and the elements of the packed form.
+    """A function that packs a constant operand, and the number of packed elements.
 
     Attributes
     ----------
     name : str
-        Packers of one name make the same of the same operand, whatever their kernels compute.
+        Packers with the same name pack the same operand equally, for any kernel.
     text, llvm : str
-        TVMScript of a function ``(tensor, packed)``, and what it calls.
+        TVMScript of a function ``(tensor, packed)``, and LLVM IR that it calls.
     """
 
     name: str
@@ -89,12 +90,12 @@ class Packer:
 
     @cached_property
     def copies(self) -> tuple[Copy, ...] | None:
-        """What moves the elements; None: something is computed of them, by `function`."""
+        """The copies that pack the operand; None if it is not only copied but computed, by `function`."""
         return None if self.llvm else copies_of(self.text)
 
     @property
     def function(self) -> TvmObject:
-        """The function, for TVM."""
+        """The packing function as TVM's."""
         return parse_program(self.text, self.llvm).with_attr("global_symbol", self.name)
 
 
@@ -105,11 +106,11 @@ class ModelKernel:
     Attributes
     ----------
     name : str
-        Of the function, and of what it holds: unique in the model.
+        Name of the function and prefix of what it contains; unique in the model.
     function : tvm.tirx.PrimFunc
-        Takes the operands, those of `packers` in packed form, and the result last.
+        Takes the operands, with those of `packers` in packed form, and the result last.
     packers : dict of str to Packer
-        By tensor.
+        Packing functions by tensor.
     """
 
     name: str
@@ -118,17 +119,17 @@ class ModelKernel:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The symbols of sizes that the function takes behind the operands."""
+        """The symbols of sizes that the function takes after the operands."""
         return tuple(str(one.name) for one in self.function.params if str(one.ty) == "int64")
 
     @property
     def workspace(self) -> Buffer | None:
-        """Memory that the function takes last, behind the result, and that holds nothing between calls."""
+        """Memory that the function takes after the result; its content is lost between calls."""
         return None
 
     @property
     def facts(self) -> CompilerFacts | None:
-        """What the compiler of a GPU's kernels said."""
+        """What the compiler of a GPU's kernels reported."""
         return None
 
 
@@ -138,98 +139,98 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: RangedCalls 
     Parameters
     ----------
     span : RangedCalls, optional
-        Of a kernel that takes an extent at run time.
+        The range of the extent that the kernel takes at run time.
 
     Raises
     ------
     SpaceError, BuildError
-        As `codegen.cpu.lower.lower`.
+        See `codegen.cpu.lower.lower`.
     """
     if span is not None and span.axis == "i" and not schedule.workload.is_kernel:
         program = ranged_program(
-            schedule, span.axis, span.least, threads=threads, prefix=name, piece=_PIECE, usual=span.usual
+            schedule, span.axis, span.least, threads=threads, prefix=name, piece=_MOST_NEST_ROWS, usual=span.usual
         )
     else:
         program = program_of(schedule, threads, prefix=name, extents=OneByOne(span.axis) if span else FIXED)
     packers = {
-        tensor: _packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
+        tensor: _make_packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
         for tensor, text in program.packing.items()
     }
     return ModelKernel(name, kernel_function(program.main, program.llvm, name, schedule.key), packers)
 
 
 def kernel_function(text: str, llvm: str, name: str, kind: str) -> TvmObject:
-    """Return a program as a function of a model that TVM's passes leave as it is; `kind`: what kernel it is."""
+    """Return a program as a function that TVM's passes leave unchanged; `kind` is stored as its attribute."""
     return parse_program(text, llvm).with_attrs({"global_symbol": name, KERNEL: kind, "op_pattern": OPAQUE})
 
 
-def _packer(text: str, llvm: str, num_elements: int, kernel: str) -> Packer:
-    """Return a function that packs an operand of a kernel, named by what it does."""
-    own = f"{text}{llvm}".replace(kernel, "")  # functions that it calls are named after the kernel
-    name = f"anatune_pack_{hashlib.sha256(own.encode()).hexdigest()[:16]}"
+def _make_packer(text: str, llvm: str, num_elements: int, kernel: str) -> Packer:
+    """Return a packing function of a kernel's operand, named after its content."""
+    anonymous_text = f"{text}{llvm}".replace(kernel, "")  # functions that it calls are named after the kernel
+    name = f"anatune_pack_{hashlib.sha256(anonymous_text.encode()).hexdigest()[:16]}"
     return Packer(name, text, llvm, num_elements)
 
 
 def attention_kernel(name: str, kernel: AttentionKernel, lanes: int, threads: int) -> ModelKernel:
-    """Return an attention as a kernel of a model; `lanes`: float32 elements of a vector.
+    """Return an attention as a kernel of a model; `lanes` is the number of float32 elements in a vector.
 
     Raises
     ------
     SpaceError, BuildError
-        As `model_kernel`.
+        See `model_kernel`.
     """
     from anatune.network.kernels.attention import attention_program
 
-    return _without_weights(name, "attention", attention_program(kernel, name, lanes, threads))
+    return _make_unpacked_kernel(name, "attention", attention_program(kernel, name, lanes, threads))
 
 
-def _without_weights(name: str, kind: str, program: tuple[str, str]) -> ModelKernel:
-    """Return a kernel of a program, TVMScript and LLVM IR, that packs none of its operands."""
+def _make_unpacked_kernel(name: str, kind: str, program: tuple[str, str]) -> ModelKernel:
+    """Return the kernel of a program, TVMScript and LLVM IR, that packs no operand."""
     return ModelKernel(name, kernel_function(*program, name, kind), {})
 
 
 def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[Node, ModelKernel]:
-    """Return each node of `_OPERATORS` -> its kernel, which equal nodes share."""
-    made: dict[str, dict[Hashable, ModelKernel]] = {}
+    """Return the kernel of each node whose operator is in `_OPERATORS`; equal nodes share one."""
+    kernels_by_group: dict[str, dict[Hashable, ModelKernel]] = {}
     kernels = {}
     for node in graph.nodes():
         if node.op not in _OPERATORS or not _OPERATORS[node.op].takes(node) or 0 in tensor_type(node).shape:
             continue
         operator = _OPERATORS[node.op]
-        if operator.is_fixed and _is_open(node):
+        if operator.is_fixed and _has_varying_size(node):
             raise WorkloadError(
-                f"{node.op.removeprefix('anatune.')} of {name_of(node.type)}: its sizes vary, and there are kernels "
-                "for fixed ones alone; compile the model for fixed sizes (example inputs)"
+                f"{node.op.removeprefix('anatune.')} of {name_of(node.type)}: its sizes vary, but its kernels are for "
+                "fixed sizes; compile the model for fixed sizes (example inputs)"
             )
-        known = made.setdefault("rows" if operator.word == "rows" else "others", {})
+        group = kernels_by_group.setdefault("rows" if operator.word == "rows" else "others", {})
         kernel, program = operator.kernel_of(node)
-        if kernel not in known:
-            name = f"anatune_{operator.word}_{len(known)}_{kernel.kind}"
-            known[kernel] = _without_weights(name, kernel.kind, program(kernel, name, threads, hardware))
-        kernels[node] = known[kernel]
+        if kernel not in group:
+            name = f"anatune_{operator.word}_{len(group)}_{kernel.kind}"
+            group[kernel] = _make_unpacked_kernel(name, kernel.kind, program(kernel, name, threads, hardware))
+        kernels[node] = group[kernel]
     return kernels
 
 
-def _on_lanes(program: Callable[..., tuple[str, str]]) -> _Program:
-    """Return what writes the program of a kernel that asks for the elements of a vector alone."""
+def _write_with_lanes(program: Callable[..., tuple[str, str]]) -> _KernelWriter:
+    """Return a writer for a program that needs only the number of elements in a vector."""
     return lambda kernel, name, threads, hardware: program(kernel, name, threads=threads, lanes=hardware.fp32_lanes)
 
 
-def _row_kernel(node: Node) -> _Coded:
+def _row_kernel(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.rows import RowKernel, row_program
 
     rows, length = tensor_type(node).shape
-    own, program = node.attributes, _on_lanes(row_program)
+    attrs, program = node.attributes, _write_with_lanes(row_program)
     if node.op == SOFTMAX:
         mask_rows = tensor_type(node.arguments[1]).shape[0] if len(node.arguments) > 1 else 0
-        kind = RowKernel("softmax", rows, length, own["scale"], mask_rows, own["zero_rows"], block=own["block"])
-        return kind, program
+        kernel = RowKernel("softmax", rows, length, attrs["scale"], mask_rows, attrs["zero_rows"], block=attrs["block"])
+        return kernel, program
     assert node.op == LAYER_NORM
     operands, dtype = len(node.arguments) - 1, tensor_type(node).dtype
-    return RowKernel("layer_norm", rows, length, epsilon=own["epsilon"], operands=operands, dtype=dtype), program
+    return RowKernel("layer_norm", rows, length, epsilon=attrs["epsilon"], operands=operands, dtype=dtype), program
 
 
-def _window(node: Node) -> _Coded:
+def _window(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.windows import WindowKernel, window_program
 
     def program(kernel: WindowKernel, name: str, threads: int, hardware: CpuSpec) -> tuple[str, str]:
@@ -251,64 +252,65 @@ def _window(node: Node) -> _Coded:
     return kernel, program
 
 
-def _recurrent(node: Node) -> _Coded:
+def _recurrent(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.recurrent import RecurrentKernel, recurrent_program
 
     steps, batch, _ = tensor_type(node.arguments[0]).shape
-    own = {**node.attributes, "functions": tuple(name.removeprefix("nn.") for name in node.attributes["functions"])}
-    return RecurrentKernel(steps=steps, batch=batch, hidden=tensor_type(node).shape[2], **own), recurrent_program
+    attrs = {**node.attributes, "functions": tuple(name.removeprefix("nn.") for name in node.attributes["functions"])}
+    return RecurrentKernel(steps=steps, batch=batch, hidden=tensor_type(node).shape[2], **attrs), recurrent_program
 
 
-def _permute(node: Node) -> _Coded:
+def _permute(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.moves import PermuteKernel, permute_program
 
     shape, axes = tensor_type(node.arguments[0]).shape, tuple(node.attributes["axes"])
-    return PermuteKernel(shape, axes, tensor_type(node).dtype), _on_lanes(permute_program)
+    return PermuteKernel(shape, axes, tensor_type(node).dtype), _write_with_lanes(permute_program)
 
 
-def _concat(node: Node) -> _Coded:
+def _concat(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.moves import ConcatKernel, concat_program
 
     (outer, _), dtype = tensor_type(node)
     widths = tuple(tensor_type(part).shape[1] for part in node.arguments)
-    return ConcatKernel(outer, widths, dtype), _on_lanes(concat_program)
+    return ConcatKernel(outer, widths, dtype), _write_with_lanes(concat_program)
 
 
-def _divisor(node: Node) -> _Coded:
+def _divisor(node: Node) -> _KernelAndWriter:
     from anatune.codegen.cpu.divisors import DivisorKernel, divisor_program
 
     return DivisorKernel(*tensor_type(node), node.attributes["operator"]), divisor_program
 
 
-def _put(node: Node) -> _Coded:
+def _put(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.puts import PutKernel, put_program
 
     (shape, dtype), places = tensor_type(node), node.arguments[2]
     first = places.value if isinstance(places, Scalar) and isinstance(places.value, int) else -1
     kernel = PutKernel(shape, tensor_type(node.arguments[1]).shape, node.attributes["axis"], dtype, first)
-    return kernel, _on_lanes(put_program)
+    return kernel, _write_with_lanes(put_program)
 
 
-def _scatter(node: Node) -> _Coded:
+def _scatter(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.places import ScatterKernel, scatter_program
 
     data, index, updates = map(tensor_type, node.arguments)
-    own = node.attributes
+    attrs = node.attributes
     kernel = ScatterKernel(
-        data.shape, updates.shape, data.dtype, index.shape, index.dtype, own["axis"] % len(data.shape), own["reduction"]
-    )
+        data.shape, updates.shape, data.dtype, index.shape, index.dtype, attrs["axis"] % len(data.shape),
+        attrs["reduction"],
+    )  # fmt: skip
     return kernel, scatter_program
 
 
-def _top(node: Node) -> _Coded:
+def _top(node: Node) -> _KernelAndWriter:
     from anatune.network.kernels.places import TopKernel, top_program
 
-    (shape, dtype), own = tensor_type(node.arguments[0]), node.attributes
-    return TopKernel(shape, dtype, own["axis"] % len(shape), own["k"], own["largest"]), top_program
+    (shape, dtype), attrs = tensor_type(node.arguments[0]), node.attributes
+    return TopKernel(shape, dtype, attrs["axis"] % len(shape), attrs["k"], attrs["largest"]), top_program
 
 
-def _is_open(node: Node) -> bool:
-    """Whether a size of what a node reads or returns is known at run time."""
+def _has_varying_size(node: Node) -> bool:
+    """Return whether a size of an operand or of the result is known only at run time."""
     return at_run_time((tensor_type(node).shape, *(tensor_type(value).shape for value in values_in(node.arguments))))
 
 
@@ -322,13 +324,13 @@ def _has_top(node: Node) -> bool:
 
 
 class _Operator(NamedTuple):
-    """An operator: its word in names of functions, what a node asks for with the code of that, and which nodes have it.
+    """An operator: the word in its functions' names, a function from a node to its kernel, and a test of nodes.
 
-    Nodes whose sizes vary have none where it `is_fixed`: nobody else computes them.
+    If it `is_fixed`, nodes with sizes that vary are refused, because nothing else computes them.
     """
 
     word: str
-    kernel_of: Callable[[Node], _Coded]
+    kernel_of: Callable[[Node], _KernelAndWriter]
     takes: Callable[[Node], bool] = _is_float
     is_fixed: bool = False
 
@@ -344,4 +346,4 @@ _OPERATORS: dict[str, _Operator] = {
     "topk": _Operator("places", _top, _has_top),
     WINDOW: _Operator("windows", _window),
 }
-"""What has kernels on CPUs that are not planned: rows, windows, moves. Their writers are imported for such nodes."""
+"""Operators with CPU kernels that are not planned. Their writers are imported on use."""

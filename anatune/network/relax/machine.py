@@ -1,4 +1,4 @@
-"""A built model's library in this process, on the CPU or the GPU. Of TVM only the runtime is used."""
+"""Run a built model's library in this process, on the CPU or the GPU, with TVM's runtime only."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from anatune.errors import DivisionError, RunError
 from anatune.network.graph.nodes import Array
 from anatune.threads import new_lock
 
-__all__ = ["Frame", "Machine", "check_gpu"]
+__all__ = ["Frame", "LibraryRunner", "check_gpu"]
 
-_HELPERS = "vm.builtin."
-"""What the names of the runtime's own functions begin with: allocating, checking, naming memory anew."""
+_RUNTIME_PREFIX = "vm.builtin."
+"""Prefix of the runtime's own functions, which allocate and check memory and create views."""
 _LOADER = "ffi.Module.load_from_bytes.cuda"
-"""Function that TVM's CUDA library registers."""
+"""A function that TVM's CUDA library registers."""
 _RUNTIME, _CUDART = "libtvm_runtime_cuda.so", "libcudart.so.13"
-_PATIENCE_S = 10.0
-"""How long `fork` waits for a run that another thread is in."""
+_MOST_FORK_WAIT_S = 10.0
+"""Longest time that `fork` waits for a run in another thread, s."""
 
 
 class Frame:
-    """What one run needs: the function of a virtual machine of its own, and memory that small inputs are copied into.
+    """The resources of one run: a virtual machine's function, and memory for copies of small inputs.
 
     Attributes
     ----------
     main : callable
     inputs : list of (ndarray, tensor of TVM's), optional
-        The caller's; None: it has not been asked for.
+        Memory that belongs to the caller; None until it is allocated.
     """
 
     __slots__ = ("inputs", "main")
@@ -48,29 +48,29 @@ class Frame:
         self.inputs: list[tuple[Array, TvmObject]] | None = None
 
 
-class Machine:
-    """The functions of a library that `building.built` or `building.built_for_gpu` made.
+class LibraryRunner:
+    """Runs a library that `building.build_library` or `building.build_gpu_library` built.
 
-    Several threads may run it at once: each run has a frame of its own, and waits where all are in use. `fork` waits
-    for runs, whose locks the child could not open.
+    Several threads may run it at once: each run has its own frame, and waits if all are in use. `fork` waits for runs
+    to end, because the child could not release their locks.
 
     Parameters
     ----------
     library : Path
     weights : sequence of tensors of TVM's
-        As `writing.Weight` says, in the CPU's memory: they are kept alive, not copied, but for a GPU, where they are
-        copied once.
+        The tensors of `writing.Weight` in CPU memory. They are kept alive and not copied, except for a GPU, where they
+        are copied once.
     threads : int
-        Of its parallel loops.
+        Threads of its parallel loops.
     most_frames : int
-        Runs at once, >= 1; one where runs have parallel loops or are on a GPU.
+        Most runs at the same time, >= 1; it is 1 if runs have parallel loops or use a GPU.
     arch : str, optional
-        Of a GPU ("sm_86"): inputs and outputs are copied there and back in every run. None: it runs on the CPU.
+        Architecture of a GPU ("sm_86"): inputs and outputs are copied in every run. None runs on the CPU.
 
     Raises
     ------
     RunError
-        The library cannot be loaded, or there is no such GPU here.
+        The library cannot be loaded, or this machine has no such GPU.
     MissingDependencyError
         TVM is not installed.
     """
@@ -94,53 +94,53 @@ class Machine:
         try:
             self._library = tvm.runtime.load_module(str(library))
             self._threads = threads
-            self._idle = [self._frame()]
+            self._idle = [self._make_frame()]
         except (RuntimeError, AttributeError, ValueError, OSError) as error:
             raise RunError(f"{library} cannot be loaded: {last_line(error)}") from None
         self._num_frames, self._most_frames = 1, most_frames
         self._waiting: deque[SimpleQueue[Frame]] = deque()
-        self._weights = tvm.runtime.convert([self._copied(weight, self._device) for weight in weights])
+        self._weights = tvm.runtime.convert([self._copy_to(weight, self._device) for weight in weights])
         self._lock, self._serving = new_lock(), new_lock()
         _machines.add(self)
 
-    def _frame(self) -> Frame:
-        main = self._machine()["main"]
+    def _make_frame(self) -> Frame:
+        main = self._make_virtual_machine()["main"]
         return Frame(main if self._threads == 1 else functools.partial(call_parallel, main))
 
-    def take(self) -> Frame:
-        """Return what a run needs, which nobody else has until `give`; where all are in use, wait in a queue."""
+    def take_frame(self) -> Frame:
+        """Return a frame for one run, exclusively until `return_frame`; waits in a queue if all are in use."""
         try:
             return self._idle.pop()
         except IndexError:
             pass
         with self._lock:
             if self._num_frames < self._most_frames:
-                frame = self._frame()
+                frame = self._make_frame()
                 self._num_frames += 1
                 return frame
-        return self._next()
+        return self._wait_for_frame()
 
-    def give(self, frame: Frame) -> None:
-        """Let others have what `take` returned."""
+    def return_frame(self, frame: Frame) -> None:
+        """Return a frame after a run."""
         self._idle.append(frame)
         if self._waiting:
-            self._serve()
+            self._hand_out_frames()
 
-    def _next(self, timeout_s: float | None = None) -> Frame:
-        """Wait for a frame; queue.Empty: none came in time."""
-        box = SimpleQueue[Frame]()
-        self._waiting.append(box)
-        self._serve()
+    def _wait_for_frame(self, timeout_s: float | None = None) -> Frame:
+        """Wait for a frame; raises queue.Empty after the timeout."""
+        queue = SimpleQueue[Frame]()
+        self._waiting.append(queue)
+        self._hand_out_frames()
         try:
-            return box.get(timeout=timeout_s)
+            return queue.get(timeout=timeout_s)
         except Empty:
             with self._serving:
-                if box in self._waiting:
-                    self._waiting.remove(box)
-            return box.get_nowait()
+                if queue in self._waiting:
+                    self._waiting.remove(queue)
+            return queue.get_nowait()
 
-    def _serve(self) -> None:
-        """Hand idle frames to those who wait: who came first goes first."""
+    def _hand_out_frames(self) -> None:
+        """Give idle frames to waiting threads, first come first served."""
         with self._serving:
             while self._idle and self._waiting:
                 with contextlib.suppress(IndexError):  # `take` was faster
@@ -148,69 +148,70 @@ class Machine:
                     self._waiting.popleft().put(frame)
 
     def pause(self) -> None:
-        """Wait until nothing runs, and let nothing run until `resume`."""
+        """Wait until nothing runs, and block new runs until `resume`."""
         self._lock.acquire()
         self._paused: list[Frame] = []
         with contextlib.suppress(Empty):  # after so long a time a child may have to do with less
             while len(self._paused) < self._num_frames:
-                self._paused.append(self._next(_PATIENCE_S))
+                self._paused.append(self._wait_for_frame(_MOST_FORK_WAIT_S))
 
     def resume(self, *, is_child: bool) -> None:
-        """Go on behind `pause`; those who have a frame, or wait for one, are not in a child."""
+        """Allow runs again after `pause`; a child has none of the threads that held or awaited a frame."""
         if is_child:
             self._waiting.clear()
             if not self._paused:
-                self._paused.append(self._frame())
+                self._paused.append(self._make_frame())
             self._num_frames = len(self._paused)
         for frame in self._paused:
-            self.give(frame)
+            self.return_frame(frame)
         self._lock.release()
 
-    def _copied(self, tensor: TvmObject, device: TvmObject) -> TvmObject:
-        """Return a tensor where a device has it: a CPU's are everywhere in one memory."""
+    def _copy_to(self, tensor: TvmObject, device: TvmObject) -> TvmObject:
+        """Return a tensor in the memory of a device; all CPU tensors share one memory."""
         return tensor if self._device is self._host else tensor.copyto(device)
 
     def run(self, *inputs: TvmObject) -> TvmObject:
-        """Return the result of the model in the CPU's memory: a tensor, or a sequence of them.
+        """Return the outputs of the model in CPU memory: a tensor, or a sequence of them.
 
         Raises
         ------
         RunError
             TVM refuses the inputs or the weights, or there is too little memory.
         DivisionError
-            Whole numbers were to be divided by zero.
+            An integer was divided by zero.
         """
-        frame = self.take()
+        frame = self.take_frame()
         try:
             return self.run_on(frame, inputs)
         finally:
-            self.give(frame)
+            self.return_frame(frame)
 
     def run_on(self, frame: Frame, inputs: Sequence[TvmObject]) -> TvmObject:
-        """Run as `run` does, on what `take` returned."""
+        """Return the outputs of the model, run in a given frame; errors as `run`."""
         try:
-            result = frame.main(*(self._copied(tensor, self._device) for tensor in inputs), self._weights)
+            result = frame.main(*(self._copy_to(tensor, self._device) for tensor in inputs), self._weights)
         except ZeroDivisionError as error:
             raise DivisionError(f"{last_line(error)}; keep zeros out of what whole numbers are divided by") from None
         except TVM_ERRORS as error:
             raise RunError(f"the model cannot be run: {last_line(error):.300}; compile it again") from None
         if self._device is self._host or hasattr(result, "copyto"):
-            return self._copied(result, self._host)
+            return self._copy_to(result, self._host)
         return [tensor.copyto(self._host) for tensor in result]
 
     def times(self, inputs: Sequence[TvmObject], runs: int) -> dict[str, float]:
-        """Return the least time of each function over some runs, all its calls in a run together, s.
+        """Return the least seconds of each function over some runs, with all of its calls in a run.
 
-        By the clock of the CPU, on a GPU with what a launch costs there.
+        The CPU's clock measures them, on a GPU with the cost of a launch.
         """
         times: list[dict[str, float]] = []
         began = 0.0
-        machine = self._machine()  # of its own: one that was instrumented once calls Python before and after everything
+        # its own one, because an instrumented machine calls Python around every call from then on
+        machine = self._make_virtual_machine()
 
         def instrument(_function: TvmObject, name: str, before: bool, *_: TvmObject) -> int:
             nonlocal began
             if self._device is not self._host:
-                self._device.sync()  # a CPU's calls return when everything is done
+                self._device.sync()  # calls on a CPU are synchronous
             if before:
                 began = time.perf_counter()
             else:
@@ -218,19 +219,19 @@ class Machine:
             return 0
 
         machine.set_instrument(instrument)
-        main, given = machine["main"], [self._copied(tensor, self._device) for tensor in inputs]
+        main, given = machine["main"], [self._copy_to(tensor, self._device) for tensor in inputs]
         for _ in range(runs):
             times.append({})
             call_parallel(main, *given, self._weights)
-        return {name: min(run[name] for run in times) for name in times[0] if not name.startswith(_HELPERS)}
+        return {name: min(run[name] for run in times) for name in times[0] if not name.startswith(_RUNTIME_PREFIX)}
 
-    def _machine(self) -> TvmObject:
+    def _make_virtual_machine(self) -> TvmObject:
         from tvm.runtime.vm import VirtualMachine
 
         return VirtualMachine(self._library, self._device)
 
 
-_machines: WeakSet[Machine] = WeakSet()
+_machines: WeakSet[LibraryRunner] = WeakSet()
 
 
 def _pause() -> None:
@@ -245,7 +246,7 @@ def _resume(*, is_child: bool = False) -> None:
     _paused.clear()
 
 
-_paused: list[Machine] = []
+_paused: list[LibraryRunner] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_pause, after_in_parent=_resume, after_in_child=functools.partial(_resume, is_child=True)
@@ -253,14 +254,14 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_gpu(what: str, arch: str) -> None:
-    """Raise RunError unless this machine's first GPU runs cubins of `arch`; `what` leads the message.
+    """Raise RunError unless this machine's first GPU runs cubins of `arch`; `what` begins the message.
 
     A cubin runs on GPUs of its compute capability and on later ones of the same first number.
     Source: [CUDA-guide] binary compatibility.
     """
     advice = f"run it where there is a GPU of {arch}, or compile it for the processor here with --hw host"
     tvm = import_tvm()
-    if (reason := _loaded()) is not None:
+    if (reason := _load_cuda_runtime()) is not None:
         raise RunError(f"{what} was compiled for a GPU ({arch}), and there is none here ({reason}); {advice}")
     device = tvm.cuda(0)
     if not device.exist:
@@ -271,8 +272,8 @@ def check_gpu(what: str, arch: str) -> None:
         raise RunError(f"{what} was compiled for {arch}, and the GPU here is of sm_{major}{minor}; {advice}")
 
 
-def _loaded() -> str | None:
-    """Load TVM's CUDA library into this process; return why that cannot be."""
+def _load_cuda_runtime() -> str | None:
+    """Load TVM's CUDA library into this process; return the reason if that fails, else None."""
     tvm = import_tvm()
     if tvm.get_global_func(_LOADER, allow_missing=True) is not None:
         return None
@@ -294,7 +295,7 @@ def _loaded() -> str | None:
 
 
 def _packaged_runtimes() -> list[Path]:
-    """Return NVIDIA's CUDA runtimes that Python packages brought."""
+    """Return the CUDA runtimes of NVIDIA's Python packages."""
     spec = importlib.util.find_spec("nvidia")
     places = spec.submodule_search_locations if spec is not None else None
     return [path for place in places or () for path in sorted(Path(place).glob(f"*/lib/{_CUDART}"))]

@@ -1,7 +1,7 @@
-"""Functions as object files, each compiled once: by the program that it is, on the disk, for any model that has it.
+"""Compile functions to object files, each only once: a disk cache has them by content, for any model.
 
-Symbols are named after what they were compiled from, so that an object fits into any library; the names that a library
-gives its functions are aliases, which the linker makes.
+Symbols are named after the content, so that an object file fits into any library; the linker makes aliases for the
+names that a library gives its functions.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ from anatune.files import temporary_folder
 from anatune.network.relax.kernels import KERNEL
 from anatune.resources import usable_cores, user_cache_folder
 
-__all__ = ["FOLDERS", "Objects", "objects_of"]
+__all__ = ["FOLDERS", "ObjectFiles", "compile_objects"]
 
 FOLDERS = ("codegen", "network/relax")
-"""Folders of the sources that make an object file of a function: it is compiled again where they change."""
+"""Folders of the sources that object files depend on: a change compiles all functions again."""
 _MOST_BYTES = 256 << 20
-"""Some 20,000 functions."""
+"""Size limit of the cache, about 20,000 functions."""
 _SYMBOL = "__tvm_ffi_"
-"""What TVM's runtime puts before the names of functions."""
+"""Prefix that TVM's runtime puts before the names of functions."""
 
 
-class Objects(NamedTuple):
+class ObjectFiles(NamedTuple):
     """Object files of functions.
 
     Attributes
     ----------
     contents : dict of str to bytes
-        Name of each different function in its object file -> the file.
+        Name of each different function in its object file -> the file's content.
     aliases : dict of str to str
-        Symbol that a function has in the library -> symbol in its object file.
+        Symbol of a function in the library -> its symbol in the object file.
     """
 
     contents: dict[str, bytes]
     aliases: dict[str, str]
 
     def modules(self) -> list[TvmObject]:
-        """Return each as a module of TVM's, for libraries."""
-        with temporary_folder() as place:
-            return [static_library(file, name) for name, file in self._files(place)]
+        """Return each object file as a TVM module, for libraries."""
+        with temporary_folder() as folder:
+            return [static_library(file, name) for name, file in self._files(folder)]
 
-    def loaded(self) -> TvmObject:
-        """Return a library in this process, as a module of TVM's; None: there are no functions.
+    def load(self) -> TvmObject:
+        """Link and load a library; return it as a TVM module, or None without functions.
 
         Raises
         ------
         BuildError
-            There is no linker, or no space.
+            There is no linker, or the disk is full.
         """
         if not self.contents:
             return None
-        with temporary_folder() as place:
-            link_objects([str(file) for _, file in self._files(place)], place / "all.so", self.aliases)
-            return import_tvm().runtime.load_module(str(place / "all.so"))
+        with temporary_folder() as folder:
+            link_objects([str(file) for _, file in self._files(folder)], folder / "all.so", self.aliases)
+            return import_tvm().runtime.load_module(str(folder / "all.so"))
 
     def _files(self, folder: Path) -> list[tuple[str, Path]]:
-        """Return all written into a folder."""
+        """Write all object files into a folder, and return their names and paths."""
         files = [(name, folder / f"{number}.o") for number, name in enumerate(self.contents)]
         try:
             for name, file in files:
@@ -76,21 +76,21 @@ class Objects(NamedTuple):
         return files
 
 
-def objects_of(functions: Mapping[str, TvmObject], target: TvmObject, folder: Path | None = None) -> Objects:
-    """Return functions as object files, compiled on all cores, or found.
+def compile_objects(functions: Mapping[str, TvmObject], target: TvmObject, folder: Path | None = None) -> ObjectFiles:
+    """Return functions as object files, from the cache or compiled on all cores.
 
     Parameters
     ----------
     functions : mapping of str to PrimFunc
-        By the names that they have in the library.
+        Functions by their names in the library.
     target : tvm.target.Target
     folder : Path, optional
-        Of what was compiled earlier; the user's own by default.
+        The cache folder; by default the user's.
 
     Raises
     ------
     BuildError
-        TVM refuses one; the message names all that it refuses.
+        TVM refuses a function; the message names all refused ones.
     """
     base = folder or user_cache_folder()
     disk = DiskCache(None if base is None else base / "objects", ".o", _MOST_BYTES)
@@ -99,30 +99,30 @@ def objects_of(functions: Mapping[str, TvmObject], target: TvmObject, folder: Pa
     distinct = {symbol: name for name, symbol in symbols.items()}
     pipeline = register_pipeline(import_tvm())
 
-    def made(symbol: str) -> bytes | BuildError:
+    def compile_symbol(symbol: str) -> bytes | BuildError:
         name = distinct[symbol]
-        is_kept = symbol != name  # other linkers make no aliases
-        content = disk.read(keys[name]) if is_kept else None
+        is_cached = symbol != name  # other linkers make no aliases
+        content = disk.read(keys[name]) if is_cached else None
         if content is None:
             try:
                 content = object_of(symbol, functions[name], target, pipeline)
             except BuildError as error:
                 return error
-            if is_kept:
+            if is_cached:
                 disk.write(keys[name], content)
         return content
 
     with ThreadPoolExecutor(usable_cores()) as pool:
-        found = dict(zip(distinct, pool.map(made, distinct), strict=True))
-    refused = {distinct[symbol]: one for symbol, one in found.items() if isinstance(one, BuildError)}
-    if refused:
-        raise BuildError(f"TVM cannot compile {', '.join(refused)}: {next(iter(refused.values()))}")
+        contents = dict(zip(distinct, pool.map(compile_symbol, distinct), strict=True))
+    errors = {distinct[symbol]: one for symbol, one in contents.items() if isinstance(one, BuildError)}
+    if errors:
+        raise BuildError(f"TVM cannot compile {', '.join(errors)}: {next(iter(errors.values()))}")
     aliases = {f"{_SYMBOL}{name}": f"{_SYMBOL}{symbol}" for name, symbol in symbols.items() if name != symbol}
-    return Objects({symbol: one for symbol, one in found.items() if isinstance(one, bytes)}, aliases)
+    return ObjectFiles({symbol: one for symbol, one in contents.items() if isinstance(one, bytes)}, aliases)
 
 
 def _key(name: str, function: TvmObject, target: TvmObject) -> str:
-    """Return a digest of all that a function's object file depends on, but for its name."""
+    """Return a digest of all that a function's object file depends on, except its name."""
     tvm = import_tvm()
     text = str(tvm.ir.save_json(function.with_attr("global_symbol", "")))
     if KERNEL in function.attrs:  # what it holds is named after it; those of TVM's have operators in them named so, too

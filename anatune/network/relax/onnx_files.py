@@ -1,4 +1,4 @@
-"""ONNX files: read with the weights beside them, and what their inputs are."""
+"""Read ONNX files with their external weights, and the types of their inputs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from anatune.files import reason
 from anatune.named import import_optional
 from anatune.network.graph.nodes import Array
 from anatune.network.graph.onnx.reading import onnx_dtype, put_in_order
-from anatune.network.relax.ranges import symbol_named
+from anatune.network.relax.ranges import make_symbol
 from anatune.untyped import OnnxObject
 
-__all__ = ["inputs_of", "onnx_inputs", "onnx_model", "onnx_shapes", "weight_files"]
+__all__ = ["inputs_of", "load_onnx", "onnx_inputs", "onnx_shapes", "weight_files"]
 
 
 def onnx_inputs(path: Path) -> list[tuple[str, str]]:
-    """Return name and dtype of each input of an ONNX file; errors as `imported`."""
-    return [(value.name, onnx_dtype(value)) for value in inputs_of(onnx_model(path), str(path))]
+    """Return the name and dtype of each input of an ONNX file; errors as `import_model`."""
+    return [(value.name, onnx_dtype(value)) for value in inputs_of(load_onnx(path), str(path))]
 
 
-def onnx_model(path: Path) -> OnnxObject:
-    """Return the ONNX model in a file, with the weights that lie beside it.
+def load_onnx(path: Path) -> OnnxObject:
+    """Return the ONNX model in a file, with its external weights.
 
     Raises
     ------
     WorkloadError
-        The file is damaged, weights beside it are missing, or said to be anywhere else.
+        The file is damaged, or external weights are missing or outside of its folder.
     MissingDependencyError
         ONNX is not installed.
     """
@@ -44,126 +44,126 @@ def onnx_model(path: Path) -> OnnxObject:
     except WorkloadError:
         raise
     except OSError as error:
-        raise WorkloadError(f"{path}: {reason(error)}; name a file that can be read") from error
+        raise WorkloadError(f"{path}: {reason(error)}; give a file that can be read") from error
     except refusal as error:
         raise WorkloadError(
             f"{path}: {last_line(error):.200}; expected an ONNX file (or NAME.pt2); export it again"
         ) from error
-    except (onnx.checker.ValidationError, ValueError) as error:  # a place outside of the folder, no number
+    except (onnx.checker.ValidationError, ValueError) as error:  # a path outside of the folder, or a wrong offset
         raise WorkloadError(
             f"{path}: {last_line(error):.300}; expected weights in files of its own folder; export it again"
         ) from error
     if not model.graph.output:
-        raise WorkloadError(f"{path}: no ONNX model, expected one with operators and outputs; export it again")
+        raise WorkloadError(f"{path}: it is no ONNX model with operators and outputs; export it again")
     put_in_order(model.graph)
     return model
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the files beside an ONNX file that its tensors lie in, each once; errors as `onnx_model`."""
+    """Return the files of an ONNX file's external weights, each once; errors as `load_onnx`."""
     onnx = import_optional("onnx", "onnx", "anatune compile of ONNX files")
     helper = onnx.external_data_helper
     model = onnx.load(str(path), format="protobuf", load_external_data=False)
-    apart = [one for one in helper._get_all_tensors(model) if helper.uses_external_data(one)]
-    return [path.parent / name for name in dict.fromkeys(helper.ExternalDataInfo(one).location for one in apart)]
+    external = [one for one in helper._get_all_tensors(model) if helper.uses_external_data(one)]
+    return [path.parent / name for name in dict.fromkeys(helper.ExternalDataInfo(one).location for one in external)]
 
 
 def inputs_of(model: OnnxObject, where: str) -> list[OnnxObject]:
-    """Return those inputs of an ONNX model that are no weights.
+    """Return the inputs of an ONNX model that are no weights.
 
     Raises
     ------
     WorkloadError
-        One is no tensor. `where` the model is.
+        An input is no tensor; `where` begins the message.
     """
-    known = {weight.name for weight in model.graph.initializer}
-    found = [value for value in model.graph.input if value.name not in known]
-    for value in found:
+    weight_names = {weight.name for weight in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weight_names]
+    for value in inputs:
         try:
             onnx_dtype(value)
         except KeyError:
             raise WorkloadError(
                 f"{where}: input {value.name} is no tensor of a type that ONNX has; export it again"
             ) from None
-    return found
+    return inputs
 
 
 def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) -> dict[str, list[int | str]]:
-    """Return the sizes of the inputs of an ONNX model: those of example inputs, or else its own, symbols among them.
+    """Return the shapes of an ONNX model's inputs: those of example inputs, or else its own with symbols.
 
     Raises
     ------
     WorkloadError
-        Some are not known; an input is no tensor; there are more or fewer examples. `where` the model is.
+        A shape is unknown, an input is no tensor, or the number of examples differs; `where` begins the message.
     """
     inputs = inputs_of(model, where)
     shapes: dict[str, list[int | str]] = {}
     if example is not None:
         if len(example) != len(inputs):
             wanted = ", ".join(item.name for item in inputs)
-            raise WorkloadError(f"{where}: {len(example)} example inputs, expected {len(inputs)}: {wanted}")
+            raise WorkloadError(f"{where}: got {len(example)} example inputs, expected {len(inputs)}: {wanted}")
         for item, array in zip(inputs, example, strict=True):
             _check_shape(item, array.shape, where)
         return {item.name: list(array.shape) for item, array in zip(inputs, example, strict=True)}
     for item in inputs:
         if not item.type.tensor_type.HasField("shape"):
             raise WorkloadError(
-                f"{where}: input {item.name} has no shape, expected fixed sizes; give example inputs (--input-shape) "
+                f"{where}: input {item.name} has no shape; give example inputs (--input-shape) "
                 "of the sizes to compile for"
             )
         sizes = item.type.tensor_type.shape.dim
         for axis, size in enumerate(sizes):
             if size.HasField("dim_value") and size.dim_value < 0:
                 raise WorkloadError(
-                    f"{where}: input {item.name} has {size.dim_value} elements along axis {axis}, expected none < 0; "
+                    f"{where}: input {item.name} has {size.dim_value} elements along axis {axis}, expected 0 or more; "
                     "export it again"
                 )
         shapes[item.name] = [
-            size.dim_value if size.HasField("dim_value") else symbol_named(size.dim_param or f"{item.name}_{axis}")
+            size.dim_value if size.HasField("dim_value") else make_symbol(size.dim_param or f"{item.name}_{axis}")
             for axis, size in enumerate(sizes)
         ]
     return shapes
 
 
 def _check_shape(item: OnnxObject, shape: tuple[int, ...], where: str) -> None:
-    """Raise WorkloadError where the shape of an example contradicts the shape that a model says of its input."""
+    """Raise WorkloadError if the shape of an example contradicts the shape of a model's input."""
     if not item.type.tensor_type.HasField("shape"):
         return
     sizes = item.type.tensor_type.shape.dim
     fixed = [size.dim_value if size.HasField("dim_value") else None for size in sizes]
     if len(fixed) == len(shape) and all(size in (None, own) for size, own in zip(fixed, shape, strict=True)):
         return
-    told = "x".join(str(size.dim_value) if size.HasField("dim_value") else size.dim_param or "?" for size in sizes)
+    expected = "x".join(str(size.dim_value) if size.HasField("dim_value") else size.dim_param or "?" for size in sizes)
     raise WorkloadError(
         f"{where}: the shape given for input {item.name} is {'x'.join(map(str, shape)) or 'scalar'}, expected "
-        f"{told or 'scalar'} as the model says; give example inputs (--input-shape) that agree"
+        f"{expected or 'scalar'} as the model says; give example inputs (--input-shape) that agree"
     )
 
 
 def _load_weights(onnx: OnnxObject, model: OnnxObject, path: Path) -> None:
-    """Read the weights of a model that lie in files of their own.
+    """Load the external weights of a model.
 
     Raises
     ------
     WorkloadError
-        One is missing, or too short.
+        A file is missing, or too short.
     OSError
-        One cannot be read.
+        A file cannot be read.
     onnx.checker.ValidationError, ValueError
-        One lies outside of the model's folder, or where is no number.
+        A file lies outside of the model's folder, or an offset is wrong.
     """
     helper = onnx.external_data_helper
     for weight in [one for one in helper._get_all_tensors(model) if helper.uses_external_data(one)]:
         info = helper.ExternalDataInfo(weight)
-        place = path.parent / info.location
-        if not place.is_file():
-            what = "no file" if place.exists() else "missing"
-            raise WorkloadError(f"{place} is {what}: weights in files of their own have to lie beside {path.name}")
+        weight_path = path.parent / info.location
+        if not weight_path.is_file():
+            what = "no file" if weight_path.exists() else "missing"
+            raise WorkloadError(f"{weight_path} is {what}, but {path.name} has weights in it; put it beside the model")
         end = (info.offset or 0) + (info.length or 0)
-        if place.stat().st_size < end:
-            size = place.stat().st_size
-            raise WorkloadError(f"{place} has {size:,} bytes, {path.name} expects {end:,} at least; export it again")
-        folder, name = _behind_links(path, info.location)
+        if weight_path.stat().st_size < end:
+            size = weight_path.stat().st_size
+            raise WorkloadError(f"{weight_path} has {size:,} bytes, {path.name} expects {end:,}; export it again")
+        folder, name = _resolve_links(path, info.location)
         for entry in weight.external_data:
             entry.value = name if entry.key == "location" else entry.value
         helper.load_external_data_for_tensor(weight, str(folder))
@@ -171,14 +171,14 @@ def _load_weights(onnx: OnnxObject, model: OnnxObject, path: Path) -> None:
         weight.ClearField("external_data")
 
 
-def _behind_links(path: Path, location: str) -> tuple[Path, str]:
-    """Return the folder that a file of weights lies in, and its name there.
+def _resolve_links(path: Path, location: str) -> tuple[Path, str]:
+    """Return the folder of a file of weights, and its name there.
 
-    Links may lead to files of the model's folder, or of the folder that the model's own link leads to, as in the cache
-    of huggingface_hub; what is anywhere else keeps its name, which onnx refuses.
+    Links may lead to files in the model's folder, or in the folder of the file that the model is a link to, as in the
+    cache of huggingface_hub. Other paths are returned as they are, and onnx refuses them.
     """
-    name, place = Path(location), (path.parent / location).resolve()
+    name, target = Path(location), (path.parent / location).resolve()
     for folder in (path.parent.resolve(), path.resolve().parent):
-        if not name.is_absolute() and ".." not in name.parts and place.is_relative_to(folder):
-            return folder, str(place.relative_to(folder))
+        if not name.is_absolute() and ".." not in name.parts and target.is_relative_to(folder):
+            return folder, str(target.relative_to(folder))
     return path.parent, location

@@ -1,4 +1,4 @@
-"""Sizes of a model's inputs that vary: their symbols, and the ranges that are asked for."""
+"""Symbols of the sizes that vary in a model's inputs, and the ranges that a caller asks for."""
 
 from __future__ import annotations
 
@@ -9,94 +9,97 @@ from collections.abc import Collection, Mapping
 from anatune.arguments import shown
 from anatune.errors import WorkloadError
 
-__all__ = ["MOST", "Ranges", "Sizes", "asked_ranges", "name_of", "narrowed", "no_others", "symbol_named"]
+__all__ = ["MOST", "Ranges", "Sizes", "check_symbols", "make_symbol", "name_of", "narrow_ranges", "parse_ranges"]
 
 Ranges = Mapping[str, tuple[int, int]]
-"""Symbol -> its least and its largest value. Symbols end with ``_``, so that no program has another variable of the
-name; `name_of` is what people read."""
+"""Symbol -> its least and its largest value. Symbols end with ``_``, so that no variable of a program has the same
+name; `name_of` returns the name for people."""
 Sizes = Mapping[str, int | str | tuple[int, int]]
-"""The same as people say it: 4, (1, 512), "1..512"."""
+"""Ranges as callers give them: 4, (1, 512), "1..512"."""
 
 MOST = 512
 """Largest value of a symbol that neither the model nor the caller limits."""
-_MORE = 4
+_FACTOR = 4
 _LARGEST = 1 << 24
 _WORD = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?")
 
 
-def asked_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
-    """Return ranges that a caller asks for.
+def parse_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
+    """Return the ranges that a caller asks for, by symbol.
 
     Raises
     ------
     WorkloadError
-        One is no range of sizes.
+        A value is no range of sizes.
     """
     if sizes is not None and not isinstance(sizes, Mapping):
-        raise WorkloadError(f"sizes is {shown(sizes)}, expected ranges by names: {{'tokens': '1..512'}}")
-    found = {}
-    for name, given in (sizes or {}).items():
-        ends: object = given
-        if isinstance(given, str) and (match := _WORD.fullmatch(given)):
+        raise WorkloadError(f"sizes is {shown(sizes)}, expected ranges by name, such as {{'tokens': '1..512'}}")
+    ranges = {}
+    for name, value in (sizes or {}).items():
+        ends: object = value
+        if isinstance(value, str) and (match := _WORD.fullmatch(value)):
             ends = (int(match[1]), int(match[2] or match[1]))
-        elif isinstance(given, int) and not isinstance(given, bool):
-            ends = (given, given)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            ends = (value, value)
         is_pair = isinstance(ends, tuple | list) and len(ends) == 2 and all(type(end) is int for end in ends)
         if not is_pair or not 0 <= ends[0] <= ends[1] <= _LARGEST or not ends[1]:  # type: ignore[index]
             raise WorkloadError(
-                f"size {shown(name)} is {shown(given)}, expected a number from 1 to {_LARGEST:,} or a range of them: "
+                f"size {shown(name)} is {shown(value)}, expected a number from 1 to {_LARGEST:,} or a range of them: "
                 '32, "1..512", (1, 512), "0..512"'
             )
-        found[symbol_named(str(name))] = (ends[0], ends[1])  # type: ignore[index]
-    return found
+        ranges[make_symbol(str(name))] = (ends[0], ends[1])  # type: ignore[index]
+    return ranges
 
 
-def narrowed(
-    own: Mapping[str, tuple[int, int | None, int]], asked: Ranges, name: str, counted: Collection[str] = ()
+def narrow_ranges(
+    allowed: Mapping[str, tuple[int, int | None, int]], wanted: Ranges, name: str, growing: Collection[str] = ()
 ) -> dict[str, tuple[int, int]]:
-    """Return the ranges of a model's symbols: what is asked for within what the model takes.
+    """Return the ranges of a model's symbols: those asked for, checked against the model's.
 
     Parameters
     ----------
-    own : mapping of str to (int, int or None, int)
-        Symbol -> least and largest value, None: there is no limit, `MOST` or `_MORE` times the third number is one.
+    allowed : mapping of str to (int, int or None, int)
+        Symbol -> least value, largest value (None without a limit), and the value seen in the example. Without a limit
+        the largest value is `MOST`, or `_FACTOR` times the value seen.
 
-    Where nothing is asked for they begin with 1, those that are `counted` from nothing with 0.
+    Ranges that are not asked for begin with 1; those of `growing` symbols, such as held sizes, begin with 0.
 
     Raises
     ------
     WorkloadError
-        A range is asked for that the model does not take, or of a symbol that it does not have.
+        The model does not take a range, or has no such symbol.
     """
-    no_others(own, asked, name)
-    found = {}
-    for symbol, (least, most, seen) in own.items():
-        low, high = asked.get(symbol, (max(least, int(symbol not in counted)), most or max(MOST, least, _MORE * seen)))
+    check_symbols(allowed, wanted, name)
+    ranges = {}
+    for symbol, (least, most, seen) in allowed.items():
+        low, high = wanted.get(
+            symbol, (max(least, int(symbol not in growing)), most or max(MOST, least, _FACTOR * seen))
+        )
         if low < least or (most is not None and high > most):
             limit = f"{least}..{most}" if most is not None else f"{least} or more"
             raise WorkloadError(
-                f"{name}: size {name_of(symbol)} is asked for as {low}..{high}, the model takes {limit}"
+                f"{name}: size {name_of(symbol)} is given as {low}..{high}, but the model takes {limit}"
             )
-        found[symbol] = (low, high)
-    return found
+        ranges[symbol] = (low, high)
+    return ranges
 
 
-def no_others(own: Mapping[str, object], asked: Ranges, name: str) -> None:
+def check_symbols(allowed: Mapping[str, object], requested: Ranges, name: str) -> None:
     """Raise WorkloadError for a range of a symbol that a model does not have."""
-    unknown = [symbol for symbol in asked if symbol not in own]
+    unknown = [symbol for symbol in requested if symbol not in allowed]
     if unknown:
-        known = f"expected some of {', '.join(map(name_of, own))}" if own else "and none of its sizes vary"
-        raise WorkloadError(f"{name} has no size {name_of(unknown[0])}, {known}")
+        advice = f"expected one of {', '.join(map(name_of, allowed))}" if allowed else "and none of its sizes varies"
+        raise WorkloadError(f"{name} has no size {name_of(unknown[0])}, {advice}")
 
 
-def symbol_named(word: str) -> str:
-    """Return a symbol for a name: an identifier."""
+def make_symbol(word: str) -> str:
+    """Return an identifier for a size's name."""
     if keyword.iskeyword(word):
         word = f"{word}_size"
-    made = re.sub(r"\W", "_", word.strip("_"), flags=re.ASCII)
-    return f"{made if made[:1].isalpha() else f'size_{made}'}_"
+    identifier = re.sub(r"\W", "_", word.strip("_"), flags=re.ASCII)
+    return f"{identifier if identifier[:1].isalpha() else f'size_{identifier}'}_"
 
 
 def name_of(text: object) -> str:
-    """Return a symbol, or an expression of some, as people read it."""
+    """Return a symbol, or an expression of symbols, as people read it."""
     return re.sub(r"_\b", "", str(text))

@@ -1,4 +1,4 @@
-"""Relax modules as graphs."""
+"""Read Relax modules as graphs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def graph_of(module: TvmObject, name: str = "main") -> Graph:
     Parameters
     ----------
     module : tvm.IRModule
-        Of operators, not yet legalised; weights are constants.
+        A module of operators that are not legalised; weights are constants.
 
     Raises
     ------
     WorkloadError
-        There is no such function; a tensor has a size that is no number; there is something that is no operator on
-        tensors (branches, calls of other functions).
+        The function does not exist, a tensor has a size that varies, or the function contains anything else than
+        operators on tensors, such as branches or calls of other functions.
     """
     tvm = import_tvm()
     functions = {str(key.name_hint): one for key, one in module.functions_items()}
@@ -48,11 +48,11 @@ def graph_of(module: TvmObject, name: str = "main") -> Graph:
         raise WorkloadError(
             f"the module has no Relax function {name} (it has {', '.join(relax) or 'none'}), expected the model there"
         )
-    return _Reader(tvm, function, functions).graph
+    return _RelaxReader(tvm, function, functions).graph
 
 
-class _Reader:
-    """Walks the bindings of a function in order."""
+class _RelaxReader:
+    """Reads the bindings of a function in order."""
 
     def __init__(self, tvm: TvmObject, function: TvmObject, functions: dict[str, TvmObject]) -> None:
         self.tvm, self.functions = tvm, functions
@@ -63,16 +63,16 @@ class _Reader:
             kind = self.type_of(parameter.ty, f"input {parameter.name}")
             if not isinstance(kind, TensorType):
                 raise WorkloadError(f"input {parameter.name} is a tuple, expected a tensor; pass its parts")
-            made = Input(str(parameter.name), kind)
-            self.values[parameter.id_] = made
-            inputs.append(made)
+            model_input = Input(str(parameter.name), kind)
+            self.values[parameter.id_] = model_input
+            inputs.append(model_input)
         body = function.body
         for block in body.blocks:
             for binding in block.bindings:
                 if type(binding).__name__ == "MatchCast":
                     self.values[binding.var.id_] = self.argument(binding.value)
                 else:
-                    self.values[binding.var.id_] = self.bound(binding.value)
+                    self.values[binding.var.id_] = self.read_binding(binding.value)
         result = self.argument(body.body)
         is_tuple = isinstance(result, tuple)
         outputs = result if isinstance(result, tuple) else (result,)
@@ -81,18 +81,18 @@ class _Reader:
         self.graph = Graph(tuple(inputs), outputs, is_tuple=is_tuple)
 
     def type_of(self, kind: TvmObject, what: str) -> TensorType | tuple[TensorType, ...]:
-        """Return a Relax type.
+        """Return a Relax type as a graph's.
 
         Raises
         ------
         WorkloadError
-            It is no tensor of known sizes; `what` has it.
+            It is no tensor of known sizes; `what` begins the message.
         """
         name = type(kind).__name__
         if name.startswith("Tuple"):
-            found = tuple(self.type_of(field, what) for field in kind.fields)
-            if all(isinstance(one, TensorType) for one in found):
-                return found  # type: ignore[return-value]
+            fields = tuple(self.type_of(field, what) for field in kind.fields)
+            if all(isinstance(one, TensorType) for one in fields):
+                return fields  # type: ignore[return-value]
             raise WorkloadError(f"{what} is a tuple of tuples, expected tensors")
         if not name.startswith("Tensor"):
             raise WorkloadError(f"{what} is a {name}, expected a tensor")
@@ -109,8 +109,8 @@ class _Reader:
             shape.append(int(size.value))
         return TensorType(tuple(shape), str(kind.dtype))
 
-    def bound(self, value: TvmObject) -> Argument:
-        """Return what a binding computes."""
+    def read_binding(self, value: TvmObject) -> Argument:
+        """Return the value that a binding computes."""
         kind = type(value).__name__
         if kind != "Call":
             return self.argument(value)
@@ -119,7 +119,7 @@ class _Reader:
             raise WorkloadError(f"the model calls {op}, expected operators of Relax; inline its functions first")
         name = str(op.name)
         if name == "relax.call_tir":
-            return self.written(value)
+            return self.read_loop_nest(value)
         if name in ("relax.call_packed", "relax.call_dps_packed", "relax.call_pure_packed"):
             raise WorkloadError(f"the model has {name}: it is lowered already, expected operators; pass it before that")
         attributes, kind = _attributes(value.attrs)
@@ -134,13 +134,13 @@ class _Reader:
             name.removeprefix(_PREFIX), arguments, self.type_of(value.ty, f"the result of {name}"), attributes, kind
         )
 
-    def written(self, value: TvmObject) -> Node:
-        """Return an operator that the importer wrote out as a loop nest.
+    def read_loop_nest(self, value: TvmObject) -> Node:
+        """Return an operator that the importer wrote as a loop nest.
 
         Raises
         ------
         WorkloadError
-            Its sizes are no numbers.
+            Its sizes are not fixed.
         """
         name = str(value.args[0].name_hint)
         kind = self.type_of(value.ty, f"the result of {name}")
@@ -152,13 +152,13 @@ class _Reader:
             or not all(isinstance(operand, Value) for operand in operands)
         ):
             raise WorkloadError(f"the model has {name} of sizes that are known only at run time, expected fixed sizes")
-        word = self.binary(function, operands, kind)
+        word = self.match_binary(function, operands, kind)
         return Node(word, operands, kind) if word else Node(f"{WRITTEN}{name}", operands, kind, {"function": function})
 
-    def binary(self, function: TvmObject, operands: tuple[Value, ...], kind: TensorType) -> str:
-        """Return the operator of two operands that a loop nest is; "": it is something else.
+    def match_binary(self, function: TvmObject, operands: tuple[Value, ...], kind: TensorType) -> str:
+        """Return the binary operator that a loop nest computes; "" if there is none.
 
-        TVM's ONNX importer writes Clip so; as operators it can be fused into what comes before.
+        TVM's ONNX importer writes Clip as such nests; as operators they can be fused into the node before.
         """
         if len(operands) != 2:
             return ""
@@ -168,13 +168,13 @@ class _Reader:
         kinds = [relax.TensorType(tensor_type(operand).shape, tensor_type(operand).dtype) for operand in operands]
         first, second = (relax.Var(f"v{place}", one) for place, one in enumerate(kinds))
         with builder.function("main", [first, second]):
-            made = {word: builder.emit_te(getattr(topi, word), first, second) for word in ("maximum", "minimum")}
-            builder.emit_func_output(relax.Tuple(list(made.values())))
-        own = {str(key.name_hint): one for key, one in builder.get().functions_items()}
-        return next((word for word in made if same_structure(own[word], function)), "")
+            candidates = {word: builder.emit_te(getattr(topi, word), first, second) for word in ("maximum", "minimum")}
+            builder.emit_func_output(relax.Tuple(list(candidates.values())))
+        built_functions = {str(key.name_hint): one for key, one in builder.get().functions_items()}
+        return next((word for word in candidates if same_structure(built_functions[word], function)), "")
 
     def argument(self, value: TvmObject) -> Argument:
-        """Return an argument, or what a binding renames."""
+        """Return an argument, or the value that a binding renames."""
         kind = type(value).__name__
         if kind in ("Var", "DataflowVar"):
             return self.values[value.id_]
@@ -192,11 +192,11 @@ class _Reader:
         raise WorkloadError(f"the model has a {kind}, expected tensors, shapes and numbers; export it without branches")
 
     def constant(self, tensor: TvmObject) -> Constant:
-        """Return a constant, each tensor once: importers repeat them."""
-        found = self.constants.get(tensor.data_ptr())
-        if found is None:
-            found = self.constants[tensor.data_ptr()] = Constant(array_of(tensor))
-        return found
+        """Return a constant; tensors that importers repeat are stored once."""
+        constant = self.constants.get(tensor.data_ptr())
+        if constant is None:
+            constant = self.constants[tensor.data_ptr()] = Constant(array_of(tensor))
+        return constant
 
 
 def _attributes(attributes: TvmObject) -> tuple[dict[str, TvmObject], str]:
@@ -204,17 +204,17 @@ def _attributes(attributes: TvmObject) -> tuple[dict[str, TvmObject], str]:
     if attributes is None:
         return {}, ""
     info = type(attributes).__tvm_ffi_type_info__
-    return {field.name: _plain(getattr(attributes, field.name)) for field in info.fields}, str(info.type_key)
+    return {field.name: _to_python(getattr(attributes, field.name)) for field in info.fields}, str(info.type_key)
 
 
-def _plain(value: TvmObject) -> TvmObject:
-    """Return numbers, text and lists of them as Python's; everything else is passed through."""
+def _to_python(value: TvmObject) -> TvmObject:
+    """Return numbers, text and lists of them as Python's; other values stay."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     kind = type(value).__name__
     if kind in ("Array", "list", "tuple"):
-        found = [_plain(one) for one in value]
-        return tuple(found) if all(isinstance(one, bool | int | float | str) for one in found) else value
+        items = [_to_python(one) for one in value]
+        return tuple(items) if all(isinstance(one, bool | int | float | str) for one in items) else value
     if kind in ("dtype", "DataType"):
         return str(value)
     return value

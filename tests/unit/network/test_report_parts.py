@@ -61,7 +61,7 @@ def test_times_of_layouts_say_whose_they_are_where_sizes_vary():
     )
     for ranges, words in (
         ({}, "; predicted 1.000 ms"),
-        ({"n": RangeSummary(1, 4, 3)}, "; predicted by kernels of planned sizes 1.000 ms"),
+        ({"n": RangeSummary(1, 4, 3)}, "; predicted for planned sizes 1.000 ms"),
     ):
         told = model_sentences(summary(layouts=layouts, ranges=ranges))
         assert any(f"{words} with them" in one for one in told)

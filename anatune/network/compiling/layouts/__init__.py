@@ -1,1 +1,1 @@
-"""In which orders the activations of a model lie on a CPU: costs of the options, and which of them is the cheapest."""
+"""Orders of a model's activations on a CPU: the costs of all options, and the cheapest choice."""

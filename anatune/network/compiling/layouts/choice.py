@@ -1,8 +1,8 @@
-"""Which order each activation of a model gets: predicted times of kernels in each order, and of what is turned between.
+"""Choose the order of each activation by predicted times of kernels in each order, and of transposes between them.
 
-Every sum is planned with its channels last. In other orders it is predicted with the same loops (`layouts.moving`);
-what the solver takes of them is planned for itself, and the solver asked again, until it takes nothing new. A form is
-left out where it cannot win: where the roofline is above the time with channels last and the transposes around it.
+Every product is planned with its channels last. In other orders it is first predicted with the same loops
+(`layouts.moving`). Those that the solver chooses are planned, and the solver runs again, until it chooses nothing new.
+A form is left out if it cannot win: if its lower bound is above the time with channels last and transposes around it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word
-from anatune.network.compiling.layouts.assignment import Option, Problem
-from anatune.network.compiling.layouts.moving import across, same_loops
-from anatune.network.compiling.planning import Sum, SumPlanner, without_steps
+from anatune.network.compiling.layouts.assignment import LayoutOption, LayoutProblem
+from anatune.network.compiling.layouts.moving import move_loops, swap_rows_and_columns
+from anatune.network.compiling.planning import PlainProduct, ProductPlanner, strip_epilogue
 from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, tensor_type, values_in
 from anatune.network.graph.operators import CONVOLUTION
 from anatune.network.graph.passes.layouts import (
@@ -42,36 +42,36 @@ from anatune.templates import CPU
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.pack import COPY_BYTES_PER_CYCLE, moving_cycles
 
-__all__ = ["chosen_layouts", "turning_s"]
+__all__ = ["choose_layouts", "transpose_s"]
 
-_LAST = Form(CHANNELS_LAST, CHANNELS_LAST)
-_DOUBT = 0.4
-"""Share that a kernel in another order must be predicted faster than with channels last. Source: Emerald Rapids, one
-thread, 28 kernels of ResNet-50, MobileNet-V2 and VGG-16 with channels first or in blocks: beside the one with channels
-last, nine of ten take at most 1.4 times what is predicted (strided 1x1 layers and those of few channels up to 2.2, more
-streams of lines than the hardware follows), none less than 0.93 times."""
+_ALL_LAST = Form(CHANNELS_LAST, CHANNELS_LAST)
+_MARGIN = 0.4
+"""Share by which a kernel in another order must be predicted faster than with channels last. Source: Emerald Rapids,
+one thread, 28 kernels of ResNet-50, MobileNet-V2 and VGG-16 with channels first or in blocks. Relative to channels
+last, nine of ten take at most 1.4 times their prediction, and none less than 0.93 times. Strided 1x1 layers and those
+of few channels take up to 2.2 times: they read more streams of lines than the hardware prefetches."""
 _ROUNDS = 4
-"""Times that the solver is asked; kernels that are still not planned then keep the loops they were predicted with."""
+"""Most runs of the solver; kernels that are not planned by then keep the loops that they were predicted with."""
 
 
-def chosen_layouts(
-    graph: Graph, planner: SumPlanner, progress: Callable[[int, int], None] | None = None
+def choose_layouts(
+    graph: Graph, planner: ProductPlanner, progress: Callable[[int, int], None] | None = None
 ) -> tuple[Choice, LayoutSummary | None]:
-    """Return the orders of activations with the least predicted time, and what is known of them.
+    """Return the orders of activations with the least predicted time, and a summary of them.
 
     Parameters
     ----------
     graph : Graph
-        Behind `graph.passes.order.CPU`.
-    planner : SumPlanner
-        Knows the first choices for the graph's convolutions afterwards.
+        The graph after `graph.passes.order.CPU`.
+    planner : ProductPlanner
+        It has the first choices for the graph's convolutions afterwards.
     progress : callable, optional
-        Called with (different sums planned, different sums).
+        Called with (different products planned, different products).
 
     Returns
     -------
     Choice, LayoutSummary or None
-        For `graph.passes.layouts.laid_out`; None: the graph has no convolutions.
+        The choice for `graph.passes.layouts.laid_out`; None if the graph has no convolutions.
 
     Raises
     ------
@@ -81,172 +81,178 @@ def chosen_layouts(
     nodes = graph.nodes()
     if not any(node.op == CONVOLUTION for node in nodes):
         return {}, None
-    costs, last = _Costs(graph, planner), everywhere(graph)
-    costs.plan(last, progress)
+    costs, last_choice = _LayoutCosts(graph, planner), everywhere(graph)
+    costs.plan(last_choice, progress)
     orders = (CHANNELS_FIRST, CHANNELS_LAST, Order(block=planner.hardware.fp32_lanes))
-    forms: dict[Value, list[Form]] = {node: costs.forms(node, last, orders) for node in nodes}
+    forms: dict[Value, list[Form]] = {node: costs.forms(node, last_choice, orders) for node in nodes}
     outputs = [(value, CHANNELS_FIRST) for value in dict.fromkeys(graph.outputs)]
     for _ in range(_ROUNDS):
-        options: dict[Value, list[Option]] = {
-            node: [costs.option(node, form, 0.0 if form == _LAST else _DOUBT) for form in forms[node]] for node in nodes
+        options: dict[Value, list[LayoutOption]] = {
+            node: [costs.option(node, form, 0.0 if form == _ALL_LAST else _MARGIN) for form in forms[node]]
+            for node in nodes
         }
-        problem = Problem(options, outputs, costs.turning_s, CHANNELS_FIRST)
-        found = problem.assigned()
-        choice = {key: forms[key][place] for key, place in found.picked.items()}
+        problem = LayoutProblem(options, outputs, costs.transpose_s, CHANNELS_FIRST)
+        assignment = problem.solve()
+        choice = {key: forms[key][place] for key, place in assignment.picked.items()}
         if not costs.plan(choice):
             break
-    costs.keep(choice)
-    _, turned = problem.cost_of(found.picked)
+    costs.keep_moved_schedules(choice)
+    _, transposes = problem.cost_of(assignment.picked)
     words = Counter(
         layout_word(*choice[node], len(node.attributes["strides"])) for node in nodes if node.op == CONVOLUTION
     )
     return choice, LayoutSummary(
         layouts=dict(words.most_common()),
-        transposes=sum(costs.turning_s(*one) > 0.0 for one in turned),
+        transposes=sum(costs.transpose_s(*one) > 0.0 for one in transposes),
         predicted_s=sum(one.cost_s for one in (costs.option(node, choice[node]) for node in nodes))
-        + sum(costs.turning_s(*one) for one in turned),
-        channels_last_s=costs.total_s(last, outputs),
+        + sum(costs.transpose_s(*one) for one in transposes),
+        channels_last_s=costs.total_s(last_choice, outputs),
         channels_first_s=costs.total_s({}, outputs),
-        gap=max(0.0, 1.0 - found.bound_s / found.cost_s) if found.cost_s else 0.0,  # what is compared costs nothing
+        # 0 if everything that is compared costs nothing
+        gap=max(0.0, 1.0 - assignment.bound_s / assignment.cost_s) if assignment.cost_s else 0.0,
     )
 
 
-def _counts(node: Node) -> bool:
-    """Whether a node's kernels in different orders are compared: depthwise ones are fast with the channels last."""
+def _is_compared(node: Node) -> bool:
+    """Return whether a node's orders are compared: depthwise convolutions always have their channels last."""
     return node.op == CONVOLUTION and not is_depthwise(node)
 
 
-class _Costs:
-    """Predicted times of nodes in their forms, and of values that are turned."""
+class _LayoutCosts:
+    """Predicted times of nodes in their forms, and of transposes between them."""
 
-    def __init__(self, graph: Graph, planner: SumPlanner) -> None:
+    def __init__(self, graph: Graph, planner: ProductPlanner) -> None:
         self.planner = planner
         self.nodes = graph.nodes()
-        self._sums: dict[tuple[Node, Form], tuple[Workload, Sum]] = {}
-        self._moved: dict[Sum, Schedule | None] = {}
+        self._sums: dict[tuple[Node, Form], tuple[Workload, PlainProduct]] = {}
+        self._moved: dict[PlainProduct, Schedule | None] = {}
         self._times: dict[tuple[Workload, tuple[str, ...], bool], float | None] = {}
-        self._turning: dict[tuple[TensorType, Order, Order], float] = {}
+        self._transpose_times: dict[tuple[TensorType, Order, Order], float] = {}
 
     # -- kernels -----------------------------------------------------------------------------------------------
 
-    def sum_of(self, node: Node, form: Form) -> tuple[Workload, Sum]:
-        """Return the workload of a convolution in a form, and its sum."""
+    def sum_of(self, node: Node, form: Form) -> tuple[Workload, PlainProduct]:
+        """Return the workload of a convolution in a form, and the product that is planned for it."""
         if (node, form) not in self._sums:
             plain = workload_of(node)
             word = layout_word(*form, len(node.attributes["strides"]))
             workload = workload_named(plain.operator, **{**plain.attribute, "layout": word})
-            self._sums[node, form] = workload, (without_steps(workload), known_operands(node))
+            self._sums[node, form] = workload, (strip_epilogue(workload), known_operands(node))
         return self._sums[node, form]
 
     def plan(self, choice: Choice, progress: Callable[[int, int], None] | None = None) -> bool:
-        """Plan the convolutions in their chosen forms; return whether any was not known before."""
+        """Plan the convolutions in their chosen forms; return whether any of them was new."""
         before = len(self.planner.planned)
-        counted = (node for node in self.nodes if _counts(node))
-        self.planner.plan((self.sum_of(node, choice.get(node, AS_IT_IS))[1] for node in counted), progress)
+        compared_nodes = (node for node in self.nodes if _is_compared(node))
+        self.planner.plan((self.sum_of(node, choice.get(node, AS_IT_IS))[1] for node in compared_nodes), progress)
         return len(self.planner.planned) > before
 
-    def moved(self, node: Node, form: Form) -> Schedule | None:
-        """Return the schedule of a sum with channels last, or across, for the sum in another form; None: no such."""
-        workload, known = own = self.sum_of(node, form)[1]
-        if own not in self._moved:
-            source = self.planner.planned[self.sum_of(node, _LAST)[1]]
-            constants = [tensor for tensor in constant_tensors(workload) if tensor in known]
-            turned = same_loops(source, workload, self.planner.hardware, constants)
-            both = [one for one in (turned, None if turned is None else across(turned)) if one is not None]
-            self._moved[own] = min(both, key=lambda one: self.planner.predicted(one, known).time_s, default=None)
-        return self._moved[own]
+    def move_schedule(self, node: Node, form: Form) -> Schedule | None:
+        """Return the loops with channels last for another form, or with rows and columns swapped; None if illegal."""
+        workload, constants = key = self.sum_of(node, form)[1]
+        if key not in self._moved:
+            source = self.planner.planned[self.sum_of(node, _ALL_LAST)[1]]
+            packable = [tensor for tensor in constant_tensors(workload) if tensor in constants]
+            moved = move_loops(source, workload, self.planner.hardware, packable)
+            both = [one for one in (moved, None if moved is None else swap_rows_and_columns(moved)) if one is not None]
+            self._moved[key] = min(both, key=lambda one: self.planner.predict(one, constants).time_s, default=None)
+        return self._moved[key]
 
     def kernel_s(self, node: Node, form: Form) -> float | None:
-        """Return the time of a convolution in a form, as planned or else moved; None: it is neither."""
-        workload, own = self.sum_of(node, form)
-        is_planned = own in self.planner.planned
-        key = (workload, own[1], is_planned)
+        """Return the time of a convolution in a form, with its planned or else its moved schedule; None without one."""
+        workload, product = self.sum_of(node, form)
+        is_planned = product in self.planner.planned
+        key = (workload, product[1], is_planned)
         if key not in self._times:
-            schedule = self.planner.planned[own] if is_planned else self.moved(node, form)
+            schedule = self.planner.planned[product] if is_planned else self.move_schedule(node, form)
             if schedule is not None:
                 schedule = msgspec.structs.replace(schedule, workload=workload)
-            self._times[key] = None if schedule is None else self.planner.predicted(schedule, own[1]).time_s
+            self._times[key] = None if schedule is None else self.planner.predict(schedule, product[1]).time_s
         return self._times[key]
 
-    def keep(self, choice: Choice) -> None:
-        """Let the planner have the moved schedules of chosen sums that are not planned."""
+    def keep_moved_schedules(self, choice: Choice) -> None:
+        """Give the planner the moved schedules of chosen products that are not planned."""
         for node in self.nodes:
-            if _counts(node):
+            if _is_compared(node):
                 form = choice.get(node, AS_IT_IS)
-                schedule = None if self.sum_of(node, form)[1] in self.planner.planned else self.moved(node, form)
-                if schedule is not None:
-                    self.planner.planned[self.sum_of(node, form)[1]] = schedule
+                moved = None if self.sum_of(node, form)[1] in self.planner.planned else self.move_schedule(node, form)
+                if moved is not None:
+                    self.planner.planned[self.sum_of(node, form)[1]] = moved
 
     # -- forms -------------------------------------------------------------------------------------------------
 
     def forms(self, node: Node, last: Choice, orders: Sequence[Order]) -> list[Form]:
-        """Return the forms of a node that may be chosen."""
-        own = last.get(node, AS_IT_IS)
-        if _counts(node) and tensor_type(node.arguments[0]).dtype in BYTE_DTYPES:
-            return [own]  # sums of neighbouring channels are what there are instructions for
-        if _counts(node):
+        """Return the forms that may be chosen for a node."""
+        last_form = last.get(node, AS_IT_IS)
+        if _is_compared(node) and tensor_type(node.arguments[0]).dtype in BYTE_DTYPES:
+            return [last_form]  # the instructions sum up neighbouring channels
+        if _is_compared(node):
             forms = [Form(*pair) for pair in itertools.product(orders, orders) if can_have(node, Form(*pair))]
-            return [form for form in forms if form == own or self._may_win(node, form)]
-        if own == AS_IT_IS or not has_any_order(node):
-            return [own]
+            return [form for form in forms if form == last_form or self._can_win(node, form)]
+        if last_form == AS_IT_IS or not has_any_order(node):
+            return [last_form]
         return [Form(order, order) for order in orders if can_have(node, Form(order, order))]
 
-    def _may_win(self, node: Node, form: Form) -> bool:
-        """Whether a form may cost less than channels last; what may, and has no moved schedule, is planned."""
-        last_s = self.kernel_s(node, _LAST)
+    def _can_win(self, node: Node, form: Form) -> bool:
+        """Return whether a form may be faster than channels last; plan it if it may and has no moved schedule."""
+        last_s = self.kernel_s(node, _ALL_LAST)
         assert last_s is not None
-        around = [(value, order, CHANNELS_LAST) for value, order in ordered_operands(node, form)]
-        around.append((node, CHANNELS_LAST, form.written))
-        last_s += sum(self.turning_s(*one) for one in around)
-        last = self.sum_of(node, _LAST)[1]
-        is_plain = self.planner.planned[last].template == CPU.name  # else moved schedules may take less than `floor_s`
-        if last_s <= self.planner.floor_s(*last) * (1.0 + _DOUBT) and (is_plain or self.kernel_s(node, form) is None):
+        transposes = [(value, order, CHANNELS_LAST) for value, order in ordered_operands(node, form)]
+        transposes.append((node, CHANNELS_LAST, form.written))
+        last_s += sum(self.transpose_s(*one) for one in transposes)
+        last = self.sum_of(node, _ALL_LAST)[1]
+        # other templates may take less time than `lower_bound_s`
+        plain = self.planner.planned[last].template == CPU.name
+        if last_s <= self.planner.lower_bound_s(*last) * (1.0 + _MARGIN) and (
+            plain or self.kernel_s(node, form) is None
+        ):
             return False
         if self.kernel_s(node, form) is None:
             self.planner.plan([self.sum_of(node, form)[1]])
         return True
 
-    def option(self, node: Node, form: Form, doubt: float = 0.0) -> Option:
-        """Return a node in a form: its time, longer by a share `doubt`, what it writes and reads."""
-        time_s = self.kernel_s(node, form) if _counts(node) else 0.0
+    def option(self, node: Node, form: Form, doubt: float = 0.0) -> LayoutOption:
+        """Return the option of a node in a form: what it writes and reads, and its time, multiplied by 1 + `doubt`."""
+        time_s = self.kernel_s(node, form) if _is_compared(node) else 0.0
         ordered = ordered_operands(node, form)
         has_order = dict(ordered)
         reads = [*ordered, *((one, CHANNELS_FIRST) for one in values_in(node.arguments) if one not in has_order)]
-        kept = tuple(read for read in reads if not isinstance(read[0], Constant))
-        return Option(math.inf if time_s is None else time_s * (1.0 + doubt), result_order(node, form), kept)
+        inputs = tuple(read for read in reads if not isinstance(read[0], Constant))
+        return LayoutOption(math.inf if time_s is None else time_s * (1.0 + doubt), result_order(node, form), inputs)
 
     def total_s(self, choice: Choice, outputs: Collection[tuple[Value, Order]]) -> float | None:
-        """Return the time of a choice, convolutions and what is turned between them; None: some have no time."""
-        options: dict[Value, list[Option]] = {
+        """Return the time of a choice, convolutions and transposes; None if a convolution has no time."""
+        options: dict[Value, list[LayoutOption]] = {
             node: [self.option(node, choice.get(node, AS_IT_IS))] for node in self.nodes
         }
-        found, _ = Problem(options, outputs, self.turning_s, CHANNELS_FIRST).cost_of(dict.fromkeys(options, 0))
-        return found if math.isfinite(found) else None
+        cost_s, _ = LayoutProblem(options, outputs, self.transpose_s, CHANNELS_FIRST).cost_of(dict.fromkeys(options, 0))
+        return cost_s if math.isfinite(cost_s) else None
 
     # -- values ------------------------------------------------------------------------------------------------
 
-    def turning_s(self, value: Value, before: Order, after: Order) -> float:
-        """Return the time in which a value is turned; constants are, before the run."""
+    def transpose_s(self, value: Value, before: Order, after: Order) -> float:
+        """Return the time of transposing a value; 0 for constants, which are transposed before the run."""
         if isinstance(value, Constant):
             return 0.0
         key = (tensor_type(value), before, after)
-        if key not in self._turning:
-            self._turning[key] = turning_s(*key, self.planner.hardware)
-        return self._turning[key]
+        if key not in self._transpose_times:
+            self._transpose_times[key] = transpose_s(*key, self.planner.hardware)
+        return self._transpose_times[key]
 
 
-def turning_s(kind: TensorType, before: Order, after: Order, hardware: CpuSpec) -> float:
-    """Return the predicted time in which a tensor is turned from one order to another: 0 where nothing moves.
+def transpose_s(type_: TensorType, before: Order, after: Order, hardware: CpuSpec) -> float:
+    """Return the predicted time of transposing a tensor from one order to another; 0 if nothing moves.
 
-    A kernel of anatune's turns it in registers: bytes over bandwidth (1x3x224x224, Emerald Rapids: 39 us, measured 57).
+    A kernel of anatune's transposes in registers, at memory bandwidth (1x3x224x224, Emerald Rapids: 39 us, measured
+    57).
 
     Parameters
     ----------
-    kind : TensorType
-        With its channels first.
+    type_ : TensorType
+        The type with channels first.
     """
-    if reordered_in_place(kind, before, after):
+    if reordered_in_place(type_, before, after):
         return 0.0
-    moved = 3.0 * math.prod(kind.shape) * np.dtype(kind.dtype).itemsize  # read, allocated, written
+    moved = 3.0 * math.prod(type_.shape) * np.dtype(type_.dtype).itemsize  # read, allocated, written
     compute = hardware.compute
     return moving_cycles(moved, COPY_BYTES_PER_CYCLE, hardware) / (compute.clock_hz * compute.usable_cores)

@@ -1,4 +1,4 @@
-"""The loops of a convolution's schedule, for the same convolution with its tensors in other orders."""
+"""Move the loops of a convolution's schedule to the same convolution with its tensors in other orders."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from anatune.templates import CPU
 from anatune.templates.cpu.rules import ORDER_LEVELS
 from anatune.templates.cpu.space import CpuSpace
 
-__all__ = ["across", "same_loops"]
+__all__ = ["move_loops", "swap_rows_and_columns"]
 
 _ROWS, _COLUMNS = "y", "x"
 
 
-def across(schedule: Schedule) -> Schedule | None:
-    """Return a schedule with the parts of rows and columns exchanged; None: images are not square.
+def swap_rows_and_columns(schedule: Schedule) -> Schedule | None:
+    """Return a schedule with the tiles of rows and columns swapped; None if images are not square.
 
-    Where columns are neighbours in memory and channels are not, a register tile of columns is stored at once, one of
+    If columns are adjacent in memory and channels are not, a register tile of columns is stored at once, but a tile of
     rows is not.
     """
     extents = schedule.workload.extents
@@ -37,23 +37,23 @@ def across(schedule: Schedule) -> Schedule | None:
 
     tiles = {axis: schedule.tiles[other.get(axis, axis)] for axis in schedule.tiles}
     options = {name(key) if key.startswith("pair.") else key: value for key, value in schedule.options.items()}
-    return _checked(msgspec.structs.replace(schedule, tiles=tiles, options=options))
+    return _check_or_none(msgspec.structs.replace(schedule, tiles=tiles, options=options))
 
 
-def same_loops(schedule: Schedule, workload: Workload, hardware: CpuSpec, constants: Sequence[str]) -> Schedule | None:
-    """Return a schedule with the same tiles and loops for `workload`; None: there is none.
+def move_loops(schedule: Schedule, workload: Workload, hardware: CpuSpec, constants: Sequence[str]) -> Schedule | None:
+    """Return a schedule with the same tiles and loops for `workload`; None if it is not legal.
 
-    Channels in blocks are the innermost part of their axis's loops: a block of the result's channels is a part of the
-    register tile, a block of the data's a part of the reduction in the microkernel.
+    The elements of a channel block are the innermost part of the channel's loops: a block of the result's channels is a
+    part of the register tile, a block of the data's channels a part of the reduction in the microkernel.
 
     Parameters
     ----------
     schedule : Schedule
-        Of the convolution with channels that are one axis.
+        A schedule of the convolution with channels as one axis.
     workload : Workload
-        The same convolution; data, result or both may lie in blocks.
+        The same convolution; data, result or both may have their channels in blocks.
     hardware : CpuSpec
-        Of the schedule.
+        The device of the schedule.
     constants : sequence of str
         Operands that may be packed ahead.
     """
@@ -63,7 +63,7 @@ def same_loops(schedule: Schedule, workload: Workload, hardware: CpuSpec, consta
         moved = Schedule(
             workload, schedule.hardware, schedule.template, schedule.tiles, schedule.unroll, options=schedule.options
         )
-        return _checked(moved) if not inner else None
+        return _check_or_none(moved) if not inner else None
     tiles = dict(schedule.tiles)
     for axis, within in inner.items():
         parts = _split(tiles[axis], extents[within], is_spatial=len(tiles[axis]) == len(ORDER_LEVELS) + 1)
@@ -75,50 +75,50 @@ def same_loops(schedule: Schedule, workload: Workload, hardware: CpuSpec, consta
     for name in [name for name in options if name.startswith("order.")]:
         order = options[name]
         assert isinstance(order, tuple)
-        options[name] = tuple(one for axis in order for one in (str(axis), *_inside(str(axis), inner)))
+        options[name] = tuple(one for axis in order for one in (str(axis), *_inner_axes(str(axis), inner)))
     space = CpuSpace(workload, hardware, lambda points: points[:, 0] >= 0, constants=constants)
     if space.simd_axis != options["simd_axis"]:
         return None
     for level in ORDER_LEVELS:
-        options[f"order.{level}"] = _known_order(options[f"order.{level}"], space.orders[level])
+        options[f"order.{level}"] = _nearest_order(options[f"order.{level}"], space.orders[level])
     options["order.reduction"] = space.reduction_order
     steps = math.prod(tiles[axis.name][-1] for axis in workload.reduction_axes if axis.name != space.simd_axis)
     moved = Schedule(workload, schedule.hardware, schedule.template, tiles, steps, {}, options)
-    return _checked(moved)
+    return _check_or_none(moved)
 
 
-def _checked(schedule: Schedule) -> Schedule | None:
+def _check_or_none(schedule: Schedule) -> Schedule | None:
     try:
         return schedule.check()
     except SpaceError:
         return None
 
 
-def _inside(axis: str, inner: Mapping[str, str]) -> tuple[str, ...]:
+def _inner_axes(axis: str, inner: Mapping[str, str]) -> tuple[str, ...]:
     return (inner[axis],) if axis in inner else ()
 
 
-def _known_order(order: object, known: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the known order with the most axes in the same places; axes of one iteration are in none."""
+def _nearest_order(order: object, orders: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the possible order with the most axes at the same positions; orders leave out axes of one iteration."""
     assert isinstance(order, tuple)
 
-    def alike(one: tuple[str, ...]) -> int:
-        mine = [axis for axis in order if axis in one]
-        return sum(left == right for left, right in zip(mine, one, strict=False))
+    def count_matches(candidate: tuple[str, ...]) -> int:
+        mine = [axis for axis in order if axis in candidate]
+        return sum(left == right for left, right in zip(mine, candidate, strict=False))
 
-    return max(known, key=alike)
+    return max(orders, key=count_matches)
 
 
 def _split(factors: tuple[int, ...], block: int, *, is_spatial: bool) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the factors of the blocks, and of what is in one, which takes from the innermost loops; None: no block."""
-    left = block
+    """Return the factors of the blocks, and those within one, taken from the innermost loops; None: not divisible."""
+    block_left = block
     within, outer = [1] * len(factors), list(factors)
-    for place in reversed(range(len(factors))):
-        part = math.gcd(outer[place], left)
-        within[place], outer[place] = part, outer[place] // part
-        left //= part
-        if left > 1 and outer[place] > 1:
-            return None  # a block would begin inside a loop's step
-        if is_spatial and left > 1:
+    for level in reversed(range(len(factors))):
+        part = math.gcd(outer[level], block_left)
+        within[level], outer[level] = part, outer[level] // part
+        block_left //= part
+        if block_left > 1 and outer[level] > 1:
+            return None  # a block would begin within a step of a loop
+        if is_spatial and block_left > 1:
             return None
-    return (tuple(outer), tuple(within)) if left == 1 else None
+    return (tuple(outer), tuple(within)) if block_left == 1 else None

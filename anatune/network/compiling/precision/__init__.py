@@ -1,1 +1,1 @@
-"""Models brought to another precision when they are compiled."""
+"""Models that are compiled in another precision."""

@@ -1,4 +1,4 @@
-"""Float32 models quantised when they are compiled: ranges of activations from data, and what it costs in accuracy."""
+"""Quantise float32 models when they are compiled: ranges of activations from data, and the loss of accuracy."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from anatune.network.graph.passes.order import WEIGHTS, after
 from anatune.network.graph.passes.quantising import Layer, scale_for, sites_of, with_conversions
 from anatune.network.graph.summary import LayerLoss
 from anatune.network.graph.torch.arrays import any_array
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.frontends import ImportedModel
 
-__all__ = ["Quantised", "calibration", "output_error", "quantised"]
+__all__ = ["QuantisedModel", "output_error", "quantise_model", "read_calibration"]
 
 _LEAST_SIGNAL = 1e-30
-"""Power that stands for none."""
+"""Power of a signal that is all zeros."""
 _MOST_LOSSES = 8
-"""Parts of the data that losses are measured on."""
+"""Most calls of the data that losses are measured on."""
 
 
-class Quantised(NamedTuple):
+class QuantisedModel(NamedTuple):
     """A model of 8-bit integers.
 
     Attributes
     ----------
     source : Imported
     losses : tuple of LayerLoss
-        What each product's output loses.
+        The loss of each product's output.
     calls : list of (inputs, outputs)
-        Some calls of the calibration data, and what the float32 model makes of them.
+        Some calls of the calibration data, and the float32 model's outputs for them.
     """
 
-    source: Imported
+    source: ImportedModel
     losses: tuple[LayerLoss, ...]
     calls: list[tuple[list[Array], list[Array]]]
 
 
 def output_error(model: Callable[..., object], calls: Sequence[tuple[list[Array], list[Array]]]) -> float | None:
-    """Return the largest error of a model's outputs of floats, over each output's largest magnitude in its call.
+    """Return the largest error of a model's float outputs, over each output's largest magnitude in its call.
 
-    None where no output is of floats. `calls` are those of `Quantised`.
+    The result is None if no output is a float. `calls` are those of `QuantisedModel`.
     """
     results = [(model(*inputs), outputs) for inputs, outputs in calls]
     pairs = [
@@ -62,15 +62,15 @@ def output_error(model: Callable[..., object], calls: Sequence[tuple[list[Array]
     return max((error_of(own, want) for own, want in pairs if own.dtype.name in TOLERANCE), default=None)
 
 
-def quantised(
-    source: Imported, make_target: Callable[[], ModelTarget], data: object, percentile: float | None
-) -> Quantised:
-    """Return a model as one of 8-bit integers, what each product's output loses by that, and calls to compare with.
+def quantise_model(
+    source: ImportedModel, make_target: Callable[[], ModelTarget], data: object, percentile: float | None
+) -> QuantisedModel:
+    """Return a model of 8-bit integers, the loss of each product's output, and calls for comparing the models.
 
     Parameters
     ----------
     make_target : callable
-        Returns what compiles, anew: the model is built with more outputs, as it is and quantised.
+        Returns a new target: the model is built with more outputs, once as it is and once quantised.
     data, percentile
         As `anatune.compile`.
 
@@ -79,54 +79,54 @@ def quantised(
     WorkloadError
         The data does not fit the model.
     BuildError
-        TVM has no code for something.
+        TVM cannot compile an operator.
     """
     graph = after(WEIGHTS, source.graph(environments(source.ranges, source.state)[0]))
-    parts = calibration(data, graph.inputs, source.name)
+    parts = read_calibration(data, graph.inputs, source.name)
     sites = sites_of(graph)
     if not sites.layers:
-        raise WorkloadError(f"compile: {source.name} has no products with known weights, there is nothing to quantise")
+        raise WorkloadError(f"compile: {source.name} has no products with constant weights, nothing can be quantised")
     inner = [value for value in sites.tensors if not isinstance(value, Input)]
     ends: list[Value] = [layer.end for layer in sites.layers]
-    run = _runner(graph, [*inner, *ends, *graph.outputs], make_target())
+    run = _make_run(graph, [*inner, *ends, *graph.outputs], make_target())
     ranges = {value: [0.0, 0.0] for value in sites.tensors}
     wanted: list[list[Array]] = []
     calls: list[tuple[list[Array], list[Array]]] = []
     for number, part in enumerate(parts):
-        found = run(part)
-        given = [*zip(graph.inputs, part, strict=True), *zip(inner, found, strict=False)]
+        results = run(part)
+        given = [*zip(graph.inputs, part, strict=True), *zip(inner, results, strict=False)]
         for value, array in given:
             if value in ranges:
-                low, high = _ends(array, percentile)
-                own = ranges[value]
-                ranges[value] = [min(own[0], low), max(own[1], high)]
+                low, high = _value_range(array, percentile)
+                value_range = ranges[value]
+                ranges[value] = [min(value_range[0], low), max(value_range[1], high)]
         if number < _MOST_LOSSES:
-            wanted.append(found[len(inner) : len(inner) + len(ends)])
-            calls.append((part, found[len(inner) + len(ends) :]))
-    made, new = with_conversions(graph, {key: scale_for(*ends_of) for key, ends_of in ranges.items()})
-    run = _runner(made, [new[value] for value in ends], make_target())
+            wanted.append(results[len(inner) : len(inner) + len(ends)])
+            calls.append((part, results[len(inner) + len(ends) :]))
+    new_graph, new_nodes = with_conversions(graph, {key: scale_for(*ends_of) for key, ends_of in ranges.items()})
+    run = _make_run(new_graph, [new_nodes[value] for value in ends], make_target())
     got = [run(part) for part in parts[:_MOST_LOSSES]]
     losses = tuple(
-        LayerLoss(_name(layer, number), _decibels([one[number] for one in wanted], [one[number] for one in got]))
+        LayerLoss(_layer_name(layer, number), _decibels([one[number] for one in wanted], [one[number] for one in got]))
         for number, layer in enumerate(sites.layers)
     )
-    return Quantised(dataclasses.replace(source, read=lambda _: made, reference=None), losses, calls)
+    return QuantisedModel(dataclasses.replace(source, read=lambda _: new_graph, reference=None), losses, calls)
 
 
-def _name(layer: Layer, number: int) -> str:
-    """Return what people call a layer: its number among the products, the operator, and what it makes."""
+def _layer_name(layer: Layer, number: int) -> str:
+    """Return the name of a layer: its number among the products, its operator, and the type of its output."""
     return f"{number + 1} {layer.product.op.removeprefix('nn.')} {tensor_type(layer.end)}"
 
 
-def _runner(graph: Graph, values: Sequence[Value], target: ModelTarget) -> Callable[[Sequence[Array]], list[Array]]:
-    """Return what computes some values of a graph, by compiled code."""
+def _make_run(graph: Graph, values: Sequence[Value], target: ModelTarget) -> Callable[[Sequence[Array]], list[Array]]:
+    """Return a function that computes given values of a graph, by compiled code."""
     whole = Graph(graph.inputs, tuple(values), is_tuple=True)
-    model = target.build(target.planned(whole), forget=False).compiled
+    model = target.build(target.plan(whole), forget=False).compiled
     return lambda part: [np.array(one) for one in model(*part)]
 
 
-def _ends(array: Array, percentile: float | None) -> tuple[float, float]:
-    """Return the least and the largest number, or those that a percentile leaves."""
+def _value_range(array: Array, percentile: float | None) -> tuple[float, float]:
+    """Return the least and the largest number, or those at the percentile."""
     if percentile is None:
         return float(array.min()), float(array.max())
     low, high = np.percentile(array, [100.0 - percentile, percentile])
@@ -134,26 +134,26 @@ def _ends(array: Array, percentile: float | None) -> tuple[float, float]:
 
 
 def _decibels(wanted: Sequence[Array], got: Sequence[Array]) -> float | None:
-    """Return how much louder than its error an output is; None: there is no error."""
+    """Return the ratio of an output's power to its error's in decibels; None if there is no error."""
     pairs = list(zip(wanted, got, strict=True))
     signal = sum(float((one.astype(np.float64) ** 2).sum()) for one, _ in pairs)
     noise = sum(float(((one.astype(np.float64) - other) ** 2).sum()) for one, other in pairs)
     return 10.0 * math.log10(max(signal, _LEAST_SIGNAL) / noise) if noise else None
 
 
-def calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[Array]]:
-    """Return calls of a model that data is, each with an array for each input.
+def read_calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[Array]]:
+    """Return the calls in calibration data, each with an array for each input.
 
     Parameters
     ----------
     data : str, Path, array, sequence of arrays or mapping of str to array
-        A file is .npy or .npz. Arrays may have more elements along the first dimension than the model takes: a
-        multiple. They are in the inputs' order, or have their names.
+        A file is .npy or .npz. Along the first dimension, arrays may have a multiple of the elements that the model
+        takes. They are in the inputs' order, or have their names.
 
     Raises
     ------
     WorkloadError
-        They have other shapes or types, NaN in them, or are none.
+        The data is missing, has other shapes or types, or contains NaN or infinity.
     """
     what = "calibrate"
     if isinstance(data, str | Path):
@@ -171,14 +171,14 @@ def calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[A
             data = list(data.values())
         else:
             raise WorkloadError(
-                f"{what} has {', '.join(map(str, data))}, expected the inputs of {name}: {', '.join(names)}"
+                f"{what} has the arrays {', '.join(map(str, data))}, expected the inputs of {name}: {', '.join(names)}"
             )
     if data is None:
-        raise WorkloadError("compile: precision int8 needs calibrate, inputs of the model that ranges are taken from")
+        raise WorkloadError("compile: precision int8 needs calibrate, inputs of the model to take ranges from")
     listed = data if isinstance(data, list | tuple) else [data]
     arrays = [any_array(what, one, WorkloadError) for one in listed]
     if any(map(is_unknown, arrays)):
-        raise WorkloadError(f"{what} is on the meta device, which holds no elements; give arrays that have some")
+        raise WorkloadError(f"{what} is on the meta device, which stores no values; give arrays with values")
     if len(arrays) != len(names):
         raise WorkloadError(
             f"{what} has {len(arrays)} arrays, expected one for each input of {name}: {', '.join(names)}"
@@ -197,13 +197,13 @@ def calibration(data: object, inputs: Sequence[Input], name: str) -> list[list[A
                 f"{'x'.join(map(str, shape))}, or a multiple of that along the first dimension"
             )
         if array.dtype.kind not in ("fV" if "float" in dtype else np.dtype(dtype).kind):
-            raise WorkloadError(f"{what}: {value.name} is of {array.dtype}, expected {dtype}")
+            raise WorkloadError(f"{what}: {value.name} has the dtype {array.dtype}, expected {dtype}")
         if "float" in dtype and not np.isfinite(array.astype(np.float32)).all():
-            raise WorkloadError(f"{what}: {value.name} has NaN or infinite numbers; leave such samples out")
+            raise WorkloadError(f"{what}: {value.name} contains NaN or infinity; leave such samples out")
         counts.append(array.shape[0] // shape[0] if shape else 1)
     if len(set(counts)) > 1:
         raise WorkloadError(
-            f"{what} has {', '.join(map(str, counts))} calls' worth of its inputs, expected as many of each"
+            f"{what} has inputs for {', '.join(map(str, counts))} calls, expected the same number for each input"
         )
     split = [
         np.array_split(array, count) if count > 1 else [array] for array, count in zip(arrays, counts, strict=True)

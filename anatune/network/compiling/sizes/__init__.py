@@ -1,1 +1,1 @@
-"""Sizes that vary: planned for all values, and as a call has them; what stays in a model between calls."""
+"""Sizes that vary, when a model is planned and when it is called, and the state between calls."""

@@ -1,4 +1,4 @@
-"""Sizes that vary of a compiled model, as a call has them, and what it holds between calls."""
+"""Sizes and state of a compiled model in its calls."""
 
 from __future__ import annotations
 
@@ -20,68 +20,68 @@ from anatune.network.graph.summary import ModelSummary, StateSummary, TensorSumm
 from anatune.network.graph.torch.arrays import any_array
 from anatune.untyped import tvm
 
-__all__ = ["State", "check_size", "fitting", "shape_at", "sizes_of"]
+__all__ = ["ModelState", "check_size", "fit_state_sizes", "shape_at", "sizes_of"]
 
 
-def shape_at(one: TensorSummary, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the shape of an input or output, numbers in the place of expressions.
+def shape_at(tensor: TensorSummary, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the shape of a tensor with the values of its sizes.
 
     Raises
     ------
     RunError
         A size is not given.
     """
-    return tuple(size if isinstance(size, int) else _value(size, sizes) for size in one.shape)
+    return tuple(size if isinstance(size, int) else _value(size, sizes) for size in tensor.shape)
 
 
 def sizes_of(summary: ModelSummary, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Return what the shapes of a call's inputs say of the sizes that vary.
+    """Return the values of the sizes that vary, from the shapes of a call's inputs.
 
     Raises
     ------
     RunError
-        One is out of its range.
+        A size is out of its range.
     """
-    found: dict[str, int] = {}
-    for one, shape in zip(summary.inputs, shapes, strict=True):
-        for axis, (size, given) in enumerate(zip(one.shape, shape, strict=False)):
-            if not isinstance(size, str) or size in found or size not in summary.ranges:
+    sizes: dict[str, int] = {}
+    for summary_input, shape in zip(summary.inputs, shapes, strict=True):
+        for axis, (size, value) in enumerate(zip(summary_input.shape, shape, strict=False)):
+            if not isinstance(size, str) or size in sizes or size not in summary.ranges:
                 continue
-            found[size] = given
-            check_size(summary, size, given, f" (axis {axis} of input {one.name})")
-    return found
+            sizes[size] = value
+            check_size(summary, size, value, f" (axis {axis} of input {summary_input.name})")
+    return sizes
 
 
 def check_size(summary: ModelSummary, name: str, value: int, where: str = "") -> None:
-    """Raise RunError for a size that a model does not have, or that is out of its range; `where` it is, for people."""
-    own = summary.ranges.get(name)
-    if own is None:
-        known = f"expected some of {', '.join(summary.ranges)}" if summary.ranges else "none of its sizes varies"
-        raise RunError(f"the model has no size {name!r:.60}, {known}")
-    if not own.least <= value <= own.most:
+    """Raise RunError if a model has no such size, or if it is out of its range; `where` is added to the message."""
+    size_range = summary.ranges.get(name)
+    if size_range is None:
+        advice = f"expected one of {', '.join(summary.ranges)}" if summary.ranges else "none of its sizes varies"
+        raise RunError(f"the model has no size {name!r:.60}, {advice}")
+    if not size_range.least <= value <= size_range.most:
         raise RunError(
-            f"size {name}{where} is {value}, expected {own.least} to {own.most}: the model was compiled for these; "
-            "compile it for a larger range (sizes, --size)"
+            f"size {name}{where} is {value}, expected {size_range.least} to {size_range.most}, for which the model "
+            "was compiled; compile it for a larger range (sizes, --size)"
         )
 
 
 @lru_cache(maxsize=1024)
-def _parsed(expression: str) -> ast.expr:
+def _parse(expression: str) -> ast.expr:
     return ast.parse(expression, mode="eval").body
 
 
-def fitting(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return sizes with so few held elements that what comes in a call fits behind them."""
-    found = dict(sizes)
-    for one in summary.state:
-        if one.grows:
-            excess = _value(one.after, sizes) - summary.ranges[one.grows].most
-            found[one.grows] = sizes[one.grows] - max(0, excess)
-    return found
+def fit_state_sizes(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes with the held elements reduced so that one more call fits into the state."""
+    fitted = dict(sizes)
+    for tensor in summary.state:
+        if tensor.grows:
+            excess = _value(tensor.after, sizes) - summary.ranges[tensor.grows].most
+            fitted[tensor.grows] = sizes[tensor.grows] - max(0, excess)
+    return fitted
 
 
 def _value(expression: str, sizes: Mapping[str, int]) -> int:
-    """Return the value of an expression of sums, products and floors."""
+    """Return the value of an expression of sums, products and floor divisions."""
     if expression in sizes:
         return sizes[expression]
 
@@ -93,7 +93,7 @@ def _value(expression: str, sizes: Mapping[str, int]) -> int:
                 return -value(operand)
             case ast.Name(id=name):
                 if name not in sizes:
-                    raise RunError(f"size {name} is not known, expected inputs that have it, or a number for it")
+                    raise RunError(f"size {name} is not known; give inputs that have it, or a value for it")
                 return sizes[name]
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 return value(left) + value(right)
@@ -101,141 +101,141 @@ def _value(expression: str, sizes: Mapping[str, int]) -> int:
                 return value(left) * value(right)
             case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
                 return value(left) // value(right)
-        raise RunError(f"{expression!r:.80} is no size; compile the model again")
+        raise RunError(f"{expression!r:.80} is no expression of sizes; compile the model again")
 
-    return value(_parsed(expression))
+    return value(_parse(expression))
 
 
-class State:
-    """Tensors as one stream of calls has them. A call hands them to the library, and takes what comes out.
+class ModelState:
+    """The tensors that one stream of calls keeps. A call passes them to the library and keeps the new ones.
 
     Parameters
     ----------
     summary : ModelSummary
     weights : sequence of ndarray
-        What parts of the state are at first are some of them; nobody writes there.
+        The weights, some of which are initial values of the state; they are not written to.
 
     Attributes
     ----------
     sizes : dict of str to int
-        How many elements are held along what grows, and the sizes that the state has had since it was empty.
+        Number of elements held along each size that grows, and the sizes that the state has had since it was empty.
     """
 
     def __init__(self, summary: ModelSummary, weights: Sequence[Array]) -> None:
         self.summary, self.weights = summary, weights
         inputs = {size for one in (*summary.inputs, *summary.state) for size in one.shape}
-        # in the order of their symbols, as a library has them
-        self.untold = [name for name in sorted(summary.ranges, key="{}_".format) if name not in inputs]
+        # in the order of their symbols, which the library expects
+        self.unseen = [name for name in sorted(summary.ranges, key="{}_".format) if name not in inputs]
         self._growing = dict.fromkeys((one.grows, one.after) for one in summary.state if one.grows)
         self.reset()
 
     def reset(self) -> None:
-        """Make it what it was at first."""
+        """Set the state to its initial values."""
         self.tensors: list[tvm.runtime.Tensor] = []
         self.sizes = {one.grows: 0 for one in self.summary.state if one.grows}
 
-    def copy(self) -> State:
-        """Return the same state in memory of its own."""
-        other = State(self.summary, self.weights)
+    def copy(self) -> ModelState:
+        """Return a copy of the state in its own memory."""
+        other = ModelState(self.summary, self.weights)
         if self.tensors:
-            other.put(self.arrays())
+            other.set_arrays(self.arrays())
         return other
 
-    def known(self, told: Mapping[str, int]) -> dict[str, int]:
-        """Return the sizes of a call, whose inputs have told some.
+    def add_held_sizes(self, input_sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of a call: those of its inputs and those of the state.
 
         Raises
         ------
         RunError
             The state has another size.
         """
-        for name, size in told.items():
+        for name, size in input_sizes.items():
             if self.sizes.get(name, size) != size:
                 raise RunError(
-                    f"size {name} is {size}, and the state of the model has {self.sizes[name]}; set `state`, call "
+                    f"size {name} is {size}, but the state of the model has {self.sizes[name]}; set `state`, call "
                     "reset(), or load the model a second time for another stream"
                 )
-        return {**told, **self.sizes}
+        return {**input_sizes, **self.sizes}
 
-    def after(self, known: Mapping[str, int]) -> dict[str, int]:
-        """Return how many elements are held behind a call of these sizes.
+    def sizes_after(self, call_sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the number of elements that are held after a call of these sizes.
 
         Raises
         ------
         RunError
-            More than there is memory for.
+            It exceeds the range that the model was compiled for.
         """
-        found = {name: _value(after, known) for name, after in self._growing}
-        for name, size in found.items():
+        sizes_after = {name: _value(after, call_sizes) for name, after in self._growing}
+        for name, size in sizes_after.items():
             most = self.summary.ranges[name].most
             if size > most:
                 raise RunError(
-                    f"state: {known[name]} elements are held along {name}, and {size - known[name]} more exceed the "
-                    f"{most} that the model was compiled for; call reset(), or compile it for more (sizes, --size)"
+                    f"state: {call_sizes[name]} elements are held along {name}, and {size - call_sizes[name]} more "
+                    f"exceed the {most} that the model was compiled for; call reset(), or compile it for more (--size)"
                 )
-        return found
+        return sizes_after
 
-    def arguments(self, known: Mapping[str, int]) -> tuple[list[tvm.runtime.ShapeTuple], list[tvm.runtime.Tensor]]:
-        """Return what a library's ``main`` takes before and behind the inputs of a call of these sizes."""
+    def arguments(self, call_sizes: Mapping[str, int]) -> tuple[list[tvm.runtime.ShapeTuple], list[tvm.runtime.Tensor]]:
+        """Return the arguments of the library's ``main`` before and after the inputs, for a call of these sizes."""
         if not self.tensors:
-            self.tensors = [tensor_of(self.first(one, known)) for one in self.summary.state]
+            self.tensors = [tensor_of(self.initial(one, call_sizes)) for one in self.summary.state]
             shapes = {size for one in self.summary.state for size in one.shape if isinstance(size, str)}
-            self.sizes |= {name: known[name] for name in shapes if name in self.summary.ranges}
-        numbers = [import_tvm().runtime.ShapeTuple([known[name] for name in self.untold])] if self.untold else []
+            self.sizes |= {name: call_sizes[name] for name in shapes if name in self.summary.ranges}
+        numbers = [import_tvm().runtime.ShapeTuple([call_sizes[name] for name in self.unseen])] if self.unseen else []
         return numbers, self.tensors
 
-    def take(self, tensors: Sequence[tvm.runtime.Tensor], after: Mapping[str, int]) -> None:
-        """Keep what a call returned, and how much is held then."""
+    def keep_results(self, tensors: Sequence[tvm.runtime.Tensor], after: Mapping[str, int]) -> None:
+        """Keep the tensors that a call returned, and the number of held elements after it."""
         self.tensors = list(tensors)
         self.sizes |= after
 
     def arrays(self) -> dict[str, Array]:
-        """Return copies of what is held."""
-        found = {}
-        for place, one in enumerate(self.summary.state):
-            array = array_of(self.tensors[place]) if self.tensors else self.first(one, self.sizes)
-            found[one.name] = np.array(array[self.held(one)])
-        return found
+        """Return copies of the held elements, by name."""
+        arrays = {}
+        for index, tensor in enumerate(self.summary.state):
+            array = array_of(self.tensors[index]) if self.tensors else self.initial(tensor, self.sizes)
+            arrays[tensor.name] = np.array(array[self.held_slices(tensor)])
+        return arrays
 
-    def put(self, arrays: Mapping[str, Array]) -> None:
-        """Hold what `arrays` has, all of it.
+    def set_arrays(self, arrays: Mapping[str, Array]) -> None:
+        """Replace the whole state by arrays.
 
         Raises
         ------
         RunError
-            A name is missing, or none of the state's; a shape or dtype is another one.
+            A name is missing or unknown, or a shape or dtype differs.
         """
         names = [one.name for one in self.summary.state]
         if not isinstance(arrays, Mapping):
-            raise RunError(f"state: got {shown(arrays)}, expected arrays by the names {', '.join(names)}")
+            raise RunError(f"state: got {shown(arrays)}, expected arrays with the names {', '.join(names)}")
         if sorted(arrays) != sorted(names):
             raise RunError(f"state: got {', '.join(map(str, arrays)) or 'nothing'}, expected {', '.join(names)}")
         sizes: dict[str, int] = {}
         tensors = []
-        for one in self.summary.state:
-            array = any_array(f"state {one.name}", arrays[one.name], RunError)
-            fits = len(one.held) == array.ndim and array.dtype.name == one.dtype and not is_unknown(array)
-            for size, own in zip(one.held, array.shape, strict=False):
-                fits = fits and own == (sizes.setdefault(size, own) if size in self.summary.ranges else size)
+        for tensor in self.summary.state:
+            array = any_array(f"state {tensor.name}", arrays[tensor.name], RunError)
+            fits = len(tensor.held) == array.ndim and array.dtype.name == tensor.dtype and not is_unknown(array)
+            for size, extent in zip(tensor.held, array.shape, strict=False):
+                fits = fits and extent == (sizes.setdefault(size, extent) if size in self.summary.ranges else size)
             if not fits:
                 got = f"{'x'.join(map(str, array.shape))} {array.dtype.name}"
-                raise RunError(f"state {one.name} is {got}, expected {'x'.join(map(str, one.held))} {one.dtype}")
-            if one.grows:
-                check_size(self.summary, one.grows, array.shape[one.axis], f" (axis {one.axis} of state {one.name})")
-            whole = self.first(one, sizes)
-            whole[(*[slice(None)] * one.axis, slice(array.shape[one.axis]))] = array
-            tensors.append(tensor_of(whole))
-        self.take(tensors, sizes)
+                raise RunError(f"state {tensor.name}: {got}, expected {'x'.join(map(str, tensor.held))} {tensor.dtype}")
+            if tensor.grows:
+                check_size(self.summary, tensor.grows, array.shape[tensor.axis], f" (state {tensor.name})")
+            full_array = self.initial(tensor, sizes)
+            full_array[(*[slice(None)] * tensor.axis, slice(array.shape[tensor.axis]))] = array
+            tensors.append(tensor_of(full_array))
+        self.keep_results(tensors, sizes)
 
-    def held(self, one: StateSummary) -> tuple[slice, ...]:
-        """Return which elements of a tensor of the state are held."""
-        return (*[slice(None)] * one.axis, slice(self.sizes[one.grows])) if one.grows else ()
+    def held_slices(self, tensor: StateSummary) -> tuple[slice, ...]:
+        """Return the slices of a tensor's held elements."""
+        return (*[slice(None)] * tensor.axis, slice(self.sizes[tensor.grows])) if tensor.grows else ()
 
-    def first(self, one: StateSummary, known: Mapping[str, int]) -> Array:
-        """Return what a tensor is at first."""
-        shape = shape_at(one, known)
-        kind = array_dtype(one.dtype)
-        found: Array = new_memory(math.prod(shape) * kind.itemsize).view(kind).reshape(shape)
-        if one.initial is not None:
-            found[...] = self.weights[one.initial]
-        return found
+    def initial(self, tensor: StateSummary, sizes: Mapping[str, int]) -> Array:
+        """Return the initial value of a tensor."""
+        shape = shape_at(tensor, sizes)
+        kind = array_dtype(tensor.dtype)
+        array: Array = new_memory(math.prod(shape) * kind.itemsize).view(kind).reshape(shape)
+        if tensor.initial is not None:
+            array[...] = self.weights[tensor.initial]
+        return array

@@ -1,7 +1,7 @@
-"""A model of all sizes as one of fixed sizes that is told how much its state holds: kernels for GPUs read that number.
+"""Turn a model of all sizes into one of fixed sizes with an input for the held size of its state, for GPU kernels.
 
-Tensors that grow lie in memory for the most rows, so that nothing else depends on how many are held: where rows are
-put, which positions tables are read at, and how many keys an attention sees.
+Growing tensors have memory for the most rows, so that only three things depend on the number of held rows: where rows
+are put, at which positions tables are read, and how many keys an attention sees.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from anatune.network.graph.nodes import (
 )
 from anatune.network.graph.operators import ATTENTION, PUT
 
-__all__ = ["COUNT", "counted", "with_windows"]
+__all__ = ["COUNT", "fix_state_size", "set_windows"]
 
 COUNT = "held"
-"""The input that says how much is held."""
+"""Name of the input with the number of held elements."""
 
 
-def counted(graph: Graph, sizes: Mapping[str, int], symbol: str, most: int, num_state: int, name: str) -> Graph:
-    """Return a graph whose last input before the state is how much is held, (1,) int32.
+def fix_state_size(graph: Graph, sizes: Mapping[str, int], symbol: str, most: int, num_state: int, name: str) -> Graph:
+    """Return a graph whose last input before the state is the number of held elements, (1,) int32.
 
     Parameters
     ----------
     graph : Graph
-        Of all sizes (`graph.varying.together`), its attentions found.
+        The graph of all sizes (`graph.varying.together`), with attentions found.
     sizes : mapping of str to int
         Values of the other symbols.
     symbol : str
-        That says how much is held.
+        The symbol of the held size.
     most : int
-        Of that.
+        Its largest value.
     num_state : int
-        Inputs that are its state, the last ones.
+        Number of inputs that are the state; they are the last ones.
     name : str
-        For messages.
+        Name of the model for messages.
 
     Raises
     ------
     WorkloadError
-        Something else depends on how much is held.
+        Another operation depends on the held size.
     """
-    return _Counted({**sizes, symbol: Size.symbol(symbol, most)}, most, name).graph(graph, num_state)
+    return _StateSizeRewriter({**sizes, symbol: Size.symbol(symbol, most)}, most, name).graph(graph, num_state)
 
 
-class _Counted:
+class _StateSizeRewriter:
     def __init__(self, sizes: Mapping[str, int], most: int, name: str) -> None:
         self.sizes, self.most, self.name = sizes, most, name
         self.count = Input(COUNT, TensorType((1,), "int32"))
@@ -79,8 +79,8 @@ class _Counted:
 
     def refusal(self, value: object) -> WorkloadError:
         return WorkloadError(
-            f"{self.name}: {value!s:.80} depends on how much the state holds, and kernels for GPUs put rows, read "
-            "positions and attend; compile it for a CPU"
+            f"{self.name}: {value!s:.80} depends on the held size of the state, and GPU kernels support that only for "
+            "putting rows, reading positions and attention; compile the model for a CPU"
         )
 
     def types(self, node: Node) -> TensorType | tuple[TensorType, ...]:
@@ -96,11 +96,11 @@ class _Counted:
 
     def number(self, value: Argument) -> Argument:
         if isinstance(value, Size):
-            found = value.at(self.sizes)
-            return found if isinstance(found, Size) else int(found)
+            size = value.at(self.sizes)
+            return size if isinstance(size, Size) else int(size)
         if isinstance(value, tuple) and not isinstance(value, TensorType):
-            own = [self.number(one) for one in value]
-            return type(value)(*own) if hasattr(value, "_fields") else type(value)(own)
+            members = [self.number(one) for one in value]
+            return type(value)(*members) if hasattr(value, "_fields") else type(value)(members)
         return value
 
     def argument(self, value: Argument) -> Argument:
@@ -115,7 +115,7 @@ class _Counted:
     def node(self, node: Node) -> Value:
         arguments = tuple(map(self.argument, node.arguments))
         attributes = {key: self.number(value) for key, value in node.attributes.items()}
-        if node.op == ATTENTION and len(arguments) == 3:  # else pages, or other lengths
+        if node.op == ATTENTION and len(arguments) == 3:  # others have pages or lengths of their own
             if at_run_time(attributes["keys"]):
                 attributes |= {"keys": self.most, "counted": COUNT}
                 arguments = (*arguments, self.count)
@@ -133,7 +133,7 @@ class _Counted:
         return Node(node.op, arguments, self.types(node), attributes, node.kind)
 
     def rows(self, node: Node, arguments: Sequence[Argument]) -> Value:
-        """Return rows of a table from the one on that says how much is held."""
+        """Return the rows of a table that begin at the held size."""
         table, axes, begins, _, _ = arguments
         kind = self.type(node, tensor_type(node))
         if len(axes) != 1 or begins[0].value not in self.sizes.values():
@@ -143,14 +143,14 @@ class _Counted:
         return made("take", (table, places), kind, axis=axis, mode="clip")
 
 
-def with_windows(graph: Graph, windows: Sequence[int]) -> Graph:
-    """Return a graph whose attentions have the windows of a reading with more keys, where all of theirs are inside."""
-    known = iter(windows)
+def set_windows(graph: Graph, windows: Sequence[int]) -> Graph:
+    """Return a graph whose attentions have the windows of a reading with more keys, if all of their keys are inside."""
+    next_windows = iter(windows)
 
     def replace(node: Node) -> Value:
         if node.op != ATTENTION:
             return node
-        window = next(known, 0)
+        window = next(next_windows, 0)
         is_hidden = not node.attributes["window"] and node.attributes["keys"] <= window
         return node.of(node.arguments, window=window) if is_hidden else node
 

@@ -1,4 +1,4 @@
-"""Models for ranges of sizes on CPUs: planned at one size, the same decisions at a few others, one graph of all."""
+"""Models for ranges of sizes on CPUs: one plan, applied to readings at a few sizes, and one graph from all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anatune.core.sizes import Size, at_run_time
 from anatune.core.workload.ranges import ranged
 from anatune.errors import WorkloadError
 from anatune.network.compiling.attention import PlannedAttention, attention_at_run_time
-from anatune.network.compiling.planning import PlannedKernel, SumPlanner, without_steps
+from anatune.network.compiling.planning import PlannedKernel, ProductPlanner, strip_epilogue
 from anatune.network.graph.nodes import Graph, Node, tensor_type
 from anatune.network.graph.operators import BATCH_MATMUL, CONVOLUTION, MATMUL, SCALED_MATMUL
 from anatune.network.graph.products import known_operands
@@ -26,141 +26,141 @@ from anatune.network.relax.ranges import Ranges, name_of
 from anatune.templates.cpu.range_space import schedule_at
 from anatune.templates.scaled.rules import scaled_at
 
-__all__ = ["environments", "ranged_attention", "ranged_products", "read_together", "varying"]
+__all__ = ["environments", "extend_attention", "extend_products", "merge_readings", "varying_ranges"]
 
 _LEAST = 5
-"""Smallest size that is looked at: smaller ones are those of other things, and 1 is no size like others."""
+"""Least size of a reading: smaller numbers occur in a model for other reasons, and size 1 is a special case."""
 _MOST_PRIME = 1 << 15
 _MOST_READINGS = 32
-"""Sizes that a model is looked at."""
+"""Most sizes that a model is read at."""
 _AXES = {MATMUL: "i", SCALED_MATMUL: "i", BATCH_MATMUL: "b"}
-"""Product -> the axis that may vary; of convolutions the images."""
-_USUAL = 29
-"""Largest number of rows that products are planned for. Source: Zen 3, products of 768 to 3072 columns planned for 29
-rows take 1.00 to 1.05 times what plans of the very sizes take from 64 to 2048 rows, up to 1.09 at 17; planned for 113
-rows up to 1.5 at 17: few rows wait for weights, many do not care."""
+"""Product -> its axis that may vary; for convolutions that is the batch."""
+_MOST_ROWS = 29
+"""Most rows that products are planned for. Source: Zen 3, products of 768 to 3072 columns planned for 29 rows take 1.00
+to 1.05 times as long as plans for the exact size from 64 to 2048 rows, and up to 1.09 times at 17 rows. Plans for 113
+rows take up to 1.5 times as long at 17 rows: few rows wait for weights, many do not."""
 
 
-def varying(ranges: Ranges) -> dict[str, tuple[int, int]]:
+def varying_ranges(ranges: Ranges) -> dict[str, tuple[int, int]]:
     """Return the ranges that have more than one value."""
     return {symbol: ends for symbol, ends in ranges.items() if ends[0] < ends[1]}
 
 
 def environments(ranges: Ranges, state: Sequence[StatePair] = (), *, within: bool = False) -> list[dict[str, int]]:
-    """Return the sizes that a model is looked at: what is planned first, where all are largest last.
+    """Return the sets of sizes that a model is read at: the planned sizes first, the largest last.
 
-    Each symbol has three different values, so that no two expressions fit. They are primes but for the largest,
-    different for each symbol, so that no size is another one, or a number of the model, by chance; in small ranges some
-    are other numbers, or beyond the range. In the last one a state that grows is empty, and as much comes as it
-    ever holds: constants, such as the positions of tokens, are those of all calls.
+    Each symbol has three different values, so that no two expressions of it agree on all of them. Values are primes
+    except the largest, and differ between symbols, so that none equals another size or a constant of the model by
+    chance. Small ranges also use other numbers, or numbers beyond the range. In the last set a growing state is empty
+    and the input is as large as the state may become: constants, such as the positions of tokens, then have all rows.
 
     Parameters
     ----------
     within : bool
-        Whether 2 is better than a size beyond the range: tables may have no more rows, but slices of 2 elements are
-        often something else.
+        Prefer 2 to a size beyond the range: a table may have no more rows, but a slice of 2 elements often has another
+        meaning.
     """
     fixed = {symbol: ends[0] for symbol, ends in ranges.items() if ends[0] == ends[1]}
     middle: dict[str, int] = {}
-    other: dict[str, int] = {}
-    for symbol, (least, most) in varying(ranges).items():
-        middle[symbol] = _looked_at(least, most, math.isqrt(max(least, 1) * most), middle.values())
-    for symbol, (least, most) in varying(ranges).items():
-        used = (*middle.values(), *other.values())
+    second: dict[str, int] = {}
+    for symbol, (least, most) in varying_ranges(ranges).items():
+        middle[symbol] = _choose_size(least, most, math.isqrt(max(least, 1) * most), middle.values())
+    for symbol, (least, most) in varying_ranges(ranges).items():
+        used = (*middle.values(), *second.values())
         is_within = within and least <= middle[symbol] <= most
-        other[symbol] = _looked_at(least, most, middle[symbol] // 2 + 1, used, (2,) if is_within else ())
-    found = [middle, *({**middle, symbol: value} for symbol, value in other.items()), other]
-    found.append({})
-    for symbol, (_, most) in varying(ranges).items():
-        beyond = max(middle[symbol], other[symbol])
-        found[-1][symbol] = most if beyond < most else next(p for p in _primes() if p > beyond)
+        second[symbol] = _choose_size(least, most, middle[symbol] // 2 + 1, used, (2,) if is_within else ())
+    size_sets = [middle, *({**middle, symbol: value} for symbol, value in second.items()), second]
+    size_sets.append({})
+    for symbol, (_, most) in varying_ranges(ranges).items():
+        beyond = max(middle[symbol], second[symbol])
+        size_sets[-1][symbol] = most if beyond < most else next(p for p in _primes() if p > beyond)
     for pair in state:
         if pair.symbol and pair.by in middle:
-            sums = (one[pair.symbol] + one[pair.by] for one in found[:-1])
-            found[-1] |= {pair.symbol: 0, pair.by: max(pair.most, *sums)}
-    return [{**fixed, **one} for one in {tuple(one.items()): one for one in found}.values()]
+            sums = (one[pair.symbol] + one[pair.by] for one in size_sets[:-1])
+            size_sets[-1] |= {pair.symbol: 0, pair.by: max(pair.most, *sums)}
+    return [{**fixed, **one} for one in {tuple(one.items()): one for one in size_sets}.values()]
 
 
-def _looked_at(least: int, most: int, start: int, used: Collection[int], more: Sequence[int] = ()) -> int:
+def _choose_size(least: int, most: int, start: int, taken: Collection[int], extra: Sequence[int] = ()) -> int:
     """Return an unused size: a prime from `start` on below the largest, another number there, or one beyond it.
 
     Parameters
     ----------
     more : sequence of int
-        Sizes that are taken rather than one beyond the range.
+        Sizes that are preferred to one beyond the range.
     """
     inside = [p for p in _primes() if max(least, _LEAST) <= p < most]
-    few = [n for n in (3, 4, *range(_LEAST, 2 * _LEAST), *range(least, least + _LEAST), *more) if least <= n < most]
-    chosen = [*(p for p in inside if p >= start), *reversed(inside), *(n for n in few if n > 2 or n in more)]
+    small = [n for n in (3, 4, *range(_LEAST, 2 * _LEAST), *range(least, least + _LEAST), *extra) if least <= n < most]
+    chosen = [*(p for p in inside if p >= start), *reversed(inside), *(n for n in small if n > 2 or n in extra)]
     beyond = (p for p in _primes() if p >= max(start, most + 1, _LEAST))
     sizes: Iterator[int] = itertools.chain(chosen, beyond)
-    return next(size for size in sizes if size not in used)
+    return next(size for size in sizes if size not in taken)
 
 
-def read_together(
+def merge_readings(
     read: Callable[[Mapping[str, int]], Graph],
-    at: Sequence[Mapping[str, int]],
+    size_sets: Sequence[Mapping[str, int]],
     name: str,
     ranges: Ranges,
-    within: Sequence[Mapping[str, int]] = (),
+    fallback_sizes: Sequence[Mapping[str, int]] = (),
 ) -> tuple[Graph, dict[Node, Node]]:
-    """Return the graph of all sizes, and each node of the first reading -> its node there.
+    """Read a model at several sizes and return one graph of all sizes, and its node for each node of the first reading.
 
     Parameters
     ----------
     read : callable
-        Takes sizes, and returns the model behind all passes.
-    at : sequence of mapping of str to int
-        `environments`.
+        Takes sizes, and returns the model after all passes.
+    size_sets : sequence of mapping of str to int
+        The sizes from `environments`.
     name : str
-        For messages.
-    within : sequence of mapping of str to int, optional
-        Other sizes, that are looked at where the model cannot be read at the first ones, or is another one there.
+        Name of the model for messages.
+    fallback_sizes : sequence of mapping of str to int, optional
+        Other sizes, used if the model cannot be read at the first ones, or computes something else there.
 
     Raises
     ------
     WorkloadError
-        As `graph.varying.together`, or no expression is certain.
+        As `graph.varying.together`, or an expression of the sizes is ambiguous.
     """
-    if within and within != at:
+    if fallback_sizes and fallback_sizes != size_sets:
         try:
-            return read_together(read, at, name, ranges)
+            return merge_readings(read, size_sets, name, ranges)
         except WorkloadError as error:
             try:
-                return read_together(read, within, name, ranges)
+                return merge_readings(read, fallback_sizes, name, ranges)
             except WorkloadError:
                 raise error from None
-    readings = [Reading(sizes, read(sizes)) for sizes in at]
+    readings = [Reading(sizes, read(sizes)) for sizes in size_sets]
     while True:
         try:
             return together(readings, name, ranges)
         except MoreReadingsError as more:
             if len(readings) > _MOST_READINGS:
                 raise WorkloadError(
-                    f"{name} does with {', '.join(map(name_of, ranges))} what no expression says for sure; compile it "
-                    "for fixed sizes, or for a smaller range"
+                    f"{name} uses the sizes {', '.join(map(name_of, ranges))} in a way that readings at several sizes "
+                    "do not determine; compile it for fixed sizes, or for a smaller range"
                 ) from more
             readings.insert(-1, Reading(more.sizes, read(more.sizes)))
 
 
-def ranged_products(
-    kernels: Sequence[PlannedKernel], of: Mapping[Node, Node], planner: SumPlanner, ranges: Ranges
+def extend_products(
+    kernels: Sequence[PlannedKernel], node_map: Mapping[Node, Node], planner: ProductPlanner, ranges: Ranges
 ) -> Iterator[PlannedKernel]:
-    """Yield the kernels of a model's products at its planned sizes as those of all sizes.
+    """Yield the kernels of a model's products, extended from the planned sizes to all sizes.
 
-    Those with two sizes that vary have none: TVM compiles them.
+    Products with two sizes that vary get no kernel: TVM compiles them.
 
     Parameters
     ----------
-    of : mapping of Node to Node
-        A node at the planned sizes -> the node of all sizes.
+    node_map : mapping of Node to Node
+        Node at the planned sizes -> node of all sizes.
     ranges : mapping of str to (int, int)
-        Of the symbols.
+        Ranges of the symbols.
 
     Raises
     ------
     WorkloadError
-        The sizes of an image vary, or of weights.
+        The sizes of images or of weights vary.
     SpaceError
         No schedule of a product runs for a range.
     """
@@ -168,19 +168,19 @@ def ranged_products(
     for kernel in kernels:
         groups: dict[tuple[str, int, int] | None, list[Node]] = {}
         for node in kernel.nodes:
-            own = of[node]
-            axis = _AXES.get(own.op, "n")
-            extent = tensor_type(own.arguments[0]).shape[0]
+            ranged_node = node_map[node]
+            axis = _AXES.get(ranged_node.op, "n")
+            extent = tensor_type(ranged_node.arguments[0]).shape[0]
             others = (
-                tensor_type(own.arguments[0]).shape[1:],
-                tensor_type(own.arguments[1]).shape[own.op == BATCH_MATMUL :],
+                tensor_type(ranged_node.arguments[0]).shape[1:],
+                tensor_type(ranged_node.arguments[1]).shape[ranged_node.op == BATCH_MATMUL :],
             )
             if at_run_time(others):
-                if own.op == CONVOLUTION:
+                if ranged_node.op == CONVOLUTION:
                     raise WorkloadError(
-                        f"a convolution of {tensor_type(own.arguments[0])}: sizes of images vary, expected the batch "
-                        "alone; compile it for fixed sizes (example inputs), or run it by "
-                        "anatune.adapters.onnx.InferenceSession, which compiles for each size"
+                        f"a convolution of {tensor_type(ranged_node.arguments[0])}: image sizes vary, but only "
+                        "the batch may; compile the model for fixed sizes (example inputs), or run it by "
+                        "anatune.adapters.onnx.InferenceSession, which compiles it for each size"
                     )
                 continue
             key = None
@@ -188,57 +188,57 @@ def ranged_products(
                 key = (axis, extent.at(ends[0]), extent.at(ends[1]))
                 if key[1] < 1:
                     raise WorkloadError(
-                        f"{name_of(extent)} may be {key[1]}, and a product has 1 row or more; give its sizes a range "
-                        "that begins with 1 (--size NAME=1..512)"
+                        f"{name_of(extent)} may be {key[1]}, but a product needs at least 1 row; give its sizes a "
+                        "range that begins with 1 (--size NAME=1..512)"
                     )
-            groups.setdefault(key, []).append(own)
+            groups.setdefault(key, []).append(ranged_node)
         for number, (key, nodes) in enumerate(groups.items()):
             name = kernel.name if not number else f"{kernel.name}_{number}"
             if key is None:
                 yield kernel._replace(name=name, nodes=tuple(nodes))
                 continue
-            yield _ranged(kernel, name, nodes, key, planner)
+            yield _extend_product(kernel, name, nodes, key, planner)
 
 
-def ranged_attention(planned: PlannedAttention, of: Mapping[Node, Node]) -> PlannedAttention:
-    """Return an attention at the planned sizes as that of all sizes; `of` as `ranged_products`."""
-    nodes = tuple(of[node] for node in planned.nodes)
+def extend_attention(planned: PlannedAttention, node_map: Mapping[Node, Node]) -> PlannedAttention:
+    """Return an attention extended from the planned sizes to all sizes; `node_map` as in `extend_products`."""
+    nodes = tuple(node_map[node] for node in planned.nodes)
     return planned._replace(kernel=attention_at_run_time(planned.kernel, nodes[0]), nodes=nodes)
 
 
-def _ranged(
-    kernel: PlannedKernel, name: str, nodes: Sequence[Node], key: tuple[str, int, int], planner: SumPlanner
+def _extend_product(
+    kernel: PlannedKernel, name: str, nodes: Sequence[Node], key: tuple[str, int, int], planner: ProductPlanner
 ) -> PlannedKernel:
-    """Return the kernel of a product for all extents of an axis: (axis, least, largest)."""
+    """Return the kernel of a product for all extents of an axis; `key` is (axis, least, largest)."""
     axis, least, most = key
-    workload, known = kernel.workload, known_operands(nodes[0])
+    workload, constants = kernel.workload, known_operands(nodes[0])
     middle, extent = math.isqrt(least * most), workload.extents[axis]
-    usual = _prime_below(max(_LEAST, min(middle, _USUAL))) if axis == "i" else max(least, min(middle, _LEAST))
-    planned = planner.ranged_choice(ranged(without_steps(workload), axis, (usual,)).largest, known, axis, most)
-    own = planned.workload.extents[axis]
+    usual = _prime_below(max(_LEAST, min(middle, _MOST_ROWS))) if axis == "i" else max(least, min(middle, _LEAST))
+    planned = planner.ranged_choice(ranged(strip_epilogue(workload), axis, (usual,)).largest, constants, axis, most)
+    planned_extent = planned.workload.extents[axis]
 
     def with_steps(schedule: Schedule, extent: int) -> Schedule:
         return msgspec.structs.replace(schedule, workload=ranged(workload, axis, (extent,)).largest)
 
     if axis == "i":
 
-        def at(extent: int) -> Schedule:
+        def schedule_for(extent: int) -> Schedule:
             if workload.is_kernel:
                 return scaled_at(planned, ranged(workload, axis, (extent,)).largest)
             return with_steps(schedule_at(planned, axis, extent), extent)
 
-        prediction = planner.predicted(at(extent), known)
-        planned = at(most)
+        prediction = planner.predict(schedule_for(extent), constants)
+        planned = schedule_for(most)
     else:
-        planned = with_steps(planned, own)
-        prediction = planner.predicted(planned, known)
-        prediction = msgspec.structs.replace(prediction, time_s=prediction.time_s * extent / own)
-    return PlannedKernel(name, planned, prediction, tuple(nodes), span=RangedCalls(axis, least, most, own))
+        planned = with_steps(planned, planned_extent)
+        prediction = planner.predict(planned, constants)
+        prediction = msgspec.structs.replace(prediction, time_s=prediction.time_s * extent / planned_extent)
+    return PlannedKernel(name, planned, prediction, tuple(nodes), span=RangedCalls(axis, least, most, planned_extent))
 
 
 @cache
 def _primes() -> list[int]:
-    """Return the primes that sizes are looked at, ascending."""
+    """Return the primes that readings use as sizes, ascending."""
     sieve = np.ones(_MOST_PRIME, bool)
     sieve[:2] = False
     for number in range(2, math.isqrt(_MOST_PRIME) + 1):

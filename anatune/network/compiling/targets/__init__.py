@@ -1,6 +1,6 @@
-"""Devices that whole models are compiled for: what each kind has to say, as one interface.
+"""Devices that whole models are compiled for, with one interface.
 
-A kind is imported when a model is for it: compiling for a CPU loads nothing of GPUs.
+The module of a kind of device is imported on use: compiling for a CPU imports nothing of GPUs.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from anatune.core.hardware.spec import HardwareSpec
 if TYPE_CHECKING:
     from anatune.network.compiling.compiled import CompiledModel
     from anatune.network.compiling.memory import Memory
-    from anatune.network.compiling.request import Request
+    from anatune.network.compiling.request import CompileRequest
     from anatune.network.compiling.targets.base import ModelTarget
     from anatune.network.graph.summary import ModelSummary
 
-__all__ = ["is_all_triton", "model_of", "target_of"]
+__all__ = ["make_compiled_model", "needs_only_triton", "target_of"]
 
 
-def is_all_triton(device: HardwareSpec, request: Request) -> bool:
-    """Whether a GPU's kernels are all Triton's."""
+def needs_only_triton(device: HardwareSpec, request: CompileRequest) -> bool:
+    """Return whether Triton compiles all kernels of a model; meaningful for GPUs only."""
     if request.precision is not None or (device.kind == "gpu" and device.vendor == "amd"):
         return True
-    return _may_round(device, request)
+    return _can_round_float32(device, request)
 
 
-def _may_round(device: HardwareSpec, request: Request) -> bool:
-    """Whether products of float32 may be tf32's: kernels with records are those that were measured, on CUDA cores."""
+def _can_round_float32(device: HardwareSpec, request: CompileRequest) -> bool:
+    """Return whether float32 products may run as tf32; with records they may not: those are measured on CUDA cores."""
     if device.kind != "gpu" or request.accuracy != RELAXED or request.trials or request.records is not None:
         return False
     from anatune.core.workload.operators.matmul import matmul
@@ -38,9 +38,9 @@ def _may_round(device: HardwareSpec, request: Request) -> bool:
     return TRITON.takes(matmul(512, 512, 512), device)
 
 
-def target_of(device: HardwareSpec, request: Request) -> ModelTarget:
-    """Return what a kind of device has to say when models are compiled for it."""
-    if device.kind == "gpu" and is_all_triton(device, request):
+def target_of(device: HardwareSpec, request: CompileRequest) -> ModelTarget:
+    """Return the target of a device for one request."""
+    if device.kind == "gpu" and needs_only_triton(device, request):
         from anatune.network.compiling.targets.triton import TritonTarget
 
         return TritonTarget(device, request)
@@ -53,10 +53,10 @@ def target_of(device: HardwareSpec, request: Request) -> ModelTarget:
     return CpuTarget(device, request)
 
 
-def model_of(
-    summary: ModelSummary, library: Path, memory: Memory, scratch: Path | None = None, *, is_kept: bool = False
+def make_compiled_model(
+    summary: ModelSummary, library: Path, memory: Memory, scratch: Path | None = None, *, is_cached: bool = False
 ) -> CompiledModel:
-    """Return a compiled model of any kind, as `CompiledModel` takes it."""
+    """Return a compiled model of the class that runs it; arguments as `CompiledModel`."""
     from anatune.network.compiling.compiled import CompiledModel
 
     kind = CompiledModel
@@ -64,4 +64,4 @@ def model_of(
         from anatune.network.compiling.targets.launched import LaunchedModel
 
         kind = LaunchedModel
-    return kind(summary, library, memory, scratch, is_kept=is_kept)
+    return kind(summary, library, memory, scratch, is_cached=is_cached)

@@ -1,4 +1,4 @@
-"""What a device has to say when a model is compiled for it, and what a compiled model is made of on any of them."""
+"""The interface of a device that models are compiled for, and the intermediate results of compiling."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from anatune.network.compiling.parts import (
     state_of,
 )
 from anatune.network.compiling.planning import PlannedKernel
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.sizes.varying import environments
 from anatune.network.compiling.weights import pack_weights
 from anatune.network.graph.nodes import Graph, Node
 from anatune.network.graph.passes.precision import WIDE
 from anatune.network.graph.state import StatePair
 from anatune.network.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary
-from anatune.network.relax.building import Built
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.building import Library
+from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel
 from anatune.network.relax.ranges import Ranges
 from anatune.network.relax.writing import Weight
 from anatune.untyped import tvm
 from anatune.version import __version__
 
-__all__ = ["Checked", "Code", "ModelBuild", "ModelTarget", "PlannedModel", "emulated_error"]
+__all__ = ["Checks", "Code", "ModelBuild", "ModelTarget", "PlannedModel", "emulated_error"]
 
-_ROOM_BYTES = 1 << 25
-"""More than a library with its object file takes: LLVM ends the process where it cannot write."""
+_LIBRARY_BYTES = 1 << 25
+"""More than a library and its object file take; LLVM ends the process if it cannot write."""
 
 
 class PlannedModel(NamedTuple):
@@ -52,22 +52,22 @@ class PlannedModel(NamedTuple):
     ----------
     graph : Graph
     kernels : list of PlannedKernel
-        In the order in which they come.
+        The kernels in the order of the graph.
     attentions : list of PlannedAttention
     layouts : LayoutSummary, optional
-        What was known when the orders of activations were chosen; None: there are no convolutions, or it is for a GPU.
+        Predicted times of the orders of activations; None without convolutions, or on a GPU.
     turning_s : float
         Predicted time of the transposes that the order of dimensions needs on a GPU, s.
     ranges : mapping of str to (int, int)
-        Symbol of sizes that vary -> least and largest value.
+        Symbol of a size that varies -> least and largest value.
     state : tuple of StatePair
-        The last inputs and outputs.
+        The state; its tensors are the last inputs and outputs.
     is_single : bool
-        Whether a call returns one tensor, whatever the graph returns.
+        Whether a call returns one tensor, even if the graph returns several.
     precision : str
-        Dtype of what products multiply, where kernels exist for it.
-    decisions : object
-        What its target decided: for the model at its other sizes, and for checks.
+        Number format of products that kernels exist for.
+    target_data : object
+        Data of the target itself, for planning the model at other sizes and for checks.
     """
 
     graph: Graph
@@ -79,23 +79,23 @@ class PlannedModel(NamedTuple):
     state: tuple[StatePair, ...] = ()
     is_single: bool = False
     precision: str = WIDE
-    decisions: object = None
+    target_data: object = None
 
     @property
     def time_s(self) -> float:
-        """Predicted time of products and transposes in a run."""
+        """The predicted time of products and transposes in one run."""
         return self.turning_s + sum(len(kernel.nodes) * kernel.prediction.time_s for kernel in self.kernels)
 
 
 class Code(NamedTuple):
-    """A planned model as TVM built it.
+    """The code of a planned model.
 
     Attributes
     ----------
     planned : PlannedModel
-        With the kernels that the compiler made of it.
+        The model with the kernels that the compiler accepted.
     kernels : mapping of Node to ModelKernel
-        Each node that anatune has a kernel for -> its kernel.
+        The kernel of each node that anatune has one for.
     weights : tuple of Weight
     built : Built
     """
@@ -103,70 +103,72 @@ class Code(NamedTuple):
     planned: PlannedModel
     kernels: Mapping[Node, ModelKernel]
     weights: tuple[Weight, ...]
-    built: Built
+    built: Library
 
 
 class ModelBuild(NamedTuple):
-    """A model that runs, the plan that it was built from, and its kernels by their nodes."""
+    """A model that can run, the planned model that it was built from, and its kernels by node."""
 
     compiled: CompiledModel
     planned: PlannedModel
     kernels: Mapping[Node, ModelKernel]
 
 
-class Checked(NamedTuple):
-    """What a check found: how far outputs are from the original's; the largest error of a kernel in the emulator."""
+class Checks(NamedTuple):
+    """The result of a check: errors of the outputs, and the largest error of a kernel in the emulator."""
 
     check: Check | None = None
     emulated: float | None = None
 
 
 class ModelTarget(ABC):
-    """One device, as one call of ``anatune.compile`` asks for it. Nothing of it changes: a `PlannedModel` has the rest.
+    """One device, for one call of ``anatune.compile``. It does not change: a `PlannedModel` holds all results.
 
     Attributes
     ----------
     hardware : CpuSpec or GpuSpec
     cores : CpuSpec or GpuSpec
-        With the cores that kernels may use: what is predicted is predicted for these.
+        The device with the cores that kernels may use; times are predicted for it.
     threads : int
-    request : Request
+    request : CompileRequest
     target : tvm.target.Target
     features : tuple of str
         LLVM's names of the instructions that code may use.
     measures : bool
-        Whether `tuned` is asked for.
-    widens : bool
-        Whether models of 16 bits are read as float32, and passes look for what they know of that.
+        Whether kernels are measured by `tune`.
+    reads_float32 : bool
+    Whether models of 16 bits are read as float32; passes then search for the casts.
     keeps_state : bool
-        Whether models may keep something from call to call.
+        Whether models may keep a state between calls.
     """
 
     features: tuple[str, ...] = ()
     measures = False
-    widens = True
+    reads_float32 = True
     keeps_state = True
 
-    def __init__(self, hardware: HardwareSpec, threads: int, request: Request, target: tvm.target.Target) -> None:
+    def __init__(
+        self, hardware: HardwareSpec, threads: int, request: CompileRequest, target: tvm.target.Target
+    ) -> None:
         self.hardware, self.cores, self.threads = hardware, hardware.with_threads(threads), threads
         self.request, self.target = request, target
 
-    def features_for(self, planned: PlannedModel) -> tuple[str, ...]:
-        """Return what a processor has to have for a model."""
+    def required_features(self, planned: PlannedModel) -> tuple[str, ...]:
+        """Return the instructions that a processor needs for a model."""
         return self.features
 
-    def otherwise(self, error: AnatuneError) -> ModelTarget | None:
-        """Return the target of the same device that takes a model which this one refused; None: the error stands."""
+    def choose_fallback(self, error: AnatuneError) -> ModelTarget | None:
+        """Return another target of this device for a model that this one refused; None if there is none."""
         return None
 
     @abstractmethod
-    def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
-        """Return an imported model behind all passes, with the model's first choices of kernels.
+    def plan(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
+        """Return an imported model after all passes, with first choices of kernels.
 
         Parameters
         ----------
         varies : bool
-            Whether sizes of the model vary: `for_all_sizes` follows.
+            Whether sizes of the model vary; `extend_to_all_sizes` is called next.
 
         Raises
         ------
@@ -174,37 +176,37 @@ class ModelTarget(ABC):
             No schedule of a product is legal.
         """
 
-    def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
-        """Return a model that was planned at some sizes as that of all sizes of its ranges.
+    def extend_to_all_sizes(self, planned: PlannedModel, source: ImportedModel) -> PlannedModel:
+        """Return a model that was planned at some sizes, extended to all sizes of its ranges.
 
         Raises
         ------
         WorkloadError
-            It is another model at other sizes.
+            The model computes something else at other sizes.
         """
         raise NotImplementedError
 
-    def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
-        """Return kernels with the best measured schedules, and what measuring came to; errors as `tuning.tuned`."""
+    def tune(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
+        """Measure kernels, and return them with the best schedules and a summary; errors as `tuning.tune_kernels`."""
         raise NotImplementedError
 
-    def code(self, planned: PlannedModel) -> Code:
-        """Return what TVM builds of a planned model, for `build`.
+    def generate_code(self, planned: PlannedModel) -> Code:
+        """Compile the kernels of a planned model, for `build`.
 
         Raises
         ------
         BuildError
-            TVM has no code for something.
+            TVM cannot compile an operator.
         """
         raise NotImplementedError
 
     @abstractmethod
-    def is_checked(self, source: Imported) -> bool:
-        """Whether `check` has something to do."""
+    def is_checked(self, source: ImportedModel) -> bool:
+        """Return whether `check` has anything to check."""
 
     @abstractmethod
-    def check(self, build: ModelBuild, source: Imported) -> Checked:
-        """Return what checking a model found.
+    def check(self, build: ModelBuild, source: ImportedModel) -> Checks:
+        """Check a model against its original and return the errors.
 
         Raises
         ------
@@ -213,14 +215,14 @@ class ModelTarget(ABC):
         """
 
     def build(self, planned: PlannedModel, *, forget: bool) -> ModelBuild:
-        """Return a planned model as machine code, in a scratch folder that goes with it; `forget` as `pack_weights`.
+        """Build a planned model in a scratch folder that is removed with it; `forget` as `pack_weights`.
 
         Raises
         ------
         BuildError
-            TVM has no code for something, or there is no space.
+            TVM cannot compile an operator, or the disk is full.
         """
-        planned, kernels, weights, built = self.code(planned)
+        planned, kernels, weights, built = self.generate_code(planned)
         memory, places = pack_weights(weights, self.target, forget=forget)
         graph, count = planned.graph, len(planned.state)
         summary = ModelSummary(
@@ -228,7 +230,7 @@ class ModelTarget(ABC):
             hardware=self.hardware.name,
             arch=self.hardware.arch,
             machine=platform.machine(),
-            features=self.features_for(planned),
+            features=self.required_features(planned),
             threads=self.threads,
             precision=planned.precision,
             is_tuple=graph.is_tuple and not planned.is_single,
@@ -249,7 +251,7 @@ class ModelTarget(ABC):
             layouts=planned.layouts,
             ranges=ranges_of(planned.ranges, environments(planned.ranges, planned.state)[0]),
         )
-        folder = scratch_folder(BuildError, _ROOM_BYTES)
+        folder = scratch_folder(BuildError, _LIBRARY_BYTES)
         try:
             built.link(folder / "model.so")
             compiled = CompiledModel(summary, folder / "model.so", memory, folder)
@@ -265,14 +267,14 @@ def emulated_error(kernel: PlannedKernel) -> float:
     Raises
     ------
     RunError
-        It is wrong.
+        The result is wrong.
     """
-    from anatune.measure.verify import verify  # late: of GPUs alone
+    from anatune.measure.verify import verify  # late: only GPUs need it
 
     verification = verify(kernel.schedule)
     if not verification.ok:
         raise RunError(
             f"check: {kernel.name} ({kernel.workload.describe()}) is wrong in the emulator: {verification.message}; "
-            "check=False (--no-check) builds it all the same"
+            "check=False (--no-check) builds the model without this check"
         )
     return verification.max_rel_error or 0.0

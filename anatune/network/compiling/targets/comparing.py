@@ -1,4 +1,4 @@
-"""``anatune.compare``: what a model would be on several GPUs, none of which is there, at one size or at several."""
+"""``anatune.compare``: predict a model on several GPUs, none of which need be present, at one or several sizes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import msgspec
 from anatune.core.accuracy import STANDARD
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.request import CompileRequest
 from anatune.network.graph.summary import ModelSummary, OperatorSummary, RangeSummary
 
 if TYPE_CHECKING:
-    from anatune.network.relax.frontends import Imported
+    from anatune.network.relax.frontends import ImportedModel
     from anatune.network.relax.ranges import Sizes
 
 __all__ = ["compare"]
@@ -38,84 +38,86 @@ def compare(
     link_bytes_per_s: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ModelSummary]:
-    """Return what a model would be on several GPUs: kernels planned and predicted for each, nothing compiled.
+    """Predict a model on several GPUs: kernels are planned for each of them, and nothing is compiled.
 
-    Where one size varies, beside how much a state holds, it is that at the ends of its range and at the powers of two
-    between them, all devices at the smallest first: `ModelSummary.ranges` says the size.
+    If one size varies, other than the held size of a state, the model is predicted at the ends of its range and at the
+    powers of two between them. Summaries of all devices at the smallest size come first; `ModelSummary.ranges` has the
+    size.
 
     Parameters
     ----------
     model, example_inputs, precision, accuracy, sizes, dynamic_shapes, state
-        As of `anatune.compile`. What a state holds is the most that it can. Weights may be on PyTorch's meta device.
+        As `anatune.compile`. A state is predicted at its largest size. Weights may be on PyTorch's meta device.
     hw : str, or sequence of str, Path or GpuSpec
     ranks : int
-        Devices that a module on the meta device is divided over; what is predicted is one of them, whose inputs
-        (caches) are given. What it sends is a line of `ModelSummary.rows`, with a time where the link is known.
+        Number of devices that a module on the meta device is divided over. One of them is predicted, with the inputs
+        (caches) of one device. The bytes it sends are a line of `ModelSummary.rows`, with a time if the link is given.
     rank_plan : mapping of str to str, optional
-        How: see `anatune.network.compiling.targets.ranks.rank_of`. By default as the module says (``tp_plan``).
+        How to divide it: see `anatune.network.compiling.targets.ranks.divide_module`; by default the module's
+        ``tp_plan``.
     link_bytes_per_s : float, optional
-        What a device sends to the others.
+        Bytes per second that a device sends to the others.
     progress : callable, optional
         Called with (predictions made, predictions to make).
 
     Raises
     ------
     SpaceError
-        A device is a CPU, or its matrix units do not multiply numbers of the precision; several sizes vary.
+        A device is a CPU, its matrix units do not multiply numbers of the precision, or several sizes vary.
     WorkloadError, BuildError, UnknownNameError, MissingDependencyError
         As `anatune.compile`.
     """
     from anatune.network.compiling.sizes.varying import environments
-    from anatune.network.compiling.targets.planned import check_sizes, planned_model
+    from anatune.network.compiling.targets.planned import check_sizes, plan_model
     from anatune.network.compiling.targets.triton import TritonTarget
-    from anatune.network.relax.frontends import imported
+    from anatune.network.relax.frontends import import_model
 
     if link_bytes_per_s is not None and not 0 < link_bytes_per_s < math.inf:
-        raise SpaceError(f"compare: link_bytes_per_s is {link_bytes_per_s}, expected bytes a second, such as 450e9")
+        raise SpaceError(f"compare: link_bytes_per_s is {link_bytes_per_s}, expected bytes per second, such as 450e9")
     devices = [hardware(one) for one in ([hw] if isinstance(hw, str) else hw)]
     names = [device.name for device in devices]
     if not names or len(set(names)) < len(names):
-        raise SpaceError(f"compare: hw is {', '.join(names) or 'empty'}, expected GPUs, each once; correct the list")
+        raise SpaceError(f"compare: hw is {', '.join(names) or 'empty'}, expected GPUs, each of them once")
     for device in devices:
         if device.kind != "gpu":
             raise SpaceError(f"compare: {device.name} is a CPU, expected GPUs; leave it out")
     exchange: tuple[OperatorSummary, ...] = ()
     if ranks != 1:
-        from anatune.network.compiling.targets.ranks import rank_of
+        from anatune.network.compiling.targets.ranks import divide_module
 
-        model, sent = rank_of(model, example_inputs, ranks, rank_plan, dynamic_shapes, sizes)
+        model, sent = divide_module(model, example_inputs, ranks, rank_plan, dynamic_shapes, sizes)
         time_s = None if link_bytes_per_s is None else sent.num_bytes / link_bytes_per_s
         exchange = (OperatorSummary(f"{sent.num_bytes} bytes sent to other ranks", sent.number, time_s),)
-    source = imported(model, example_inputs, sizes, dynamic_shapes, state).widened()
+    source = import_model(model, example_inputs, sizes, dynamic_shapes, state).widen()
     points = _points(source)
-    found: list[ModelSummary] = []
-    for told, own in points:
-        graph = own.graph(environments(own.ranges, own.state)[0])
+    summaries: list[ModelSummary] = []
+    for size_ranges, point_source in points:
+        graph = point_source.graph(environments(point_source.ranges, point_source.state)[0])
         for device in devices:
             assert device.kind == "gpu"
             if progress is not None:
-                progress(len(found), len(points) * len(devices))
-            target = TritonTarget(device, Request(precision=precision, accuracy=accuracy))
-            check_sizes(own, target)
-            summary = target.described(planned_model(target, graph, own))
+                progress(len(summaries), len(points) * len(devices))
+            target = TritonTarget(device, CompileRequest(precision=precision, accuracy=accuracy))
+            check_sizes(point_source, target)
+            summary = target.describe(plan_model(target, graph, point_source))
             rows = (*summary.rows, *exchange)
-            found.append(msgspec.structs.replace(summary, ranges={**summary.ranges, **told}, rows=rows))
-    return found
+            summaries.append(msgspec.structs.replace(summary, ranges={**summary.ranges, **size_ranges}, rows=rows))
+    return summaries
 
 
-def _points(source: Imported) -> list[tuple[dict[str, RangeSummary], Imported]]:
-    """Return a model at the values of the size that varies, and what they are; as it is where none does."""
-    from anatune.network.compiling.sizes.varying import varying
+def _points(source: ImportedModel) -> list[tuple[dict[str, RangeSummary], ImportedModel]]:
+    """Return each value of the size that varies with the model at it; the model alone if no size varies."""
+    from anatune.network.compiling.sizes.varying import varying_ranges
     from anatune.network.relax.ranges import name_of
 
     counts = {pair.symbol for pair in source.state}
-    vary = {symbol: ends for symbol, ends in varying(source.ranges).items() if symbol not in counts}
+    vary = {symbol: ends for symbol, ends in varying_ranges(source.ranges).items() if symbol not in counts}
     if not vary:
         return [({}, source)]
     if len(vary) > 1:
         raise SpaceError(
-            f"compare: sizes {', '.join(map(name_of, vary))} of {source.name} vary, expected one at most; give numbers "
-            "for the others (sizes, --size)"
+            f"compare: sizes {', '.join(map(name_of, vary))} of {source.name} vary, expected one at most; give values "
+            "of the others (sizes, --size)"
         )
     ((symbol, (least, most)),) = vary.items()
     powers = itertools.takewhile(lambda power: power < most, (1 << bits for bits in itertools.count()))

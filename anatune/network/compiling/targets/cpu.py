@@ -1,4 +1,4 @@
-"""Whole models for CPUs: everything but single operators gets kernels of anatune's, which can be measured."""
+"""Compile whole models for CPUs: kernels of anatune's for all but single operators, which can be measured."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from anatune.measure.cpu.features import allow_tiles, lacking_features
 from anatune.measure.cpu.kernel import check_instructions
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.network.compiling.attention import plan_attentions
-from anatune.network.compiling.checking import TOLERANCE, Suspects, checked
-from anatune.network.compiling.layouts.choice import chosen_layouts
+from anatune.network.compiling.checking import TOLERANCE, FaultSearch, check_outputs
+from anatune.network.compiling.layouts.choice import choose_layouts
 from anatune.network.compiling.plan_cache import PlanCache
-from anatune.network.compiling.planning import PlannedKernel, SumPlanner, plan_products
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.planning import PlannedKernel, ProductPlanner, plan_products
+from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.sizes.varying import (
     environments,
-    ranged_attention,
-    ranged_products,
-    read_together,
-    varying,
+    extend_attention,
+    extend_products,
+    merge_readings,
+    varying_ranges,
 )
-from anatune.network.compiling.targets.base import Checked, Code, ModelBuild, ModelTarget, PlannedModel
+from anatune.network.compiling.targets.base import Checks, Code, ModelBuild, ModelTarget, PlannedModel
 from anatune.network.graph.integers.few_bits import unpacked_products, with_byte_weights
 from anatune.network.graph.integers.scaled import has_integers
 from anatune.network.graph.nodes import HALVES, Graph, Node
@@ -42,76 +42,76 @@ from anatune.network.graph.passes.layouts import Choice, Form, laid_out
 from anatune.network.graph.passes.order import CPU, CPU_KERNELS, after
 from anatune.network.graph.passes.precision import FP8, WIDE, marked, precision_of, stored
 from anatune.network.graph.summary import TuningSummary
-from anatune.network.relax.building import built
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.building import build_library
+from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel, attention_kernel, model_kernel, unplanned_kernels
-from anatune.network.relax.writing import written
+from anatune.network.relax.writing import write_model
 from anatune.templates import AMX
 from anatune.templates.cpu.dot import has_instruction
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.scaled.rules import ISAS
 from anatune.tuning.machine import choose_threads
 
-__all__ = ["CpuTarget", "cpu_named"]
+__all__ = ["CpuTarget", "require_cpu"]
 
 
-def cpu_named(hw: HardwareLike) -> CpuSpec:
+def require_cpu(hw: HardwareLike) -> CpuSpec:
     """Return the CPU of a name.
 
     Raises
     ------
     SpaceError
-        It is a GPU.
+        The device is a GPU.
     UnknownNameError, SpecError
         As `anatune.hardware`.
     """
     device = hardware(hw)
     if device.kind != "cpu":
-        raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; name --hw host or the file of one")
+        raise SpaceError(f"compile: {device.name} is a GPU, expected a CPU; give --hw host or the spec file of a CPU")
     return device
 
 
-def _product(dtype: str, size: int = 512) -> Workload:
+def _square_matmul(dtype: str, size: int = 512) -> Workload:
     return matmul(size, size, size, dtype=dtype)
 
 
-def _with_tiles(hardware: CpuSpec) -> CpuSpec:
-    """Return a CPU as this process may use it: without tiles where the system gives no registers, which is said."""
+def _drop_unusable_tiles(hardware: CpuSpec) -> CpuSpec:
+    """Return a CPU as this process may use it: without AMX if the system refuses its registers, with a warning."""
     if not tile_features(hardware):
         return hardware
     try:
         allow_tiles(tile_features(hardware))
     except RunError as error:
-        warnings.warn(f"compile: kernels do without AMX; {error}", stacklevel=4)
+        warnings.warn(f"compile: kernels do not use AMX: {error}", stacklevel=4)
         return msgspec.structs.replace(hardware, amx=msgspec.UNSET)
     return hardware
 
 
 def _check_precision(hardware: CpuSpec, precision: str) -> None:
     """Raise SpaceError for a precision that the CPU has no instructions for."""
-    if has_instruction(_product(precision), hardware):
+    if has_instruction(_square_matmul(precision), hardware):
         return
-    models = [CpuModel(_product(dtype), hardware) for dtype in (precision, WIDE)]
+    models = [CpuModel(_square_matmul(dtype), hardware) for dtype in (precision, WIDE)]
     times = [float(model.times(model.rank(1).points)[0][0]) for model in models]
     ratio = times[0] / times[1]
     slower = f"takes {ratio:.2g} times as long as in {WIDE}" if ratio >= 1.05 else f"is not faster than in {WIDE}"
     raise SpaceError(
         f"compile: precision is {precision}, and {hardware.name} has no instructions for it: in software a product "
-        f"{slower}; leave it out, then {WIDE} is taken"
+        f"{slower}; leave the precision out to use {WIDE}"
     )
 
 
-class _Decisions(NamedTuple):
-    """What is decided of a model at the first of its sizes: orders of activations, and which attentions pay."""
+class _CpuDecisions(NamedTuple):
+    """Decisions for a model at its first sizes: the orders of activations, and which attentions become kernels."""
 
-    planner: SumPlanner
+    planner: ProductPlanner
     orders: list[Form | None]
     pay: list[bool]
 
 
-def _decisions_of(planned: PlannedModel) -> _Decisions:
-    assert isinstance(planned.decisions, _Decisions)
-    return planned.decisions
+def _data_of(planned: PlannedModel) -> _CpuDecisions:
+    assert isinstance(planned.target_data, _CpuDecisions)
+    return planned.target_data
 
 
 class CpuTarget(ModelTarget):
@@ -120,100 +120,101 @@ class CpuTarget(ModelTarget):
     Raises
     ------
     SpaceError
-        The threads are out of range.
+        The number of threads is out of range.
     RunError
-        The CPU is not of the present machine's kind.
+        The CPU is of another kind than this machine's.
     """
 
     hardware: CpuSpec
     cores: CpuSpec
 
-    def __init__(self, hardware: CpuSpec, request: Request) -> None:
+    def __init__(self, hardware: CpuSpec, request: CompileRequest) -> None:
         check_instructions(hardware)
-        hardware = _with_tiles(hardware)
+        hardware = _drop_unusable_tiles(hardware)
         threads = choose_threads(hardware, request.threads)
         super().__init__(hardware, threads, request, target_of(hardware, threads=threads))
         features = code_features(features_of(self.target), platform.machine())
-        hidden = set(lacking_features(features))  # by a virtual machine: float32 code does not use what is not there
+        hidden = set(lacking_features(features))  # instructions that a virtual machine hides; float32 code needs none
         self.features = tuple(name for name in features if name not in hidden)
         self.measures = request.trials > 0 or request.records is not None
         if request.precision in HALVES:
             _check_precision(hardware, request.precision)
         if request.precision == FP8:
             raise SpaceError(
-                f"compile: precision is {FP8}, which is for GPUs, and {hardware.name} is none; take {HALVES[1]} or int8"
+                f"compile: precision is {FP8}, which needs a GPU, and {hardware.name} is a CPU; take {HALVES[1]} "
+                "or int8"
             )
 
-    def features_for(self, planned: PlannedModel) -> tuple[str, ...]:
-        """Return what a processor has to have for a model: tiles, too, if a kernel uses them."""
+    def required_features(self, planned: PlannedModel) -> tuple[str, ...]:
+        """Return the instructions that a processor needs for a model, with AMX if a kernel uses it."""
         uses_tiles = any(kernel.schedule.template == AMX.name for kernel in planned.kernels)
         return (*self.features, *(("amx-tile", *tile_features(self.hardware)) if uses_tiles else ()))
 
-    def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
-        """Return an imported model behind all passes, with the model's first choices of kernels."""
-        own = precision_of(graph)
-        precision = self.request.precision or (own if has_instruction(_product(own), self.hardware) else WIDE)
-        planned = self._prepared(graph, precision, varies=varies)
-        products = plan_products(planned.graph, _decisions_of(planned).planner, self.request.progress)
+    def plan(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
+        """Return an imported model after all passes, with first choices of kernels."""
+        dtype = precision_of(graph)
+        precision = self.request.precision or (dtype if has_instruction(_square_matmul(dtype), self.hardware) else WIDE)
+        planned = self._apply_passes(graph, precision, varies=varies)
+        products = plan_products(planned.graph, _data_of(planned).planner, self.request.progress)
         return planned._replace(kernels=products)
 
-    def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
-        """See `ModelTarget`."""
-        first, ranges = planned.graph, varying(source.ranges)
-        at, within = (environments(source.ranges, source.state, within=is_within) for is_within in (False, True))
+    def extend_to_all_sizes(self, planned: PlannedModel, source: ImportedModel) -> PlannedModel:
+        """Return a model extended to all sizes of its ranges; errors as `ModelTarget.extend_to_all_sizes`."""
+        first, ranges = planned.graph, varying_ranges(source.ranges)
+        sets, fallbacks = (environments(source.ranges, source.state, within=is_within) for is_within in (False, True))
 
         def read(sizes: Mapping[str, int]) -> Graph:
-            return first if sizes == at[0] else self._as_decided(source.graph(sizes), planned)
+            return first if sizes == sets[0] else self._apply_decisions(source.graph(sizes), planned)
 
-        graph, nodes = read_together(read, at, source.name, ranges, within)
+        graph, nodes = merge_readings(read, sets, source.name, ranges, fallbacks)
         return planned._replace(
             graph=graph,
-            kernels=list(ranged_products(planned.kernels, nodes, _decisions_of(planned).planner, ranges)),
-            attentions=[ranged_attention(one, nodes) for one in planned.attentions],
+            kernels=list(extend_products(planned.kernels, nodes, _data_of(planned).planner, ranges)),
+            attentions=[extend_attention(one, nodes) for one in planned.attentions],
             ranges=ranges,
         )
 
-    def _prepared(
-        self, graph: Graph, precision: str, planner: SumPlanner | None = None, *, varies: bool = False
+    def _apply_passes(
+        self, graph: Graph, precision: str, planner: ProductPlanner | None = None, *, varies: bool = False
     ) -> PlannedModel:
-        """Return an imported model with its layouts and attentions, without kernels; `planner`: of an equal one."""
-        graph = self._marked(after(CPU, self._with_known(graph)), precision)
+        """Return an imported model with layouts and attentions, without kernels; `planner` knows an equal model."""
+        graph = self._mark_precision(after(CPU, self._rewrite_few_bits(graph)), precision)
         accuracy, progress = self.request.accuracy, self.request.progress if planner is None else None
-        planner = planner or SumPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
-        choice, layouts = chosen_layouts(graph, planner, progress)
+        planner = planner or ProductPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
+        choice, layouts = choose_layouts(graph, planner, progress)
         orders = [choice.get(node) for node in graph.nodes()]
         pay: list[bool] = []
         graph = after(CPU_KERNELS, laid_out(graph, choice))
         graph, attentions = plan_attentions(graph, self.cores, pay, is_open=varies)
-        decisions = _Decisions(planner, orders, pay)
-        return PlannedModel(graph, [], attentions, layouts, precision=precision, decisions=decisions)
+        decisions = _CpuDecisions(planner, orders, pay)
+        return PlannedModel(graph, [], attentions, layouts, precision=precision, target_data=decisions)
 
-    def _with_known(self, graph: Graph) -> Graph:
-        """Return a graph with products with weights of few bits where the CPU has kernels for them, else without."""
+    def _rewrite_few_bits(self, graph: Graph) -> Graph:
+        """Return a graph with products of few bits, or with unpacked weights if the CPU has no kernels for those."""
         return (with_byte_weights if self.cores.compute.isa in ISAS else unpacked_products)(graph)
 
-    def _as_decided(self, graph: Graph, planned: PlannedModel) -> Graph:
-        """Return an imported model behind all passes, with the decisions that were taken at its other sizes."""
-        graph = self._marked(after(CPU, self._with_known(graph)), planned.precision)
-        _, orders, pay = _decisions_of(planned)
+    def _apply_decisions(self, graph: Graph, planned: PlannedModel) -> Graph:
+        """Return an imported model after all passes, with the decisions of another reading at other sizes."""
+        graph = self._mark_precision(after(CPU, self._rewrite_few_bits(graph)), planned.precision)
+        _, orders, pay = _data_of(planned)
         choice: Choice = {node: form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
         answers = iter(pay)
         return stored(with_attention(after(CPU_KERNELS, laid_out(graph, choice)), lambda _: next(answers, False)))
 
-    def _marked(self, graph: Graph, precision: str) -> Graph:
+    def _mark_precision(self, graph: Graph, precision: str) -> Graph:
         """Return a graph whose products have the chosen precision."""
         if precision not in HALVES:
             return graph
         return marked(graph, precision, lambda workload: has_instruction(workload, self.hardware))
 
-    def tuned(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
-        """Return kernels with the best measured schedules, and what measuring came to."""
-        from anatune.network.compiling.tuning import tuned
+    def tune(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
+        """Measure kernels, and return them with the best schedules and a summary."""
+        from anatune.network.compiling.tuning import tune_kernels
 
-        return tuned(planned.kernels, self.hardware, self.threads, self.request)
+        return tune_kernels(planned.kernels, self.hardware, self.threads, self.request)
 
     def kernels(self, planned: PlannedModel) -> dict[Node, ModelKernel]:
-        """Return each node that anatune has a kernel for -> its kernel."""
+        """Return the kernel of each node that anatune has one for."""
         kernels: dict[Node, ModelKernel] = unplanned_kernels(planned.graph, self.hardware, self.threads)
         for product in planned.kernels:
             kernel = model_kernel(product.name, product.schedule, self.threads, product.span)
@@ -223,28 +224,28 @@ class CpuTarget(ModelTarget):
             kernels.update((node, kernel) for node in attention.nodes)
         return kernels
 
-    def code(self, planned: PlannedModel) -> Code:
-        """Return what TVM builds of a planned model."""
+    def generate_code(self, planned: PlannedModel) -> Code:
+        """Compile a planned model by TVM."""
         kernels = self.kernels(planned)
-        model = written(planned.graph, kernels, ranges=planned.ranges, state=planned.state)
-        return Code(planned, kernels, model.weights, built(model, self.target, self.threads))
+        model = write_model(planned.graph, kernels, ranges=planned.ranges, state=planned.state)
+        return Code(planned, kernels, model.weights, build_library(model, self.target, self.threads))
 
-    def is_checked(self, source: Imported) -> bool:
-        """Whether outputs are compared with the original's."""
+    def is_checked(self, source: ImportedModel) -> bool:
+        """Return whether outputs are compared with the original's."""
         return self.request.check is not False and source.reference is not None
 
-    def check(self, build: ModelBuild, source: Imported) -> Checked:
-        """Return how far outputs are from the original's; an error names the operator that is wrong."""
+    def check(self, build: ModelBuild, source: ImportedModel) -> Checks:
+        """Return the error of the outputs; a RunError names the operator that is wrong."""
         planned = build.planned
         allowed = max((error_of(one.schedule) for one in planned.kernels), default=0.0)
 
         def prepare(graph: Graph) -> Graph:
-            planner, varies = _decisions_of(planned).planner, bool(planned.ranges)
-            return self._prepared(graph, planned.precision, planner, varies=varies).graph
+            planner, varies = _data_of(planned).planner, bool(planned.ranges)
+            return self._apply_passes(graph, planned.precision, planner, varies=varies).graph
 
-        suspects = Suspects(
+        search = FaultSearch(
             planned.graph, build.kernels, planned.kernels, self.target, self.threads, source.graph, prepare
         )
         allowed = max(allowed, TOLERANCE[planned.precision] if planned.precision in HALVES else 0.0)
         rounds = has_integers(planned.graph)
-        return Checked(check=checked(build.compiled, source, suspects.named, allowed=allowed, rounds=rounds))
+        return Checks(check=check_outputs(build.compiled, source, search.explain, allowed=allowed, rounds=rounds))

@@ -1,4 +1,4 @@
-"""What is known of a planned model of launches: its tensors, kernels, predicted times, and where its state begins."""
+"""Summaries of a planned model of launches: its tensors, kernels, predicted times, and places of its initial state."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from anatune.network.compiling.parts import inputs_of, kernel_summary, outputs_o
 from anatune.network.compiling.targets.base import PlannedModel
 from anatune.network.graph.nodes import Node, tensor_type
 from anatune.network.graph.summary import ModelSummary, OperatorSummary, StateSummary, WeightPlace, num_bytes_of
-from anatune.network.relax.device.lowering import Lowered
+from anatune.network.relax.device.lowering import LoweredModel
 from anatune.network.relax.device.program import ALIGNMENT
 from anatune.network.relax.ranges import name_of
 from anatune.templates.gpu.streaming import streaming_s
 from anatune.version import __version__
 
-__all__ = ["end_of", "initial_of", "summary_of"]
+__all__ = ["memory_size", "state_places", "summary_of"]
 
 
 def summary_of(
-    planned: PlannedModel, made: Lowered, hardware: GpuSpec, precision: str, facts: Mapping[str, CompilerFacts]
+    planned: PlannedModel, lowered: LoweredModel, hardware: GpuSpec, precision: str, facts: Mapping[str, CompilerFacts]
 ) -> ModelSummary:
-    """Return what is known of the model; `facts`: what the compiler said of planned kernels, by name."""
+    """Return the summary of a model; `facts` is what the compiler reported of planned kernels, by name."""
     rows: Counter[str] = Counter()
     seconds: dict[str, float] = {}
     named = {kernel.name for kernel in planned.kernels}
-    for call in made.calls:
+    for call in lowered.calls:
         if call.name in named:
             continue
         num_bytes = call.rest.num_bytes if call.rest else sum(one.num_bytes for one in call.regions.values())
         rows[call.name] += 1
-        own = streaming_s(hardware, num_bytes, call.rest.flop if call.rest else 0)
-        seconds[call.name] = seconds.get(call.name, 0.0) + own
-    inputs, outputs, initial = inputs_of(planned.graph), outputs_of(planned.graph), initial_of(planned, made)
+        call_s = streaming_s(hardware, num_bytes, call.rest.flop if call.rest else 0)
+        seconds[call.name] = seconds.get(call.name, 0.0) + call_s
+    inputs, outputs, initial = (inputs_of(planned.graph), outputs_of(planned.graph), state_places(planned, lowered))
     return ModelSummary(
         version=__version__,
         hardware=hardware.name,
@@ -47,44 +47,44 @@ def summary_of(
         is_tuple=planned.graph.is_tuple and not planned.is_single,
         inputs=inputs[: len(inputs) - len(planned.state) - bool(planned.ranges)],
         outputs=outputs[: len(outputs) - len(planned.state)],
-        state=_state(planned),
+        state=_state_summaries(planned),
         ranges=ranges_of(planned.ranges, {symbol: ends[1] for symbol, ends in planned.ranges.items()}),
         weights=initial,
-        weight_bytes=end_of(initial, made),
+        weight_bytes=memory_size(initial, lowered),
         kernels=tuple(kernel_summary(kernel, facts.get(kernel.name)) for kernel in planned.kernels),
         operators=(),
         rows=tuple(OperatorSummary(name, count, seconds[name]) for name, count in rows.items()),
         device="gpu",
-        launches=sum(len(call.program.kernels) for call in made.calls),
-        arena_bytes=made.arena_bytes,
+        launches=sum(len(call.program.kernels) for call in lowered.calls),
+        arena_bytes=lowered.arena_bytes,
     )
 
 
-def initial_of(planned: PlannedModel, made: Lowered) -> tuple[WeightPlace, ...]:
-    """Return where lies what parts of the state are at first: behind the weights."""
-    found, offset = [], made.weight_bytes
+def state_places(planned: PlannedModel, lowered: LoweredModel) -> tuple[WeightPlace, ...]:
+    """Return the places of the initial state, which follow the weights."""
+    places, offset = [], lowered.weight_bytes
     for pair in planned.state:
         if pair.initial is not None:
-            found.append(WeightPlace(offset, pair.initial.dtype.name, pair.initial.shape))
+            places.append(WeightPlace(offset, pair.initial.dtype.name, pair.initial.shape))
             offset += -(-pair.initial.nbytes // ALIGNMENT) * ALIGNMENT
-    return tuple(found)
+    return tuple(places)
 
 
-def _state(planned: PlannedModel) -> tuple[StateSummary, ...]:
-    """Return what stays in the model; each call puts as many rows behind those that are held."""
-    found, firsts = [], 0
+def _state_summaries(planned: PlannedModel) -> tuple[StateSummary, ...]:
+    """Return the summaries of the state; each call writes its rows after those that are held."""
+    summaries, initial_count = [], 0
     graph, count = planned.graph, len(planned.state)
     inputs, outputs = graph.inputs[len(graph.inputs) - count :], graph.outputs[len(graph.outputs) - count :]
     for pair, value, new in zip(planned.state, inputs, outputs, strict=True):
         shape, dtype = tensor_type(value)
-        initial, firsts = (None, firsts) if pair.initial is None else (firsts, firsts + 1)
-        own = name_of(pair.symbol)
-        rows = tensor_type(new.arguments[1]).shape[pair.axis] if own and isinstance(new, Node) else 0
-        more = f"{own} + {rows}" if own else ""
-        found.append(StateSummary(pair.name, dtype, shape, initial, max(pair.axis, 0), own, more))
-    return tuple(found)
+        initial, initial_count = (None, initial_count) if pair.initial is None else (initial_count, initial_count + 1)
+        held_name = name_of(pair.symbol)
+        rows = tensor_type(new.arguments[1]).shape[pair.axis] if held_name and isinstance(new, Node) else 0
+        size_after = f"{held_name} + {rows}" if held_name else ""
+        summaries.append(StateSummary(pair.name, dtype, shape, initial, max(pair.axis, 0), held_name, size_after))
+    return tuple(summaries)
 
 
-def end_of(initial: Sequence[WeightPlace], made: Lowered) -> int:
-    """Return the bytes of all weights, and of what a state is at first."""
-    return initial[-1].offset + num_bytes_of(initial[-1]) if initial else made.weight_bytes
+def memory_size(initial: Sequence[WeightPlace], lowered: LoweredModel) -> int:
+    """Return the bytes of all weights and of the initial state."""
+    return initial[-1].offset + num_bytes_of(initial[-1]) if initial else lowered.weight_bytes

@@ -1,4 +1,4 @@
-"""Networks that are launches of kernels, on a GPU: functions loaded, memory allocated, launches as one call."""
+"""Run a network of launches on a GPU: load its functions, allocate its memory, and launch it as one graph."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from anatune.network.relax.device.program import DeviceLaunch, DeviceProgram, Re
 
 __all__ = ["DeviceRunner"]
 
-_KEPT = 8
-"""Sets of addresses whose launches are kept: an allocator gives out few in turn, as PyTorch's does."""
+_MOST_LAUNCH_SETS = 8
+"""Most sets of tensor addresses whose launches are stored; allocators such as PyTorch's reuse few of them."""
 
 
 class _Launches:
-    """Launches on the same memory: one by one the first time, then as a graph where there are graphs.
+    """Launches on the same memory: one by one the first time, then as one graph if the driver supports graphs.
 
-    What is launched once needs none, and a driver may load code with its first launch, which no capture should hold.
+    A single launch needs no graph. A driver may load code with the first launch, which no graph should capture.
     """
 
     def __init__(self, device: GpuDevice, calls: Sequence[Callable[[], None]]) -> None:
         self.calls = calls
         self._device, self._times = device, 0
-        self._launch, self.free = self._each, _nothing
+        self._launch, self.free = self._each, _do_nothing
 
     def _each(self) -> None:
         for call in self.calls:
@@ -38,7 +38,7 @@ class _Launches:
     def __call__(self) -> None:
         self._times += 1
         if self._times == 2 and len(self.calls) > 1:
-            with contextlib.suppress(RunError, DeviceError):  # what is worse than no graphs, the launches say
+            with contextlib.suppress(RunError, DeviceError):  # without a graph, the launches report the error
                 self._launch, self.free = self._device.graph(self._each)
         self._launch()
 
@@ -53,7 +53,7 @@ class DeviceRunner:
         (num_bytes,) uint8, copied once.
     inputs, outputs : sequence of TensorSummary
     device : GpuDevice
-        Open, and of the architecture that the kernels are for.
+        The open device, of the architecture that the kernels were compiled for.
 
     Raises
     ------
@@ -79,65 +79,65 @@ class DeviceRunner:
             "state": [one.num_bytes for one in program.state],
         }
         device.activate()
-        owned: list[GpuBuffer] = []
-        self._outside: dict[tuple[int, ...], _Launches] = {}
-        """By addresses of the tensors, the latest last; the runner's own memory has none."""
-        weakref.finalize(self, _let_go, device, owned, self._outside)
+        buffers: list[GpuBuffer] = []
+        self._launches: dict[tuple[int, ...], _Launches] = {}
+        """Launches by the addresses of their tensors, the latest last; () has the runner's own memory."""
+        weakref.finalize(self, _release, device, buffers, self._launches)
         self._memory: dict[str, list[GpuBuffer]] = {}
-        for role, own in sizes.items():
-            self._memory[role] = [device.allocate(size) for size in own]
-            owned += self._memory[role]
+        for role, role_sizes in sizes.items():
+            self._memory[role] = [device.allocate(size) for size in role_sizes]
+            buffers += self._memory[role]
         device.upload(self._memory["weight"][0], weights)
         self._program = program
         self._functions = [
             device.load(program.image[one.first : one.first + one.num_bytes], one.function, one.dynamic_shared_bytes)
             for one in program.kernels
         ]
-        self._own = _Launches(device, [self._bound(launch, self._memory) for launch in program.launches])
-        self._outside[()] = self._own
+        self._owned = _Launches(device, [self._bind(launch, self._memory) for launch in program.launches])
+        self._launches[()] = self._owned
         self._names = [launch.name for launch in program.launches]
 
-    def _bound(self, launch: DeviceLaunch, memory: Mapping[str, Sequence[GpuBuffer]]) -> Callable[[], None]:
-        """Return a launch on memory."""
+    def _bind(self, launch: DeviceLaunch, memory: Mapping[str, Sequence[GpuBuffer]]) -> Callable[[], None]:
+        """Return a function that launches a kernel on the given memory."""
 
-        def at(region: Region) -> GpuBuffer:
+        def borrow(region: Region) -> GpuBuffer:
             return BorrowedBuffer(memory[region.role][region.place].address + region.offset, region.num_bytes)
 
         kernel, null = self._program.kernels[launch.kernel], np.uint64(0)
-        scratch = null if launch.scratch is None else at(launch.scratch)
-        arguments = [*map(at, launch.regions), scratch, null]
+        scratch = null if launch.scratch is None else borrow(launch.scratch)
+        arguments = [*map(borrow, launch.regions), scratch, null]
         return self._device.prepare(self._functions[launch.kernel], kernel.grid, kernel.block, arguments)
 
-    def run_on(self, tensors: Sequence[int], numbers: Sequence[Array]) -> None:
-        """Launch everything once on tensors that lie on the device already, and return at once.
+    def run_on(self, tensors: Sequence[int], copied_inputs: Sequence[Array]) -> None:
+        """Launch everything once on tensors that lie on the device, and return at once.
 
         Parameters
         ----------
         tensors : sequence of int
-            Addresses of inputs, and behind them of outputs.
-        numbers : sequence of ndarray
-            The last inputs, which are copied.
+            Addresses of the inputs, followed by those of the outputs.
+        copied_inputs : sequence of ndarray
+            The last inputs, which are copied to the device.
         """
         self._device.activate()
-        own = self._memory["input"]
-        given = len(own) - len(numbers)
-        for buffer, array in zip(own[given:], numbers, strict=True):
+        input_buffers = self._memory["input"]
+        count = len(input_buffers) - len(copied_inputs)
+        for buffer, array in zip(input_buffers[count:], copied_inputs, strict=True):
             self._device.upload(buffer, array)
-        found = self._outside.pop(tuple(tensors), None) or self._on(tensors, given)
-        self._outside[tuple(tensors)] = found
-        if len(self._outside) > _KEPT:
-            self._outside.pop(next(key for key in self._outside if key)).free()
-        found()
+        launches = self._launches.pop(tuple(tensors), None) or self._bind_tensors(tensors, count)
+        self._launches[tuple(tensors)] = launches
+        if len(self._launches) > _MOST_LAUNCH_SETS:
+            self._launches.pop(next(key for key in self._launches if key)).free()
+        launches()
 
-    def _on(self, tensors: Sequence[int], given: int) -> _Launches:
-        """Return the launches on tensors from outside, of which `given` are inputs."""
+    def _bind_tensors(self, tensors: Sequence[int], count: int) -> _Launches:
+        """Return the launches on tensors of the caller; the first `count` of them are inputs."""
         buffers: list[GpuBuffer] = [BorrowedBuffer(address, 0) for address in tensors]
         memory = dict(self._memory)
-        memory["input"], memory["output"] = [*buffers[:given], *self._memory["input"][given:]], buffers[given:]
+        memory["input"], memory["output"] = ([*buffers[:count], *self._memory["input"][count:]], buffers[count:])
         calls = []
-        for launch, call in zip(self._program.launches, self._own.calls, strict=True):
+        for launch, call in zip(self._program.launches, self._owned.calls, strict=True):
             is_outside = any(region.role in ("input", "output") for region in launch.regions)
-            calls.append(self._bound(launch, memory) if is_outside else call)
+            calls.append(self._bind(launch, memory) if is_outside else call)
         return _Launches(self._device, calls)
 
     @property
@@ -146,58 +146,58 @@ class DeviceRunner:
         return self._device.index
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return what the model makes of its inputs."""
+        """Return the outputs of the model for arrays."""
         self._device.activate()  # another thread may call
         for buffer, array in zip(self._memory["input"], arrays, strict=True):
             self._device.upload(buffer, array)
         self.launch()
-        found: list[Array] = []
+        outputs: list[Array] = []
         for buffer, (shape, dtype) in zip(self._memory["output"], self._outputs, strict=True):
-            found.append(np.empty(shape, dtype))
-            self._device.download(buffer, found[-1])
-        return found
+            outputs.append(np.empty(shape, dtype))
+            self._device.download(buffer, outputs[-1])
+        return outputs
 
-    def state(self) -> list[Array]:
-        """Return what stays from run to run, (num_bytes,) uint8 each."""
+    def read_state(self) -> list[Array]:
+        """Return the state of the model, (num_bytes,) uint8 each."""
         self._device.activate()
-        found: list[Array] = []
+        arrays: list[Array] = []
         for buffer in self._memory["state"]:
-            found.append(np.empty(buffer.num_bytes, np.uint8))
-            self._device.download(buffer, found[-1])
-        return found
+            arrays.append(np.empty(buffer.num_bytes, np.uint8))
+            self._device.download(buffer, arrays[-1])
+        return arrays
 
-    def hold(self, state: Sequence[Array]) -> None:
-        """Write what stays from run to run."""
+    def write_state(self, state: Sequence[Array]) -> None:
+        """Write the state of the model."""
         self._device.activate()
         for buffer, array in zip(self._memory["state"], state, strict=True):
             self._device.upload(buffer, array)
 
     def launch(self) -> None:
-        """Launch everything once, on the inputs of the last run; returns at once."""
-        self._own()
+        """Launch everything once on the inputs of the last run, and return at once."""
+        self._owned()
 
     def times(self, samples: int) -> dict[str, float]:
         """Return the least seconds of each kernel's launches in a run, by events around each launch."""
         self._device.activate()
-        found: dict[str, float] = {}
-        for name, call in zip(self._names, self._own.calls, strict=True):
-            found[name] = found.get(name, 0.0) + min(self._device.time_calls(call, samples=samples))
-        return found
+        seconds: dict[str, float] = {}
+        for name, call in zip(self._names, self._owned.calls, strict=True):
+            seconds[name] = seconds.get(name, 0.0) + min(self._device.time_calls(call, samples=samples))
+        return seconds
 
 
-def _bytes_of(one: TensorSummary) -> int:
-    return int(np.prod([int(size) for size in one.shape], dtype=np.int64)) * array_dtype(one.dtype).itemsize
+def _bytes_of(tensor: TensorSummary) -> int:
+    return int(np.prod([int(size) for size in tensor.shape], dtype=np.int64)) * array_dtype(tensor.dtype).itemsize
 
 
-def _nothing() -> None:
-    """There is nothing to free."""
+def _do_nothing() -> None:
+    """Stand in for the function that frees a graph."""
 
 
-def _let_go(device: GpuDevice, buffers: Iterable[GpuBuffer], launches: Mapping[tuple[int, ...], _Launches]) -> None:
-    with contextlib.suppress(RunError, DeviceError):  # it may be gone
+def _release(device: GpuDevice, buffers: Iterable[GpuBuffer], launches: Mapping[tuple[int, ...], _Launches]) -> None:
+    with contextlib.suppress(RunError, DeviceError):  # the device may be closed
         device.activate()
-        for known in launches.values():
-            known.free()
+        for kept_launches in launches.values():
+            kept_launches.free()
         for buffer in buffers:
             buffer.free()
         device.close()

@@ -1,4 +1,4 @@
-"""Products of 8-bit floats: rows of data are scaled while the model runs, columns of weights when it is compiled."""
+"""Products of 8-bit floats: rows of data are scaled at run time, columns of weights when the model is compiled."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from anatune.templates import TRITON
 from anatune.templates.gpu.streaming import streaming_s
 from anatune.templates.triton.instructions import instructions_of
 
-__all__ = ["float8_of", "with_float8"]
+__all__ = ["float8_of", "use_float8"]
 
 _LARGEST = {"float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0}
-"""Dtypes with 4 bits of exponent. Source: OCP OFP8; AMD CDNA3 ISA."""
-_LEAST = 1e-10
-"""Largest magnitude that a row of zeros is taken to have, as `quantise_rows` has it."""
+"""Number format with 4 bits of exponent -> its largest number. Source: OCP OFP8; AMD CDNA3 ISA."""
+_LEAST_MAGNITUDE = 1e-10
+"""Magnitude that stands for that of a row of zeros, as in `quantise_rows`."""
 _LEAST_DEPTH = 16
-"""Elements whose rows begin at whole 16 bytes."""
+"""Rows of so many 8-bit elements begin at multiples of 16 bytes."""
 
 
 def float8_of(hardware: GpuSpec) -> str:
@@ -50,7 +50,7 @@ def float8_of(hardware: GpuSpec) -> str:
     Raises
     ------
     SpaceError
-        It has none.
+        The GPU has none.
     """
     for dtype in _LARGEST:
         units = instructions_of(hardware.arch, dtype)
@@ -66,32 +66,32 @@ def _workload(m: int, n: int, k: int, dtype: str) -> Workload:
     return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"{dtype}:bfloat16", scales="rows")
 
 
-def with_float8(
+def use_float8(
     graph: Graph,
     hardware: GpuSpec,
     plain: Callable[[Node], Workload | None],
     seconds: Callable[[Sequence[Workload]], Mapping[Workload, float]],
 ) -> Graph:
-    """Return a graph whose products with constant weights are of 8-bit floats where that should take less time.
+    """Return a graph whose products with constant weights use 8-bit floats where that is predicted to be faster.
 
-    Rows of the data are divided by their largest magnitude, columns of the weights by theirs, over the largest number
-    of the dtype; sums are float32. What was fused into such a product follows it. Products that are outputs, or that
-    choices of experts follow from, stay.
+    Each row of the data and each column of the weights is scaled so that its largest magnitude becomes the largest
+    number of the format; sums are float32. The epilogue of such a product becomes separate nodes. Products that are
+    outputs, or that decide the choice of experts, stay.
 
     Parameters
     ----------
     plain : callable
-        The workload of a product as it is; None: it stays.
+        Returns the workload of a product as it is; None if the product must stay.
     seconds : callable
-        Predicted times of the first choices for workloads.
+        Returns the predicted times of the first choices for workloads.
 
     Raises
     ------
     SpaceError
-        The device has none.
+        The device has no 8-bit floats.
     """
     dtype = float8_of(hardware)
-    found: dict[Node, tuple[Workload, Workload]] = {}
+    candidates: dict[Node, tuple[Workload, Workload]] = {}
     written = {source_of(value) for value in graph.outputs} | deciding(graph)
     users: dict[Value, list[Node]] = {}
     for node in graph.nodes():
@@ -103,33 +103,33 @@ def with_float8(
             (m, k), n = tensor_type(node.arguments[0]).shape, tensor_type(node).shape[1]
             after = _workload(m, n, k, dtype)
             if k % _LEAST_DEPTH == 0 and TRITON.takes(after, hardware):
-                found[node] = before, after
-    times = seconds(list(dict.fromkeys(one for pair in found.values() for one in pair)))
-    taken: set[Value] = set()
-    for node, (before, after) in found.items():  # what comes first in the model is decided first
+                candidates[node] = before, after
+    times = seconds(list(dict.fromkeys(one for pair in candidates.values() for one in pair)))
+    chosen: set[Value] = set()
+    for node, (before, after) in candidates.items():  # earlier nodes of the model are decided first
         m, n, k = after.extents["i"], after.extents["j"], after.extents["k"]
         source = source_of(node.arguments[0])
-        more_s = 0.0  # of what no other loops join
-        if _is_planned(source) and not (source in taken and _steps(source)):
+        more_s = 0.0  # time of loops that cannot be fused with others
+        if _is_planned(source) and not (source in chosen and _epilogue(source)):
             more_s += streaming_s(hardware, 3 * m * k)
-        if _steps(node) and any(map(_is_planned, users[node])):
+        if _epilogue(node) and any(map(_is_planned, users[node])):
             more_s += streaming_s(hardware, 4 * m * n)
         if times[after] + more_s < times[before]:
-            taken.add(node)
+            chosen.add(node)
     data: dict[Value, tuple[Value, Value]] = {}
     weights: dict[Value, tuple[Constant, Constant]] = {}
 
-    def replace(own: Node, old: Node) -> Value:
-        if old not in taken:
-            return own
-        left, right = own.arguments[:2]
+    def replace(node: Node, old: Node) -> Value:
+        if old not in chosen:
+            return node
+        left, right = node.arguments[:2]
         if left not in data:
-            data[left] = _scaled_rows(left, dtype)
+            data[left] = _scale_rows(left, dtype)
         if right not in weights:
-            weights[right] = _scaled_columns(right.array, dtype)
+            weights[right] = _scale_columns(right.array, dtype)
         (rows, scales), (columns, factors) = data[left], weights[right]
         attributes = {"dtype": dtype, "scales": "rows", "epilogue": ()}
-        return with_steps(Node(SCALED_MATMUL, (rows, columns, factors, scales), tensor_type(own), attributes), own)
+        return with_steps(Node(SCALED_MATMUL, (rows, columns, factors, scales), tensor_type(node), attributes), node)
 
     return rewritten_beside(graph, replace)
 
@@ -138,22 +138,22 @@ def _is_planned(value: Value) -> bool:
     return isinstance(value, Node) and value.op in (*PRODUCTS, ATTENTION, EXPERTS)
 
 
-def _steps(value: Value) -> tuple[str, ...]:
+def _epilogue(value: Value) -> tuple[str, ...]:
     return value.attributes.get("epilogue", ()) if isinstance(value, Node) else ()
 
 
-def _scaled_rows(value: Value, dtype: str) -> tuple[Value, Value]:
-    """Return rows in 8 bits, and what each was divided by."""
+def _scale_rows(value: Value, dtype: str) -> tuple[Value, Value]:
+    """Return rows in 8 bits, and the scale of each."""
     largest = reduced("max", elementwise("abs", value), [1], keepdims=True)
-    scales = elementwise("multiply", elementwise("maximum", largest, _LEAST), 1.0 / _LARGEST[dtype])
+    scales = elementwise("multiply", elementwise("maximum", largest, _LEAST_MAGNITUDE), 1.0 / _LARGEST[dtype])
     return cast(elementwise("divide", value, scales), dtype), reshape(scales, [-1])
 
 
-def _scaled_columns(array: Array, dtype: str) -> tuple[Constant, Constant]:
-    """Return weights (k, n) as (n, k) in 8 bits, and what each column was divided by."""
-    import_module("ml_dtypes")  # NumPy has the dtype from it
+def _scale_columns(array: Array, dtype: str) -> tuple[Constant, Constant]:
+    """Return weights (k, n) as (n, k) in 8 bits, and the scale of each column."""
+    import_module("ml_dtypes")  # it adds the dtype to NumPy
     k, n = array.shape
     if is_unknown(array):
         return Constant(unknown(TensorType((n, k), dtype))), Constant(unknown(TensorType((n,), "float32")))
-    scales = np.maximum(abs(array).max(0), _LEAST) / np.float32(_LARGEST[dtype])
+    scales = np.maximum(abs(array).max(0), _LEAST_MAGNITUDE) / np.float32(_LARGEST[dtype])
     return Constant(np.ascontiguousarray((array / scales).T).astype(dtype)), Constant(scales.astype(np.float32))

@@ -1,4 +1,4 @@
-"""Which kernel each product of a model gets on a GPU, and in which order its activations lie."""
+"""Plan the kernels of a model for a GPU, and choose the order of its activations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.model.learned.corrections import NONE
-from anatune.network.compiling.planning import PlannedKernel, in_parallel, kernels_of, without_steps
+from anatune.network.compiling.planning import PlannedKernel, kernels_of, search_in_parallel, strip_epilogue
 from anatune.network.compiling.targets.base import PlannedModel
 from anatune.network.graph.nodes import Graph, tensor_type
 from anatune.network.graph.operators import PRODUCTS
@@ -31,20 +31,20 @@ from anatune.templates import Template, make_model, templates_of
 from anatune.templates.gpu.streaming import streaming_s
 from anatune.tuning.reuse import recorded_leaders
 
-__all__ = ["choose_graph", "in_both_orders", "predicted", "recorded", "turning_s"]
+__all__ = ["apply_records", "choose_graph", "lay_out_both_orders", "predict", "transposes_s"]
 
-_TURN = "permute_dims"
+_TRANSPOSE = "permute_dims"
 
 
-class _Choice(NamedTuple):
-    """A schedule of a sum, and its prediction."""
+class _GpuChoice(NamedTuple):
+    """A schedule of a product without epilogue, and its prediction."""
 
     schedule: Schedule
     prediction: Prediction
 
 
-def in_both_orders(graph: Graph) -> tuple[Graph, Graph]:
-    """Return an imported model behind all passes, with channels first, and last wherever an operator can."""
+def lay_out_both_orders(graph: Graph) -> tuple[Graph, Graph]:
+    """Return an imported model after all passes, with channels first, and with channels last where possible."""
     first = after(GPU, graph)
     return first, simplified(laid_out(first, everywhere(first)))
 
@@ -55,22 +55,22 @@ def choose_graph(
     accuracy: str = STANDARD,
     progress: Callable[[int, int], None] | None = None,
 ) -> PlannedModel:
-    """Return the graph with the least predicted time, planned.
+    """Plan several graphs and return the one with the least predicted time.
 
     Parameters
     ----------
     graphs : sequence of Graph
-        The same model with its activations in different orders. They are compared by quick templates; the one that
-        is chosen gets the widened ones besides, whose spaces are searched several times as long.
+        The same model with its activations in different orders. Templates with quick searches compare them; the best
+        graph is then planned with the widened templates as well, whose searches take several times as long.
     progress : callable, optional
-        Called with (sums planned, sums to plan).
+        Called with (products planned, products to plan).
 
     Raises
     ------
     SpaceError
         No schedule of a product is legal on the hardware.
     """
-    sums = [_sums_of(graph) for graph in graphs]
+    sums = [_plain_workloads(graph) for graph in graphs]
     every = tuple(dict.fromkeys(workload for own in sums for workload in own))
     total = len(every) + len(sums[0])
 
@@ -78,10 +78,10 @@ def choose_graph(
         if progress is not None:
             progress(min(done, total), total)
 
-    def choices(workloads: Sequence[Workload], *, widened: bool, before: int) -> dict[Workload, _Choice]:
-        """Return the first choices of the quick templates, or of the widened ones; sums without one are missing."""
+    def choices(workloads: Sequence[Workload], *, widened: bool, before: int) -> dict[Workload, _GpuChoice]:
+        """Return the first choices of quick or of widened templates; products without one are missing."""
         used = [template for template in templates_of(hardware) if (template.widens is not None) == widened]
-        results = in_parallel(
+        results = search_in_parallel(
             lambda workload: _first_choice(workload, used, hardware, accuracy),
             workloads,
             lambda done: tell(before + done),
@@ -91,80 +91,80 @@ def choose_graph(
     chosen = choices(every, widened=False, before=0)
 
     def schedule_of(workload: Workload) -> Schedule:
-        choice = chosen.get(without_steps(workload))
+        choice = chosen.get(strip_epilogue(workload))
         if choice is None:
             raise SpaceError(f"no schedule of {workload.describe()} is legal on {hardware.name}")
         return choice.schedule
 
-    def planned(graph: Graph) -> PlannedModel:
-        kernels = kernels_of(graph, workload_of, schedule_of, lambda schedule, _: predicted(schedule))
-        return PlannedModel(graph, kernels, turning_s=turning_s(graph, hardware))
+    def plan_graph(graph: Graph) -> PlannedModel:
+        kernels = kernels_of(graph, workload_of, schedule_of, lambda schedule, _: predict(schedule))
+        return PlannedModel(graph, kernels, turning_s=transposes_s(graph, hardware))
 
-    best = min(map(planned, graphs), key=lambda model: model.time_s)
-    for workload, choice in choices(_sums_of(best.graph), widened=True, before=len(every)).items():
+    best = min(map(plan_graph, graphs), key=lambda model: model.time_s)
+    for workload, choice in choices(_plain_workloads(best.graph), widened=True, before=len(every)).items():
         if workload not in chosen or choice.prediction.time_s < chosen[workload].prediction.time_s:
             chosen[workload] = choice
     tell(total)
-    return planned(best.graph)
+    return plan_graph(best.graph)
 
 
-def turning_s(graph: Graph, hardware: GpuSpec) -> float:
+def transposes_s(graph: Graph, hardware: GpuSpec) -> float:
     """Return the predicted time of a graph's transposes, s."""
-    types = [tensor_type(node) for node in graph.nodes() if node.op == _TURN]
+    types = [tensor_type(node) for node in graph.nodes() if node.op == _TRANSPOSE]
     return sum(streaming_s(hardware, 2 * math.prod(kind.shape) * np.dtype(kind.dtype).itemsize) for kind in types)
 
 
-def recorded(kernels: Iterable[PlannedKernel], records: RecordPlace, accuracy: str) -> list[PlannedKernel]:
-    """Return planned kernels with the best schedules that a record file has of their sums.
+def apply_records(kernels: Iterable[PlannedKernel], records: RecordPlace, accuracy: str) -> list[PlannedKernel]:
+    """Return planned kernels with the best schedules that a record store has for their products.
 
     Raises
     ------
     RecordError
-        The file cannot be used.
+        The record store cannot be used.
     """
     with RecordStore(records) as store:
-        return [_recorded(kernel, store, accuracy) for kernel in kernels]
+        return [_apply_record(kernel, store, accuracy) for kernel in kernels]
 
 
-def _recorded(kernel: PlannedKernel, store: RecordStore, accuracy: str) -> PlannedKernel:
-    workload, hardware = without_steps(kernel.workload), kernel.schedule.hardware
+def _apply_record(kernel: PlannedKernel, store: RecordStore, accuracy: str) -> PlannedKernel:
+    workload, hardware = strip_epilogue(kernel.workload), kernel.schedule.hardware
     leaders = [
         leader
         for template in templates_of(hardware)
-        if _admitted(template, workload, hardware)
+        if _is_admitted(template, workload, hardware)
         for leader in recorded_leaders(store, workload, hardware, 1, 1, template=template.name, accuracy=accuracy)
     ]
     if not leaders:
         return kernel
     best = min(leaders, key=lambda leader: leader.trial.measurement.time_s or math.inf)
     schedule = msgspec.structs.replace(best.trial.schedule, workload=kernel.workload, hardware=hardware)
-    return kernel._replace(schedule=schedule, prediction=predicted(schedule), is_tuned=schedule != kernel.schedule)
+    return kernel._replace(schedule=schedule, prediction=predict(schedule), is_tuned=schedule != kernel.schedule)
 
 
-def predicted(schedule: Schedule) -> Prediction:
-    """Return what the analytical model says of a schedule."""
+def predict(schedule: Schedule) -> Prediction:
+    """Return the analytical model's prediction of a schedule."""
     model = make_model(schedule.workload, schedule.hardware, schedule.template)
     prediction: Prediction = model.predictions(np.array([model.space.point_of(schedule)]))[0]
     return prediction
 
 
-def _admitted(template: Template, workload: Workload, hardware: HardwareSpec) -> bool:
-    """Whether a model's product may get schedules of a template: TVM builds the module, and no kernels of Triton's."""
+def _is_admitted(template: Template, workload: Workload, hardware: HardwareSpec) -> bool:
+    """Return whether TVM can build a template's kernels for a product: it cannot build Triton's."""
     return template.toolchain != "triton" and template.takes(workload, hardware)
 
 
-def _sums_of(graph: Graph) -> tuple[Workload, ...]:
-    """Return the different sums of a graph, nothing fused into their stores."""
-    return tuple(dict.fromkeys(without_steps(workload_of(node)) for node in graph.nodes() if node.op in PRODUCTS))
+def _plain_workloads(graph: Graph) -> tuple[Workload, ...]:
+    """Return the different products of a graph, without their epilogues."""
+    return tuple(dict.fromkeys(strip_epilogue(workload_of(node)) for node in graph.nodes() if node.op in PRODUCTS))
 
 
 def _first_choice(
     workload: Workload, templates: Iterable[Template], hardware: GpuSpec, accuracy: str
-) -> _Choice | None:
+) -> _GpuChoice | None:
     plans = [
         api.plan(workload, hardware, 1, template=template.name, accuracy=accuracy, correction=NONE)
         for template in templates
-        if _admitted(template, workload, hardware)
+        if _is_admitted(template, workload, hardware)
     ]
-    choices = [_Choice(plan.schedules[0], plan.predictions[0]) for plan in plans if plan.schedules]
+    choices = [_GpuChoice(plan.schedules[0], plan.predictions[0]) for plan in plans if plan.schedules]
     return min(choices, key=lambda choice: choice.prediction.time_s, default=None)

@@ -1,4 +1,4 @@
-"""A model that is launches, on the CPU: each kernel's text in Triton's interpreter, memory as it lies on the device."""
+"""Run a model of launches on the CPU: each kernel in Triton's interpreter, with the memory layout of the device."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from anatune.network.graph.summary import TensorSummary
 from anatune.network.relax.device.program import DeviceLaunch, DeviceProgram, Region
 from anatune.templates.triton.program.kernel import TritonProgram
 
-__all__ = ["interpreted"]
+__all__ = ["interpret_model"]
 
 _LAUNCH_S, _PROGRAM_S = 600.0, 2.0
-"""Limit of a launch, and more for each program of its grid."""
+"""Time limit of a launch, and of each program of its grid in addition."""
 
 
-def interpreted(
+def interpret_model(
     program: DeviceProgram,
     weights: Array,
     arrays: Sequence[Array],
@@ -26,22 +26,22 @@ def interpreted(
     state: Sequence[Array] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Array]:
-    """Return what a model makes of its inputs.
+    """Return the outputs of a model for its inputs.
 
-    Every kernel reads and writes the very bytes that it does on a device: of the inputs, of `weights`, of one piece of
-    memory between launches.
+    Every kernel reads and writes the same bytes as on a device: those of the inputs, of `weights`, and of one arena for
+    all intermediate tensors.
 
     Parameters
     ----------
     state : sequence of ndarray
-        (num_bytes,) uint8 each, of `DeviceProgram.state`: written to.
+        (num_bytes,) uint8 each, as `DeviceProgram.state`; it is changed.
     progress : callable, optional
         Called with (launches done, launches).
 
     Raises
     ------
     RunError
-        A kernel did what none may.
+        A kernel accessed memory out of bounds, or failed otherwise.
     MissingDependencyError
         Triton is not installed.
     """
@@ -56,22 +56,22 @@ def interpreted(
     }
 
     def bytes_at(region: Region) -> Array:
-        own: Array = memory[region.role][region.place][region.offset : region.offset + region.num_bytes]
-        return own
+        region_bytes: Array = memory[region.role][region.place][region.offset : region.offset + region.num_bytes]
+        return region_bytes
 
     done = 0
-    for text, launches in _calls(program):
+    for text, launches in _group_launches(program):
         regions: dict[str, Region] = {}
         for launch, kernel in zip(launches, text.kernels, strict=True):
             regions |= dict(zip((one.tensor for one in kernel.parameters), launch.regions, strict=True))
-        made = (text.result, *text.further)
-        given = {
+        results_names = (text.result, *text.further)
+        tensors = {
             name: bytes_at(regions[name]).view(array_dtype(buffer.dtype))
             for name, buffer in text.tensors.items()
-            if name not in made or regions[name].role == "state"
+            if name not in results_names or regions[name].role == "state"
         }
         limit_s = _LAUNCH_S + _PROGRAM_S * sum(kernel.grid for kernel in text.kernels)
-        for name, array in interpret(text, given, limit_s).items():
+        for name, array in interpret(text, tensors, limit_s).items():
             bytes_at(regions[name])[:] = array.reshape(-1).view(np.uint8)
         done += len(launches)
         if progress is not None:
@@ -79,11 +79,11 @@ def interpreted(
     return results
 
 
-def _calls(program: DeviceProgram) -> list[tuple[TritonProgram, tuple[DeviceLaunch, ...]]]:
-    """Return launches by the programs that they belong to: one of several kernels is launched as a whole."""
-    found, place = [], 0
-    while place < len(program.launches):
-        text = program.programs[program.kernels[program.launches[place].kernel].program]
-        found.append((text, program.launches[place : place + len(text.kernels)]))
-        place += len(text.kernels)
-    return found
+def _group_launches(program: DeviceProgram) -> list[tuple[TritonProgram, tuple[DeviceLaunch, ...]]]:
+    """Return launches grouped by program: all kernels of a program are launched together."""
+    calls, index = [], 0
+    while index < len(program.launches):
+        text = program.programs[program.kernels[program.launches[index].kernel].program]
+        calls.append((text, program.launches[index : index + len(text.kernels)]))
+        index += len(text.kernels)
+    return calls

@@ -1,4 +1,4 @@
-"""Products whose sums are made in parts: whoever reads a result adds the parts up, with what follows, in one kernel."""
+"""Products whose sums are computed in parts: the kernel that reads the result adds the parts up."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from anatune.network.graph.passes.products import with_steps
 from anatune.network.relax.device.stubs import sum_of_parts
 from anatune.templates import TRITON
 
-__all__ = ["with_partial_sums"]
+__all__ = ["split_partial_sums"]
 
 
-def with_partial_sums(planned: PlannedModel) -> PlannedModel:
-    """Return a model in which the parts of a product's sums are a tensor, (parts, *sizes) float32, and then added up.
+def split_partial_sums(planned: PlannedModel) -> PlannedModel:
+    """Return a model in which a product writes its partial sums, (parts, *sizes) float32, which a node adds up.
 
-    So what adds them up is joined with what follows, such as a residual sum and a norm, and is no launch of its own. Of
-    kernels with parts nothing but the first launch is needed then.
+    The addition can then be fused with what follows, such as a residual sum and a norm, and needs no launch of its own.
+    Of the launches of such a kernel only the first one is used.
     """
     spaces = {
         node: space.shape
@@ -28,19 +28,19 @@ def with_partial_sums(planned: PlannedModel) -> PlannedModel:
     }
     if not spaces:
         return planned
-    made: dict[Value, Node] = {}
+    new_nodes: dict[Value, Node] = {}
 
-    def replace(own: Node, old: Node) -> Value:
-        made[old] = own
+    def replace(node: Node, old: Node) -> Value:
+        new_nodes[old] = node
         if old not in spaces:
-            return own
-        kind = tensor_type(own)
-        whole = TensorType((spaces[old][0], *kind.shape), WIDE)
-        operands = own.arguments if own.op == SCALED_MATMUL else own.arguments[:2]
-        parts = made[old] = own.of(operands, whole, epilogue=())
-        name, function = sum_of_parts(whole.shape)
-        return with_steps(Node(f"{WRITTEN}{name}", (parts,), kind, {"function": function}), own)
+            return node
+        result_type = tensor_type(node)
+        parts_type = TensorType((spaces[old][0], *result_type.shape), WIDE)
+        operands = node.arguments if node.op == SCALED_MATMUL else node.arguments[:2]
+        parts = new_nodes[old] = node.of(operands, parts_type, epilogue=())
+        name, function = sum_of_parts(parts_type.shape)
+        return with_steps(Node(f"{WRITTEN}{name}", (parts,), result_type, {"function": function}), node)
 
     graph = rewritten_beside(planned.graph, replace)
-    kernels = [kernel._replace(nodes=tuple(made[node] for node in kernel.nodes)) for kernel in planned.kernels]
+    kernels = [kernel._replace(nodes=tuple(new_nodes[node] for node in kernel.nodes)) for kernel in planned.kernels]
     return planned._replace(graph=graph, kernels=kernels)

@@ -1,8 +1,8 @@
-"""What one of several ranks computes of a module of PyTorch's, and what it sends to the others: tensor parallelism.
+"""Tensor parallelism: the part of a PyTorch module that one of several ranks computes, and the bytes that it sends.
 
-Linear layers are divided as a plan says, by columns ("colwise") or by rows ("rowwise", whose sums are added up over all
-ranks), weights of experts (experts, outputs, inputs) likewise; everything else each rank has whole. Source: Shoeybi et
-al., Megatron-LM (arXiv:1909.08053), section 3.
+A plan divides linear layers by columns ("colwise") or by rows ("rowwise", whose sums are added up over all ranks), and
+weights of experts (experts, outputs, inputs) likewise. Each rank has everything else. Source: Shoeybi et al.,
+Megatron-LM (arXiv:1909.08053), section 3.
 """
 
 from __future__ import annotations
@@ -18,151 +18,152 @@ from typing import NamedTuple
 from anatune.arguments import checked_integer
 from anatune.errors import SpaceError
 from anatune.network.graph.torch.reading import symbols_of_program
-from anatune.network.relax.frontends import exported
+from anatune.network.relax.frontends import export_module
 from anatune.network.relax.ranges import Sizes
 from anatune.untyped import ExportedProgram, TorchSize, TorchTensor, nn, torch
 
-__all__ = ["Exchange", "rank_of"]
+__all__ = ["Exchange", "divide_module"]
 
 _MOST_RANKS = 1024
-_BYTES = 2
-"""Of an element that is sent."""
+_ELEMENT_BYTES = 2
+"""Bytes of an element that is sent."""
 _WHOLE = ("embedding_rowwise", "replicated_with_grad_allreduce", "sequence_parallel")
-"""Words of plans for what is kept whole here."""
+"""Words of plans for layers that every rank has whole."""
 _EXPERTS = {"colwise": 1, "packed_colwise": 1, "rowwise": 2}
-"""Words of plans for weights of experts -> the dimension that is divided; "packed": gate and up, each of them is."""
+"""Word of a plan for weights of experts -> dimension to divide; "packed" divides gate and up separately."""
 _SUMMED = "moe_tp_experts"
 """The word for a module whose experts are divided: its outputs are added up over all ranks."""
 
 
 class Exchange(NamedTuple):
-    """How often ranks exchange something in a call, and the bytes that each sends then."""
+    """The number of exchanges in a call, and the bytes that each rank sends in them."""
 
     number: int
     num_bytes: int
 
 
-def rank_of(
+def divide_module(
     module: nn.Module, inputs: TorchTensor | Sequence[TorchTensor], ranks: int, plan: Mapping[str, str] | None = None,
     dynamic_shapes: object = None, sizes: Sizes | None = None,
 ) -> tuple[nn.Module, Exchange]:  # fmt: skip
-    """Return a module on PyTorch's meta device as one rank has it, and what it sends in a call.
+    """Return one rank's part of a module on PyTorch's meta device, and what it sends in a call.
 
-    A sum over N ranks is sent as a ring does it: 2 (N - 1) / N of it by each rank; a part of the outputs N - 1 times.
+    A sum over N ranks is sent around a ring: each rank sends 2 (N - 1) / N of it. A part of the outputs is sent N - 1
+    times.
 
     Parameters
     ----------
     module : torch.nn.Module
-        On the meta device.
+        The whole module, on the meta device.
     inputs : torch.Tensor, or sequence of them
-        A rank's, on the meta device.
+        Inputs of one rank, on the meta device.
     plan : mapping of str to str, optional
-        Name of a layer, with wildcards -> "colwise", "colwise_gather_output" or "rowwise"; of weights of experts ->
-        "colwise", "packed_colwise" or "rowwise", and of the module that has them -> "moe_tp_experts". By default the
-        module's own, or of its first part that has one (``tp_plan``, as transformers' models have).
+        Name of a layer, with wildcards -> "colwise", "colwise_gather_output" or "rowwise"; name of weights of experts
+        -> "colwise", "packed_colwise" or "rowwise"; name of the module that has them -> "moe_tp_experts". The default
+        is the plan (``tp_plan``) of the module or of its first part with one, as in models of transformers.
     dynamic_shapes, sizes
-        As of `anatune.compare`; what is sent has to have one size.
+        As `anatune.compare`; what ranks send must have a fixed size.
 
     Raises
     ------
     WorkloadError
-        It cannot be exported.
+        The module cannot be exported.
     SpaceError
-        There is no plan, it says something else, or sizes do not divide.
+        There is no plan, a word of the plan is unknown, or a size is not divisible.
     """
     torch = import_module("torch")
     checked_integer("compare: ranks", ranks, 1, _MOST_RANKS)
     if not isinstance(module, torch.nn.Module) or not any(one.is_meta for one in module.parameters()):
-        raise SpaceError("compare: ranks are for a torch.nn.Module whose weights are on the meta device; make it there")
-    prefix, words = ("", plan) if plan else _own_plan(module)
-    made = copy.deepcopy(module)
+        raise SpaceError("compare: ranks needs a torch.nn.Module on the meta device (torch.device('meta'))")
+    prefix, plan_words = ("", plan) if plan else _find_plan(module)
+    rank_module = copy.deepcopy(module)
     sent: list[tuple[float, TorchSize]] = []
-    """Of each exchange: how often its elements are sent, and how many there are."""
+    """For each exchange the number of times that its elements are sent, and the number of elements."""
 
-    def reduced(_module: nn.Module, _inputs: object, output: TorchTensor) -> None:
+    def record_reduce(_module: nn.Module, _inputs: object, output: TorchTensor) -> None:
         sent.append((2 * (ranks - 1) / ranks, math.prod(output.shape)))
 
-    def gathered(_module: nn.Module, _inputs: object, output: TorchTensor) -> None:
+    def record_gather(_module: nn.Module, _inputs: object, output: TorchTensor) -> None:
         sent.append((ranks - 1, math.prod(output.shape)))
 
     def word_of(name: str) -> str:
-        own = name.removeprefix(prefix)
-        return next((word for pattern, word in words.items() if fnmatch.fnmatchcase(own, pattern)), "")
+        local_name = name.removeprefix(prefix)
+        return next((word for pattern, word in plan_words.items() if fnmatch.fnmatchcase(local_name, pattern)), "")
 
-    for name, weight in list(made.named_parameters()):
-        word, (owner, _, own) = word_of(name), name.rpartition(".")
+    for name, weight in list(rank_module.named_parameters()):
+        word, (owner, _, weight_name) = word_of(name), name.rpartition(".")
         if weight.dim() != 3 or not word or word in _WHOLE:
             continue
         if word not in _EXPERTS:
-            raise SpaceError(f"compare: {name} is {word} in the plan, expected one of {', '.join(_EXPERTS)} of experts")
-        setattr(made.get_submodule(owner), own, _part_of_experts(torch, name, weight, ranks, word))
+            raise SpaceError(f"compare: the plan says {word} for experts {name}, expected {', '.join(_EXPERTS)}")
+        setattr(rank_module.get_submodule(owner), weight_name, _divide_experts(torch, name, weight, ranks, word))
     hooks = []
-    for name, layer in list(made.named_modules()):
+    for name, layer in list(rank_module.named_modules()):
         word = word_of(name)
         if word == _SUMMED:
-            hooks.append(layer.register_forward_hook(reduced))
+            hooks.append(layer.register_forward_hook(record_reduce))
         if not word or word in (*_WHOLE, _SUMMED):
             continue
         if word not in ("colwise", "colwise_gather_output", "rowwise") or not isinstance(layer, torch.nn.Linear):
             raise SpaceError(
-                f"compare: {name} ({type(layer).__name__}) is {word} in the plan, expected a linear layer that is "
-                "colwise, colwise_gather_output or rowwise; give a plan (rank_plan)"
+                f"compare: the plan says {word} for {name} ({type(layer).__name__}), expected colwise, "
+                "colwise_gather_output or rowwise for a linear layer; give another plan (rank_plan)"
             )
-        part = _part(torch, name, layer, ranks, by_rows=word == "rowwise")
-        made.set_submodule(name, part)
+        part = _take_linear(torch, name, layer, ranks, by_rows=word == "rowwise")
+        rank_module.set_submodule(name, part)
         if word != "colwise":
-            hooks.append(part.register_forward_hook(reduced if word == "rowwise" else gathered))
-    if not any(one.shape != own.shape for one, own in zip(made.parameters(), module.parameters(), strict=True)):
-        raise SpaceError("compare: the plan divides no layer, expected names of some; give another (rank_plan)")
-    program = exported(made, inputs, dynamic_shapes)  # its trace calls the layers
+            hooks.append(part.register_forward_hook(record_reduce if word == "rowwise" else record_gather))
+    if not any(one.shape != own.shape for one, own in zip(rank_module.parameters(), module.parameters(), strict=True)):
+        raise SpaceError("compare: the plan divides no layer; give one with names of layers of the module (rank_plan)")
+    program = export_module(rank_module, inputs, dynamic_shapes)  # tracing calls the hooks
     for hook in hooks:
         hook.remove()
-    return made, _exchanged(program, sent, dict(sizes or {}))
+    return rank_module, _exchange(program, sent, dict(sizes or {}))
 
 
-def _exchanged(program: ExportedProgram, sent: list[tuple[float, TorchSize]], given: Mapping[str, object]) -> Exchange:
-    """Return what is sent in a call; `given`: sizes by name."""
-    known = {one.expression: given[one.name] for one in symbols_of_program(program) if one.name in given}
+def _exchange(program: ExportedProgram, sent: list[tuple[float, TorchSize]], given: Mapping[str, object]) -> Exchange:
+    """Return the total of all exchanges in a call; `given` has sizes by name."""
+    substitutions = {one.expression: given[one.name] for one in symbols_of_program(program) if one.name in given}
     total = 0.0
     for times, number in sent:
-        whole = number.node.expr.subs(known) if hasattr(number, "node") else number
-        if not str(whole).isdecimal():
-            raise SpaceError("compare: what ranks send depends on sizes that vary; give numbers for them (sizes)")
-        total += times * int(whole) * _BYTES
+        element_count = number.node.expr.subs(substitutions) if hasattr(number, "node") else number
+        if not str(element_count).isdecimal():
+            raise SpaceError("compare: what ranks send depends on sizes that vary; give values for them (sizes)")
+        total += times * int(element_count) * _ELEMENT_BYTES
     return Exchange(len(sent), math.ceil(total))
 
 
-def _own_plan(module: nn.Module) -> tuple[str, Mapping[str, str]]:
-    """Return the plan of a module's first part that has one, and what comes before the names in it."""
+def _find_plan(module: nn.Module) -> tuple[str, Mapping[str, str]]:
+    """Return the plan of a module's first part that has one, and the prefix of the names in it."""
     for name, part in module.named_modules():
         words = getattr(part, "tp_plan", None)
         if isinstance(words, Mapping) and words:
             return f"{name}." if name else "", words
     raise SpaceError(
-        f"compare: {type(module).__name__} has no plan for ranks (tp_plan); give one, as rank_plan={{'*.q': 'colwise'}}"
+        f"compare: {type(module).__name__} has no plan (tp_plan); give one, such as rank_plan={{'*.q': 'colwise'}}"
     )
 
 
-def _part(torch: ModuleType, name: str, layer: torch.nn.Linear, ranks: int, *, by_rows: bool) -> torch.nn.Linear:
+def _take_linear(torch: ModuleType, name: str, layer: torch.nn.Linear, ranks: int, *, by_rows: bool) -> torch.nn.Linear:
     """Return one rank's part of a linear layer."""
     sizes = [layer.in_features, layer.out_features]
-    sizes[not by_rows] = _share(name, sizes[not by_rows], ranks, by_rows=by_rows)
+    sizes[not by_rows] = _divide_size(name, sizes[not by_rows], ranks, by_rows=by_rows)
     has_bias = layer.bias is not None
     return torch.nn.Linear(*sizes, bias=has_bias, device="meta", dtype=layer.weight.dtype).eval()
 
 
-def _part_of_experts(torch: ModuleType, name: str, weight: TorchTensor, ranks: int, word: str) -> torch.nn.Parameter:
+def _divide_experts(torch: ModuleType, name: str, weight: TorchTensor, ranks: int, word: str) -> torch.nn.Parameter:
     """Return one rank's part of the weights of all experts."""
     sizes, axis, parts = list(weight.shape), _EXPERTS[word], 1 + word.startswith("packed")
-    sizes[axis] = parts * _share(name, sizes[axis] // parts, ranks, by_rows=word == "rowwise")
+    sizes[axis] = parts * _divide_size(name, sizes[axis] // parts, ranks, by_rows=word == "rowwise")
     return torch.nn.Parameter(torch.empty(sizes, device="meta", dtype=weight.dtype))
 
 
-def _share(name: str, size: int, ranks: int, *, by_rows: bool) -> int:
-    """Return what one rank has of inputs, or outputs."""
+def _divide_size(name: str, size: int, ranks: int, *, by_rows: bool) -> int:
+    """Return one rank's number of inputs or outputs."""
     if size % ranks:
         raise SpaceError(
-            f"compare: {size} {'inputs' if by_rows else 'outputs'} of {name} are not divided by {ranks} ranks; "
-            "take another number"
+            f"compare: the {size} {'inputs' if by_rows else 'outputs'} of {name} are not divisible by {ranks} ranks; "
+            "take another number of ranks"
         )
     return size // ranks

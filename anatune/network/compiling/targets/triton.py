@@ -1,7 +1,7 @@
-"""Whole models for the matrix units of GPUs: every kernel is Triton's, compiled where there may be no GPU.
+"""Compile whole models for the matrix units of GPUs: Triton compiles every kernel, with or without a GPU.
 
-Products, convolutions and attentions are planned; everything between them is loops that are joined and written as
-Triton. What comes out is machine code and launches: nothing of TVM's is in it.
+Products, convolutions and attentions are planned. The loops between them are fused and written as Triton source. The
+result is machine code and launches, without anything of TVM's.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from anatune.emit.buffer import Buffer
 from anatune.errors import AnatuneError, BuildError, DeviceError, SpaceError
 from anatune.measure.cuda.apart import compiled_kernels
 from anatune.model.learned.corrections import NONE
-from anatune.network.compiling.checking import checked
+from anatune.network.compiling.checking import check_outputs
 from anatune.network.compiling.memory import new_memory, views
 from anatune.network.compiling.parts import inputs_of, outputs_of
-from anatune.network.compiling.planning import PlannedKernel, in_parallel
-from anatune.network.compiling.request import Request
-from anatune.network.compiling.sizes.held import counted, with_windows
-from anatune.network.compiling.sizes.varying import environments, read_together, varying
-from anatune.network.compiling.targets.base import Checked, ModelBuild, ModelTarget, PlannedModel, emulated_error
-from anatune.network.compiling.targets.described import end_of, initial_of, summary_of
-from anatune.network.compiling.targets.float8 import float8_of, with_float8
-from anatune.network.compiling.targets.launched import LaunchedModel, is_here
-from anatune.network.compiling.targets.partial_sums import with_partial_sums
-from anatune.network.compiling.targets.smaller import smaller
+from anatune.network.compiling.planning import PlannedKernel, search_in_parallel
+from anatune.network.compiling.request import CompileRequest
+from anatune.network.compiling.sizes.held import fix_state_size, set_windows
+from anatune.network.compiling.sizes.varying import environments, merge_readings, varying_ranges
+from anatune.network.compiling.targets.base import Checks, ModelBuild, ModelTarget, PlannedModel, emulated_error
+from anatune.network.compiling.targets.described import memory_size, state_places, summary_of
+from anatune.network.compiling.targets.float8 import float8_of, use_float8
+from anatune.network.compiling.targets.launched import LaunchedModel, has_gpu
+from anatune.network.compiling.targets.partial_sums import split_partial_sums
+from anatune.network.compiling.targets.smaller import shrink_schedule
 from anatune.network.graph.experts.passes import deciding, lead_of
 from anatune.network.graph.integers.scaled import has_integers
 from anatune.network.graph.nodes import HALVES, Graph, Node, TensorType, Value, rewritten, tensor_type
@@ -50,12 +50,12 @@ from anatune.network.graph.passes.simplify import simplified, source_of
 from anatune.network.graph.products import workload_named, workload_of
 from anatune.network.graph.summary import ModelSummary, num_bytes_of
 from anatune.network.relax.device.ir import NoSourceError
-from anatune.network.relax.device.lowering import DeviceCall, Lowered, Planned, lowered
+from anatune.network.relax.device.lowering import DeviceCall, LoweredModel, PlannedCall, lower_graph
 from anatune.network.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
-from anatune.network.relax.device.routing import planned_route
+from anatune.network.relax.device.routing import plan_route
 from anatune.network.relax.device.scans import scan_program
-from anatune.network.relax.device.stubs import plain_product, plain_put, stub
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.device.stubs import make_product, make_put, make_stub
+from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel
 from anatune.templates import TRITON
 from anatune.templates.triton.program.kernel import TritonProgram
@@ -64,101 +64,101 @@ from anatune.tuning.machine import usable_cores
 __all__ = ["TritonTarget"]
 
 _MOST_ERROR = {"bfloat16": 5e-2, "float16": 1e-2, WIDE: 1e-2, FP8: 0.25}
-"""Largest error of an output over its largest magnitude; float32 stands for tf32, which is as precise as float16."""
+"""Largest error of an output over its largest magnitude; float32 means tf32, which is as precise as float16."""
 _LEAST_DIM = 16
-"""Of a product in Triton."""
-_WHOLE_S = 600.0
-"""Seconds in Triton's interpreter up to which a model is checked as a whole."""
+"""Least head dimension of an attention: the least dimension of a product in Triton."""
+_MOST_INTERPRETER_S = 600.0
+"""Seconds in Triton's interpreter above which a model is not checked as a whole."""
 _PROGRAM_S, _FLOP_PER_S = 3e-3, 2e8
-"""What a program, and a product in it, take there. Source: one core of a Zen 4."""
-_ADVICE = "anatune.verify says of each planned kernel's schedule whether the interpreter agrees"
+"""Seconds of a program, and operations per second, in Triton's interpreter. Source: one core of a Zen 4."""
+_ADVICE = "anatune.verify checks each planned kernel's schedule in the interpreter"
 
 
-class _Planner:
-    """What is planned of one model in numbers of one precision; it remembers its first choices."""
+class _TritonPlanner:
+    """Plans the kernels of one model in one precision; it keeps its first choices."""
 
-    def __init__(self, hardware: GpuSpec, request: Request, precision: str) -> None:
+    def __init__(self, hardware: GpuSpec, request: CompileRequest, precision: str) -> None:
         self.hardware, self.request, self.precision = hardware, request, precision
         self._choices: dict[Workload, tuple[Schedule, Prediction]] = {}
 
-    def attended(self, graph: Graph) -> Graph:
-        """Return an imported model behind the passes that find attentions."""
+    def find_attentions(self, graph: Graph) -> Graph:
+        """Return an imported model after the passes that find attentions."""
         graph = after(MATRIX_UNITS, graph)
         graph = simplified(laid_out(graph, everywhere(graph)))
-        graph = with_attention(graph, lambda node: self._attention(node) is not None)
+        graph = with_attention(graph, lambda node: self._attention_workload(node) is not None)
         return rewritten(graph, without_mask)
 
-    def with_kernels(self, graph: Graph) -> PlannedModel:
-        """Return a model whose attentions are found, with the model's first choices of kernels."""
+    def plan_kernels(self, graph: Graph) -> PlannedModel:
+        """Return a model whose attentions are found, with first choices of kernels."""
         graph = with_joined_products(graph, takes_columns=True)
         if self.request.precision == FP8:
-            graph = with_float8(graph, self.hardware, self._plain, self._times)
-        graph = simplified(without_rows(rewritten(graph, self._alone)))
+            graph = use_float8(graph, self.hardware, self._inner_workload, self._predict_times)
+        graph = simplified(without_rows(rewritten(graph, self._unfuse_if_refused)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
         written = {source_of(value) for value in graph.outputs} | deciding(graph)
         for node in graph.nodes():
             workload, offsets = self.workload(node, is_output=node in written)
             if workload is not None:
                 kernels.setdefault((workload, offsets), []).append(node)
-        choices = self._chosen(list(dict.fromkeys(workload for workload, _ in kernels)))
+        choices = self._choose(list(dict.fromkeys(workload for workload, _ in kernels)))
         planned = []
         for number, ((workload, _), nodes) in enumerate(kernels.items()):
             name = f"anatune_{number}_{workload.operator}"
             planned.append(PlannedKernel(name, *choices[workload], tuple(nodes)))
-        return PlannedModel(graph, planned, precision=self.precision, decisions=self)
+        return PlannedModel(graph, planned, precision=self.precision, target_data=self)
 
-    def _plain(self, node: Node) -> Workload | None:
-        """Return the workload of a product that is no output; None: no template takes it."""
+    def _inner_workload(self, node: Node) -> Workload | None:
+        """Return the workload of a product as if it were no output; None if no template takes it."""
         return self.workload(node, is_output=False)[0]
 
-    def _times(self, workloads: Sequence[Workload]) -> dict[Workload, float]:
-        """Return the predicted times of first choices, s."""
-        return {workload: choice[1].time_s for workload, choice in self._chosen(workloads).items()}
+    def _predict_times(self, workloads: Sequence[Workload]) -> dict[Workload, float]:
+        """Return the predicted times of the first choices for workloads, s."""
+        return {workload: choice[1].time_s for workload, choice in self._choose(workloads).items()}
 
-    def _alone(self, node: Node) -> Value:
-        """Return a node, without what is fused into it where no template takes it."""
-        return unfused(node) if node.op in PRODUCTS and self._plain(node) is None else node
+    def _unfuse_if_refused(self, node: Node) -> Value:
+        """Return a node, without its epilogue if no template takes it with one."""
+        return unfused(node) if node.op in PRODUCTS and self._inner_workload(node) is None else node
 
     def workload(self, node: Node, *, is_output: bool) -> tuple[Workload | None, tuple[int, ...]]:
-        """Return what a node asks of a planned kernel, and the offsets of its operands; None: no template takes it."""
+        """Return a node's workload and the offsets of its operands; None if no template takes it."""
         if node.op == ATTENTION:
-            found = self._attention(node)
-            assert found is not None
-            return found
+            attention_workload = self._attention_workload(node)
+            assert attention_workload is not None
+            return attention_workload
         if node.op not in (*PRODUCTS, EXPERTS):
             return None, ()
-        plain = workload_of(node)
-        if plain.num_reduced == 1:  # positions times frequencies: a multiplication
+        plain_workload = workload_of(node)
+        if plain_workload.num_reduced == 1:  # such as positions times frequencies: an elementwise multiplication
             return None, ()
         if node.op == SCALED_MATMUL:
-            return plain, (0,) * len(node.arguments)
+            return plain_workload, (0,) * len(node.arguments)
         is_wider = is_output and node.op != EXPERTS and self.precision != WIDE
-        word = f"{self.precision}:{WIDE}" if is_wider else self.precision
-        workload = workload_named(plain.operator, **{**plain.attribute, "dtype": word})
-        if node.op == EXPERTS:  # nothing else computes it
+        dtype_text = f"{self.precision}:{WIDE}" if is_wider else self.precision
+        workload = workload_named(plain_workload.operator, **{**plain_workload.attribute, "dtype": dtype_text})
+        if node.op == EXPERTS:  # no other kernel computes it
             return workload, (0, 0, lead_of(workload.tensor("ends").num_elements), 0)
         return (workload if TRITON.takes(workload, self.hardware) else None), (0,) * len(node.arguments)
 
-    def _attention(self, node: Node) -> tuple[Workload, tuple[int, ...]] | None:
-        """Return an attention's workload and where its operands begin; None: the template does not take it."""
-        found = attention_of(node)
-        if found is None or self.precision == WIDE:  # its kernels are of 16 bits; else it is products and a softmax
+    def _attention_workload(self, node: Node) -> tuple[Workload, tuple[int, ...]] | None:
+        """Return an attention's workload and the offsets of its operands; None if the template does not take it."""
+        operands = attention_of(node)
+        if operands is None or self.precision == WIDE:  # its kernels have 16 bits; float32 runs as products and softmax
             return None
-        own = node.attributes
-        steps = (own["dim"], *found.offsets, *(step for place in found.strides for step in place))
-        if any(step % 8 for step in steps) or own["dim"] < _LEAST_DIM:
-            return None  # rows begin at multiples of 16 bytes
+        attributes = node.attributes
+        steps = (attributes["dim"], *operands.offsets, *(step for place in operands.strides for step in place))
+        if any(step % 8 for step in steps) or attributes["dim"] < _LEAST_DIM:
+            return None  # rows have to begin at multiples of 16 bytes
         plain = attention(
-            own["batch"], own["heads"], found.kv_heads, own["queries"], own["keys"], own["dim"],
-            causal=found.is_causal and (own["queries"] > 1 or found.window > 0), window=found.window,
-            dtype=self.precision, page_size=found.page_size,
+            attributes["batch"], attributes["heads"], operands.kv_heads, attributes["queries"], attributes["keys"],
+            attributes["dim"], causal=operands.is_causal and (attributes["queries"] > 1 or operands.window > 0),
+            window=operands.window, dtype=self.precision, page_size=operands.page_size,
         )  # fmt: skip
-        workload = strided_attention(plain, found.strides, counted=found.counted, pool=found.pool)
-        offsets = (*found.offsets, *(0 for _ in workload.reads[3:]))
+        workload = strided_attention(plain, operands.strides, counted=operands.counted, pool=operands.pool)
+        offsets = (*operands.offsets, *(0 for _ in workload.reads[3:]))
         return (workload, offsets) if TRITON.takes(workload, self.hardware) else None
 
-    def _chosen(self, workloads: Sequence[Workload]) -> dict[Workload, tuple[Schedule, Prediction]]:
-        """Return the model's first choice for each workload, and what is predicted of it."""
+    def _choose(self, workloads: Sequence[Workload]) -> dict[Workload, tuple[Schedule, Prediction]]:
+        """Return the first choice for each workload, and its prediction."""
 
         def first(workload: Workload) -> tuple[Schedule, Prediction]:
             plan = api.plan(workload, self.hardware, 1, template=TRITON.name, correction=NONE)
@@ -167,47 +167,47 @@ class _Planner:
             return plan.schedules[0], plan.predictions[0]
 
         tell, new = self.request.progress, [one for one in workloads if one not in self._choices]
-        self._choices |= in_parallel(first, new, lambda done: tell(done, len(new)) if tell is not None else None)
+        self._choices |= search_in_parallel(first, new, lambda done: tell(done, len(new)) if tell is not None else None)
         return self._choices
 
 
-def _planner_of(planned: PlannedModel) -> _Planner:
-    assert isinstance(planned.decisions, _Planner)
-    return planned.decisions
+def _planner_of(planned: PlannedModel) -> _TritonPlanner:
+    assert isinstance(planned.target_data, _TritonPlanner)
+    return planned.target_data
 
 
 def _has_float64(graph: Graph) -> bool:
-    """Return whether anything that is computed is float64."""
+    """Return whether any tensor of a graph is float64."""
     values = [*graph.inputs, *graph.outputs, *graph.nodes()]
     types = [kind for value in values for kind in ([value.type] if isinstance(value.type, TensorType) else value.type)]
     return any(kind.dtype == "float64" for kind in types)
 
 
 class TritonTarget(ModelTarget):
-    """A GPU with matrix units, which need not be there; see `ModelTarget`.
+    """A GPU with matrix units, which need not be present; see `ModelTarget`.
 
     Raises
     ------
     SpaceError
-        Threads were asked for, or a precision that its matrix units have not.
+        `threads` is given, or a precision that the matrix units do not have.
     DeviceError
-        Trials were asked for.
+        `trials` or `records` is given.
     BuildError
-        Triton compiles nothing for it.
+        Triton cannot compile for the device.
     """
 
     hardware: GpuSpec
 
-    def __init__(self, hardware: GpuSpec, request: Request) -> None:
+    def __init__(self, hardware: GpuSpec, request: CompileRequest) -> None:
         if request.threads is not None:
-            raise SpaceError(f"compile: threads are for CPUs, and {hardware.name} is none; leave them out")
+            raise SpaceError(f"compile: threads is for CPUs, and {hardware.name} is a GPU; leave it out")
         if request.trials or request.records is not None:
             raise DeviceError(
-                f"compile: kernels for {hardware.name} are planned, not measured, where all are Triton's; leave trials "
-                "and records out"
+                f"compile: kernels for {hardware.name} are planned and not measured if Triton compiles all of them; "
+                "leave trials and records out"
             )
-        self._rounds = request.accuracy == RELAXED and hardware.vendor == "nvidia"
-        if request.precision not in (None, *HALVES, FP8, *((WIDE,) if self._rounds else ())):
+        self._uses_tf32 = request.accuracy == RELAXED and hardware.vendor == "nvidia"
+        if request.precision not in (None, *HALVES, FP8, *((WIDE,) if self._uses_tf32 else ())):
             advice = f"; leave it out for {WIDE}" if hardware.vendor == "nvidia" else ""
             raise SpaceError(
                 f"compile: precision is {request.precision}, expected {', '.join(HALVES)} or {FP8} for {hardware.name}"
@@ -215,9 +215,9 @@ class TritonTarget(ModelTarget):
             )
         super().__init__(hardware, 1, request, bare_target("x86_64"))
         check_target(hardware)
-        self._check_units(_of_memory(request.precision) or HALVES[0])
-        if self._rounds and request.precision in (None, WIDE):
-            self.keeps_state = False  # as models of float32 on CUDA cores
+        self._check_units(_memory_dtype(request.precision) or HALVES[0])
+        if self._uses_tf32 and request.precision in (None, WIDE):
+            self.keeps_state = False  # like float32 models on CUDA cores
         if request.precision == FP8:
             float8_of(hardware)
 
@@ -227,165 +227,166 @@ class TritonTarget(ModelTarget):
 
     # -- planning ----------------------------------------------------------------------------------------------------
 
-    def otherwise(self, error: AnatuneError) -> ModelTarget | None:
-        """Return the target of CUDA cores, where tf32 is only admitted and a refusal, not a compiler, ended it."""
+    def choose_fallback(self, error: AnatuneError) -> ModelTarget | None:
+        """Return the target of CUDA cores if tf32 is optional and the model was refused, not failed by a compiler."""
         is_refusal = isinstance(error, NoSourceError | SpaceError)
-        if not is_refusal or not self._rounds or self.request.precision is not None:
+        if not is_refusal or not self._uses_tf32 or self.request.precision is not None:
             return None
         from anatune.network.compiling.targets.gpu import GpuTarget
 
         return GpuTarget(self.hardware, self.request)
 
-    def planned(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
-        """Return an imported model behind all passes, with the model's first choices of kernels."""
+    def plan(self, graph: Graph, *, varies: bool = False) -> PlannedModel:
+        """Return an imported model after all passes, with first choices of kernels."""
         if has_integers(graph):
             raise BuildError(
-                f"compile: the model is quantised, and for {self.hardware.name} products are {' or '.join(HALVES)}; "
+                f"compile: the model is quantised, and products on {self.hardware.name} are {' or '.join(HALVES)}; "
                 "compile the float32 model"
             )
-        if self._rounds and _has_float64(graph):
-            raise SpaceError("compile: the model has numbers of float64, which tf32 would round; leave --accuracy out")
-        precision = _of_memory(self.request.precision) or precision_of(graph)
-        if precision not in HALVES and not self._rounds:
+        if self._uses_tf32 and _has_float64(graph):
+            raise SpaceError("compile: the model has float64 numbers, which tf32 would round; leave --accuracy out")
+        precision = _memory_dtype(self.request.precision) or precision_of(graph)
+        if precision not in HALVES and not self._uses_tf32:
             others = f", or --accuracy {RELAXED} for tf32" if self.hardware.vendor == "nvidia" else ""
             raise SpaceError(
-                f"compile: the model is {precision}, which {self.hardware.name}'s matrix units do not multiply "
-                f"unrounded; name a precision (--precision {HALVES[1]} or {HALVES[0]}){others}"
+                f"compile: the model is {precision}, which {self.hardware.name}'s matrix units do not multiply without "
+                f"rounding; give a precision (--precision {HALVES[1]} or {HALVES[0]}){others}"
             )
         self._check_units(precision)
-        planner = _Planner(self.hardware, self.request, precision)
+        planner = _TritonPlanner(self.hardware, self.request, precision)
         if varies:
-            return PlannedModel(graph, [], precision=precision, decisions=planner)
-        return planner.with_kernels(planner.attended(graph))
+            return PlannedModel(graph, [], precision=precision, target_data=planner)
+        return planner.plan_kernels(planner.find_attentions(graph))
 
-    def for_all_sizes(self, planned: PlannedModel, source: Imported) -> PlannedModel:
-        """Return a model that keeps tensors that grow, for fixed sizes of everything else."""
-        planner, (symbol,) = _planner_of(planned), varying(source.ranges)
+    def extend_to_all_sizes(self, planned: PlannedModel, source: ImportedModel) -> PlannedModel:
+        """Return a model whose growing tensors may have any size, and all else a fixed one."""
+        planner, (symbol,) = _planner_of(planned), varying_ranges(source.ranges)
         pairs = [pair for pair in source.state if pair.symbol]
         most = min(pair.most for pair in pairs)
         fixed = {name: ends[0] for name, ends in source.ranges.items() if name != symbol}
-        # tables are those of all positions, whatever comes in a call
+        # tables have the rows of all positions, whatever the size of a call
         free = {pair.by: (fixed[pair.by], max(most, fixed[pair.by] + 1)) for pair in pairs if pair.by}
         ranges = {**source.ranges, **free}
-        at = environments(ranges, source.state)
-        largest = planner.attended(source.graph(at[-1]))
+        sets = environments(ranges, source.state)
+        largest = planner.find_attentions(source.graph(sets[-1]))
         windows = [node.attributes["window"] for node in largest.nodes() if node.op == ATTENTION]
 
         def read(sizes: Mapping[str, int]) -> Graph:
-            return largest if sizes is at[-1] else with_windows(planner.attended(source.graph(sizes)), windows)
+            return largest if sizes is sets[-1] else set_windows(planner.find_attentions(source.graph(sizes)), windows)
 
-        graph, _ = read_together(read, at, source.name, varying(ranges))
-        graph = counted(graph, fixed, symbol, most, len(source.state), source.name)
-        found = planner.with_kernels(simplified(graph))
-        return found._replace(state=source.state, is_single=source.is_single, ranges={symbol: source.ranges[symbol]})
+        graph, _ = merge_readings(read, sets, source.name, varying_ranges(ranges))
+        graph = fix_state_size(graph, fixed, symbol, most, len(source.state), source.name)
+        model = planner.plan_kernels(simplified(graph))
+        return model._replace(state=source.state, is_single=source.is_single, ranges={symbol: source.ranges[symbol]})
 
     # -- building ----------------------------------------------------------------------------------------------------
 
     def build(self, planned: PlannedModel, *, forget: bool) -> ModelBuild:
-        """Return a planned model as machine code and launches.
+        """Build a planned model as machine code and launches.
 
         Raises
         ------
         BuildError
             An operator has no Triton source, or Triton refuses a kernel.
         SpaceError
-            A kernel needs more of the device than there is, or the model more memory.
+            A kernel exceeds the resources of the device, or the model its memory.
         """
-        made, stubs = self._lowered(planned)
-        device = self._compiled(made.calls, made.arena_bytes, made.state)
-        initial = initial_of(planned, made)
-        memory = new_memory(end_of(initial, made))
-        for form in made.forms:
-            array = made.value(form)
+        lowered, stubs = self._lower(planned)
+        device = self._compile(lowered.calls, lowered.arena_bytes, lowered.state)
+        initial = state_places(planned, lowered)
+        memory = new_memory(memory_size(initial, lowered))
+        for form in lowered.forms:
+            array = lowered.value(form)
             memory[form.offset : form.offset + array.nbytes] = array.reshape(-1).view("uint8")
         firsts = [pair.initial for pair in planned.state if pair.initial is not None]
         for view, first in zip(views(memory, initial), firsts, strict=True):
             view[...] = first
         facts = {launch.name: device.kernels[launch.kernel].facts for launch in reversed(device.launches)}
-        summary = summary_of(planned, made, self.hardware, self.request.precision or planned.precision, facts)
-        return ModelBuild(LaunchedModel.of(summary, device, memory), planned, stubs)
+        summary = summary_of(planned, lowered, self.hardware, self.request.precision or planned.precision, facts)
+        return ModelBuild(LaunchedModel.from_program(summary, device, memory), planned, stubs)
 
-    def described(self, planned: PlannedModel) -> ModelSummary:
-        """Return what is predicted of a planned model, nothing compiled; errors as `build`."""
-        made, _ = self._lowered(planned)
-        return summary_of(planned, made, self.hardware, self.request.precision or planned.precision, {})
+    def describe(self, planned: PlannedModel) -> ModelSummary:
+        """Return the summary of a planned model with its predictions, without compiling it; errors as `build`."""
+        lowered, _ = self._lower(planned)
+        return summary_of(planned, lowered, self.hardware, self.request.precision or planned.precision, {})
 
     def programs(self, planned: PlannedModel) -> DeviceProgram:
-        """Return the machine code and the launches of a planned model without its weights; errors as `build`."""
-        made, _ = self._lowered(planned)
-        return self._compiled(made.calls, made.arena_bytes, made.state)
+        """Return the machine code and the launches of a planned model, without its weights; errors as `build`."""
+        lowered, _ = self._lower(planned)
+        return self._compile(lowered.calls, lowered.arena_bytes, lowered.state)
 
-    def _lowered(self, planned: PlannedModel) -> tuple[Lowered, dict[Node, ModelKernel]]:
-        """Return a planned model as calls of programs, and what stands for each product and attention."""
-        planned = with_partial_sums(planned)
+    def _lower(self, planned: PlannedModel) -> tuple[LoweredModel, dict[Node, ModelKernel]]:
+        """Return a planned model as calls of programs, and a stub kernel for each product and attention."""
+        planned = split_partial_sums(planned)
         stubs: dict[Node, ModelKernel] = {}
-        calls: dict[str, Planned] = {}
+        calls: dict[str, PlannedCall] = {}
         for kernel in planned.kernels:
             program = TRITON.program(kernel.schedule)
             for node in kernel.nodes:
-                stubs[node] = stub(kernel.name, node, kernel.schedule.key)
+                stubs[node] = make_stub(kernel.name, node, kernel.schedule.key)
             operands: Sequence[Access] = kernel.workload.operands
             offsets: tuple[int, ...] = ()
             if kernel.nodes[0].op in (ATTENTION, EXPERTS):
                 _, offsets = _planner_of(planned).workload(kernel.nodes[0], is_output=False)
-            elif program.workspace is not None:  # the parts are the result
+            elif program.workspace is not None:  # its partial sums are the result
                 operands, space = kernel.workload.reads, program.workspace.tensor
                 program = TritonProgram(program.schedule_key, program.source, program.kernels[:1], space)
             names = tuple(access.tensor for access in operands)
-            calls[kernel.name] = Planned(program, names, offsets or (0,) * len(names))
-        self._add_plain(planned.graph, stubs, calls)
-        made = lowered(planned.graph, stubs, calls, planned.precision, self.hardware, self.target, len(planned.state))
-        self._check_memory(planned.graph, made)
-        return made, stubs
+            calls[kernel.name] = PlannedCall(program, names, offsets or (0,) * len(names))
+        self._add_others(planned.graph, stubs, calls)
+        graph, count = planned.graph, len(planned.state)
+        lowered = lower_graph(graph, stubs, calls, planned.precision, self.hardware, self.target, count)
+        self._check_memory(graph, lowered)
+        return lowered, stubs
 
-    def _add_plain(self, graph: Graph, stubs: dict[Node, ModelKernel], calls: dict[str, Planned]) -> None:
-        """Add products that no template takes and rows put into caches, as loops; scans, and experts' rows."""
-        known: dict[Workload, ModelKernel] = {}
+    def _add_others(self, graph: Graph, stubs: dict[Node, ModelKernel], calls: dict[str, PlannedCall]) -> None:
+        """Add kernels that are not planned: products that no template takes, cache rows, scans, experts' routing."""
+        kernels: dict[Workload, ModelKernel] = {}
         for node in graph.nodes():
             if node.op == PUT:
-                stubs[node] = plain_put(f"put_{len(stubs)}", node)
+                stubs[node] = make_put(f"put_{len(stubs)}", node)
             if (program := scan_program(node)) is not None:
                 name = program.kernels[0].name
-                stubs[node], calls[name] = stub(name, node, "scan"), Planned(program, ("data",), (0,))
+                stubs[node], calls[name] = make_stub(name, node, "scan"), PlannedCall(program, ("data",), (0,))
             if node.op == ROUTE:
-                own = planned_route(tensor_type(node.arguments[0]).shape[0], node.attributes["experts"])
-                stubs[node] = stub(own.program.kernels[0].name, node, "route")
-                calls[stubs[node].name] = own
+                route = plan_route(tensor_type(node.arguments[0]).shape[0], node.attributes["experts"])
+                stubs[node] = make_stub(route.program.kernels[0].name, node, "route")
+                calls[stubs[node].name] = route
             if node.op in PRODUCTS and node not in stubs:
                 workload = workload_of(node)
-                if workload not in known:
-                    known[workload] = plain_product(f"{workload.operator}_{len(known)}", workload)
-                stubs[node] = known[workload]
+                if workload not in kernels:
+                    kernels[workload] = make_product(f"{workload.operator}_{len(kernels)}", workload)
+                stubs[node] = kernels[workload]
 
-    def _check_memory(self, graph: Graph, made: Lowered) -> None:
-        """Raise SpaceError for a model that the device's memory does not hold."""
+    def _check_memory(self, graph: Graph, lowered: LoweredModel) -> None:
+        """Raise SpaceError if the device's memory cannot hold a model."""
         size = self.hardware.dram.capacity_bytes
-        parts = inputs_of(graph), outputs_of(graph)  # of which the last ones are caches
-        given = sum(num_bytes_of(one) for part in parts for one in part[: len(part) - len(made.state)])
-        held = sum(buffer.num_bytes for buffer in made.state)
-        total = made.weight_bytes + made.arena_bytes + given + held
+        parts = inputs_of(graph), outputs_of(graph)  # the last ones are caches
+        io_bytes = sum(num_bytes_of(one) for part in parts for one in part[: len(part) - len(lowered.state)])
+        state_bytes = sum(buffer.num_bytes for buffer in lowered.state)
+        total = lowered.weight_bytes + lowered.arena_bytes + io_bytes + state_bytes
         if size is not msgspec.UNSET and total > size:
             raise SpaceError(
-                f"compile: the model needs {total / 1e9:.1f} GB on {self.hardware.name} (weights "
-                f"{made.weight_bytes / 1e9:.1f}, activations {made.arena_bytes / 1e9:.1f}, caches {held / 1e9:.1f}, "
-                f"inputs and outputs {given / 1e9:.1f}), which has {size / 1e9:.1f}; take a smaller batch or another "
-                "device"
+                f"compile: the model needs {total / 1e9:.1f} GB on {self.hardware.name}, which has {size / 1e9:.1f} GB "
+                f"(weights {lowered.weight_bytes / 1e9:.1f}, activations {lowered.arena_bytes / 1e9:.1f}, "
+                f"caches {state_bytes / 1e9:.1f}, inputs and outputs {io_bytes / 1e9:.1f}); take a smaller batch or "
+                "another device"
             )
 
-    def _compiled(self, calls: Sequence[DeviceCall], arena_bytes: int, state: tuple[Buffer, ...]) -> DeviceProgram:
-        """Return the machine code of all programs, and the launches of the calls."""
+    def _compile(self, calls: Sequence[DeviceCall], arena_bytes: int, state: tuple[Buffer, ...]) -> DeviceProgram:
+        """Return the machine code of all programs, and the launches of all calls."""
         programs = list({call.program.source: call.program for call in calls}.values())
-        numbers = {program.source: number for number, program in enumerate(programs)}
-        wanted = [(number, kernel) for number, program in enumerate(programs) for kernel in program.kernels]
+        program_numbers = {program.source: number for number, program in enumerate(programs)}
+        numbered = [(number, kernel) for number, program in enumerate(programs) for kernel in program.kernels]
         images = compiled_kernels(
-            [(programs[number], kernel) for number, kernel in wanted], self.hardware, usable_cores()
+            [(programs[number], kernel) for number, kernel in numbered], self.hardware, usable_cores()
         )
         kernels: dict[tuple[int, str], int] = {}
-        found: list[DeviceKernel] = []
+        device_kernels: list[DeviceKernel] = []
         code = b""
-        for (number, kernel), image in zip(wanted, images, strict=True):
-            kernels[number, kernel.name] = len(found)
-            found.append(
+        for (number, kernel), image in zip(numbered, images, strict=True):
+            kernels[number, kernel.name] = len(device_kernels)
+            device_kernels.append(
                 DeviceKernel(
                     program=number,
                     function=image.name,
@@ -399,52 +400,49 @@ class TritonTarget(ModelTarget):
                 )
             )
             code += image.image
-        # what the compiler keeps between instructions of a launch lies behind everything else
-        most = max((kernel.grid * kernel.scratch_bytes for kernel in found), default=0)
+        # the scratch memory of a launch's program lies after all other memory
+        most = max((kernel.grid * kernel.scratch_bytes for kernel in device_kernels), default=0)
         scratch = Region("arena", 0, arena_bytes, most)
         launches = []
         for call in calls:
-            number = numbers[call.program.source]
+            number = program_numbers[call.program.source]
             for kernel in call.program.kernels:
                 regions = tuple(call.regions[buffer.tensor] for buffer in kernel.parameters)
-                place = kernels[number, kernel.name]
-                kept = scratch if found[place].scratch_bytes else None
-                launches.append(DeviceLaunch(place, regions, kept, call.name))
-        return DeviceProgram(tuple(programs), tuple(found), tuple(launches), arena_bytes + most, code, state)
+                kernel_index = kernels[number, kernel.name]
+                scratch_region = scratch if device_kernels[kernel_index].scratch_bytes else None
+                launches.append(DeviceLaunch(kernel_index, regions, scratch_region, call.name))
+        return DeviceProgram(tuple(programs), tuple(device_kernels), tuple(launches), arena_bytes + most, code, state)
 
     # -- checking ----------------------------------------------------------------------------------------------------
 
-    def is_checked(self, source: Imported) -> bool:
-        """Whether outputs are compared: where such a GPU is; elsewhere in Triton's interpreter, which takes minutes."""
-        asked = self.request.check
-        return bool(asked) or (asked is None and source.reference is not None and is_here(self.hardware.arch))
+    def is_checked(self, source: ImportedModel) -> bool:
+        """Return whether outputs are compared: on the GPU if present, or on request in Triton's slow interpreter."""
+        requested = self.request.check
+        return bool(requested) or (requested is None and source.reference is not None and has_gpu(self.hardware.arch))
 
-    def check(self, build: ModelBuild, source: Imported) -> Checked:
-        """Return how far outputs are from the original's, on the GPU or in Triton's interpreter.
-
-        Where that would take long: the largest error of planned kernels, each for a smaller workload.
-        """
+    def check(self, build: ModelBuild, source: ImportedModel) -> Checks:
+        """Return the error of outputs, or of planned kernels on smaller workloads if interpreting takes long."""
         model = build.compiled
         assert isinstance(model, LaunchedModel)
-        if not is_here(self.hardware.arch) and _interpreting_s(build.planned, model) > _WHOLE_S:
-            own = (kernel._replace(schedule=smaller(kernel.schedule)) for kernel in build.planned.kernels)
-            return Checked(emulated=max(map(emulated_error, own), default=0.0))
+        if not has_gpu(self.hardware.arch) and _interpreter_s(build.planned, model) > _MOST_INTERPRETER_S:
+            shrunk = (kernel._replace(schedule=shrink_schedule(kernel.schedule)) for kernel in build.planned.kernels)
+            return Checks(emulated=max(map(emulated_error, shrunk), default=0.0))
         if source.reference is None:
-            return Checked()
-        if not is_here(self.hardware.arch):  # what this one holds is not carried to a GPU
-            model = LaunchedModel.of(model.summary, model.program, model.memory)
+            return Checks()
+        if not has_gpu(self.hardware.arch):  # its own state stays for runs on a GPU
+            model = LaunchedModel.from_program(model.summary, model.program, model.memory)
             model.interprets = True
         allowed = _MOST_ERROR[self.request.precision or build.planned.precision]
-        return Checked(checked(model, source, lambda *_: _ADVICE, allowed=allowed))
+        return Checks(check_outputs(model, source, lambda *_: _ADVICE, allowed=allowed))
 
 
-def _of_memory(precision: str | None) -> str | None:
-    """Return the dtype of 16 bits that memory holds numbers in, where a precision is named."""
+def _memory_dtype(precision: str | None) -> str | None:
+    """Return the 16-bit number format of tensors in memory for a precision; None if no precision is given."""
     return HALVES[1] if precision == FP8 else precision
 
 
-def _interpreting_s(planned: PlannedModel, model: LaunchedModel) -> float:
-    """Return about how long Triton's interpreter takes for a run, s."""
+def _interpreter_s(planned: PlannedModel, model: LaunchedModel) -> float:
+    """Return the estimated seconds of a run in Triton's interpreter."""
     programs = sum(model.program.kernels[launch.kernel].grid for launch in model.program.launches)
     flop = sum(len(kernel.nodes) * kernel.workload.flop for kernel in planned.kernels)
     return programs * _PROGRAM_S + flop / _FLOP_PER_S

@@ -1,4 +1,4 @@
-"""Where tensors lie that a run makes and reads: in one piece of memory, one after the other in the same place."""
+"""Place the tensors of a run in one block of memory, where tensors with different lifetimes share space."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import NamedTuple, TypeVar
 
 from anatune.network.relax.device.program import ALIGNMENT
 
-__all__ = ["Life", "placed"]
+__all__ = ["Lifetime", "place_tensors"]
 
 Key = TypeVar("Key")
 
 
-class Life(NamedTuple):
-    """Bytes that are needed from one launch to another, both included."""
+class Lifetime(NamedTuple):
+    """The size of a tensor in bytes, and the first and last launch that need it, both included."""
 
     num_bytes: int
     first: int
     last: int
 
 
-def placed(lives: Mapping[Key, Life]) -> tuple[dict[Key, int], int]:
-    """Return the offset of each tensor, and the bytes of all.
+def place_tensors(lives: Mapping[Key, Lifetime]) -> tuple[dict[Key, int], int]:
+    """Return the offset of each tensor, and the bytes of the arena.
 
-    The largest comes first; each lies in the lowest gap between those that are there at some time with it.
+    The largest tensor comes first; each takes the lowest gap between the tensors with overlapping lifetimes.
     Source: Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020, section 5.1
     (greedy by size).
     """

@@ -1,4 +1,4 @@
-"""Functions of TVM's, and what joins parts of reductions, in functions that Triton or `printing.HELPERS` has."""
+"""Expand TVM's functions and reductions into functions of Triton's or of `printing.HELPERS`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from anatune.network.relax.device.ir import (
     INFINITY,
     NAN_STAYS,
-    Call,
+    CallExpr,
     Expr,
     Infix,
     Negative,
@@ -22,28 +22,28 @@ __all__ = ["expand", "join", "reduce_tile"]
 
 _LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
-_SAME = {
+_TRITON_NAMES = {
     **dict.fromkeys(("exp", "exp2", "log", "log2", "erf", "sqrt", "rsqrt", "floor", "ceil", "sin", "cos")),
     **dict.fromkeys(("where", "maximum", "minimum", "_floor_div", "_floor_mod")),
     **{name: f"_{name}" for name in ("copysign", "cosh", "erfc", "expm1", "gelu", "hypot", "log1p", "mish", "sinh")},
     **{"tanh": "_tanh", "fabs": "abs", "nearbyint": "_nearest", "round": "_nearest"},
 }
-"""Function -> its name in Triton, if that is another."""
+"""Function -> its name in Triton, or None if it is the same."""
 
 
-def _call(function: str, value: Expr) -> Call:
-    return Call(function, (value,))
+def _call(function: str, value: Expr) -> CallExpr:
+    return CallExpr(function, (value,))
 
 
-_ONCE: dict[str, Callable[[Expr], Expr]] = {
+_SINGLE_USE: dict[str, Callable[[Expr], Expr]] = {
     "sigmoid": lambda x: 1.0 / (1.0 + _call("exp", -x)),
     "isinf": lambda x: equal(_call("abs", x), INFINITY),
     "isfinite": lambda x: _call("abs", x) < INFINITY,
     "log10": lambda x: _call("log", x) * (1 / math.log(10)),
     "bitwise_not": lambda x: Negative(x, "~"),
 }
-"""Function -> what it is of a value that occurs in it once."""
-_AGAIN: dict[str, Callable[[Expr], Expr]] = {
+"""Function -> its expansion, in which the argument occurs once."""
+_MULTIPLE_USE: dict[str, Callable[[Expr], Expr]] = {
     "silu": lambda x: x / (1.0 + _call("exp", -x)),
     "gelu_tanh": lambda x: x / (1.0 + _call("exp", -x * (_LINEAR + _CUBIC * x * x))),
     "tan": lambda x: _call("sin", x) / _call("cos", x),
@@ -59,48 +59,48 @@ _POWERS: dict[float, Callable[[Expr], Expr]] = {
 }
 _JOINS: dict[str, tuple[Callable[[Expr, Expr], Expr], str]] = {
     "Add": (lambda x, y: x + y, "sum"),
-    "Max": (lambda x, y: Call("maximum", (x, y), NAN_STAYS), "_max"),
-    "Min": (lambda x, y: Call("minimum", (x, y), NAN_STAYS), "_min"),
+    "Max": (lambda x, y: CallExpr("maximum", (x, y), NAN_STAYS), "_max"),
+    "Min": (lambda x, y: CallExpr("minimum", (x, y), NAN_STAYS), "_min"),
     "Or": (lambda x, y: Infix("|", x, y), "max"),
     "And": (lambda x, y: x & y, "min"),
     "Mul": (lambda x, y: x * y, "_product"),
 }
-"""What joins two parts of a reduction -> that of two, and a function of all of an axis."""
+"""Kind of a reduction -> a function that joins two values, and the name of one that reduces an axis."""
 
 
 def expand(
     function: str, arguments: Sequence[Expr], keywords: tuple[tuple[str, str], ...], name: Callable[[Expr], Expr]
 ) -> Expr:
-    """Return a function's value.
+    """Return the value of a function call.
 
     Parameters
     ----------
     name : callable
-        Returns a name for a value that is needed more than once.
+        Returns a name for a value that is used more than once.
 
     Raises
     ------
     NoSourceError
-        There is no Triton for it.
+        The function has no Triton source.
     """
-    if function not in {*_SAME, *_ONCE, *_AGAIN, "pow"}:
+    if function not in {*_TRITON_NAMES, *_SINGLE_USE, *_MULTIPLE_USE, "pow"}:
         raise NoSourceError(f"the function {function} has no Triton source")
     first = arguments[0]
     if function == "pow":
         exponent = arguments[1].value if isinstance(arguments[1], Number) else math.nan
-        return _POWERS[exponent](name(first)) if exponent in _POWERS else Call("_power", tuple(arguments))
-    if function in _AGAIN:
-        return _AGAIN[function](name(first))
-    if function in _ONCE:
-        return _ONCE[function](first)
-    return Call(_SAME[function] or function, tuple(arguments), keywords)
+        return _POWERS[exponent](name(first)) if exponent in _POWERS else CallExpr("_power", tuple(arguments))
+    if function in _MULTIPLE_USE:
+        return _MULTIPLE_USE[function](name(first))
+    if function in _SINGLE_USE:
+        return _SINGLE_USE[function](first)
+    return CallExpr(_TRITON_NAMES[function] or function, tuple(arguments), keywords)
 
 
 def join(kind: str, left: Expr, right: Expr) -> Expr:
-    """Return two parts of a reduction as one."""
+    """Return two parts of a reduction, joined."""
     return _JOINS[kind][0](left, right)
 
 
-def reduce_tile(kind: str, value: Expr) -> Call:
-    """Return the parts of each row of a tile as one."""
-    return Call(_JOINS[kind][1], (value,), (("axis", "1"), ("keep_dims", "True")))
+def reduce_tile(kind: str, value: Expr) -> CallExpr:
+    """Return the reduction of each row of a tile."""
+    return CallExpr(_JOINS[kind][1], (value,), (("axis", "1"), ("keep_dims", "True")))

@@ -1,11 +1,11 @@
-"""Which nests of a model are computed by one kernel: what one makes of an element another goes on with in registers.
+"""Group the nests that one kernel computes: a nest reads what another one has computed from registers.
 
 Notation
 --------
-row-major : element (i, j, ..) of a nest is number ``i * size_of_all_inner + ..``; spatial loops before reductions.
-rows, cols : a kernel's elements are those of a matrix. Nests that reduce make a number of each row of it; others one
-    of each element, or of each row. A kernel without reductions has elements alone.
-full : a nest, or a tensor, of all elements; else it is of rows.
+row-major : element (i, j, ..) of a nest has the number ``i * size_of_all_inner + ..``; spatial loops come first.
+rows, cols : a kernel's elements form a matrix. Nests that reduce compute one number per row of it; others one per
+    element, or one per row. A kernel without reductions has elements only.
+full : a nest or tensor with all elements; otherwise it has one per row.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from anatune.network.relax.device.ir import Element, Nest, elements_in
-from anatune.network.relax.device.steps import Call, Tensor, Unit
+from anatune.network.relax.device.ir import DeviceNest, Element, elements_in
+from anatune.network.relax.device.steps import KernelCall, NestStep, Tensor
 
-__all__ = ["MOST_COLS", "Form", "Group", "form_of", "grouped", "is_same", "side_by_side"]
+__all__ = ["MOST_COLS", "LoopForm", "NestGroup", "form_of", "group_nests", "is_same", "join_independent"]
 
 MOST_COLS = 1 << 14
-"""Elements of a row that a kernel holds whole: of more, a reduction is made in steps by a kernel of its own."""
+"""Most elements of a row that a kernel holds at once; longer rows are reduced in steps, by a kernel of their own."""
 
-_MOST_TOGETHER = 4
-"""Groups of one launch."""
+_MOST_GROUPS = 4
+"""Most groups in one launch."""
 
 
-class Form(NamedTuple):
-    """A nest's loops as one number.
+class LoopForm(NamedTuple):
+    """The loops of a nest as one row-major number.
 
     Attributes
     ----------
     spatial, reduced : tuple of int
-        Loops, by their places.
+        Indices of the loops.
     size, depth : int
-        Iterations of all spatial loops, and of all reductions (1: it has none).
+        Iterations of all spatial loops, and of all reductions (1 without reductions).
     strides : tuple of int
-        Of each loop in the row-major number: of spatial loops among themselves, of reductions likewise.
+        Stride of each loop in the row-major number, separately for spatial loops and reductions.
     """
 
     spatial: tuple[int, ...]
@@ -46,36 +46,36 @@ class Form(NamedTuple):
     strides: tuple[int, ...]
 
 
-def form_of(nest: Nest) -> Form:
-    """Return a nest's loops as one number."""
+def form_of(nest: DeviceNest) -> LoopForm:
+    """Return the loops of a nest as one row-major number."""
     spatial = tuple(place for place, reduces in enumerate(nest.is_reduction) if not reduces)
     reduced = tuple(place for place, reduces in enumerate(nest.is_reduction) if reduces)
     strides = [0] * len(nest.extents)
     sizes = []
     for places in (spatial, reduced):
         step = 1
-        for place in reversed(places):
-            strides[place], step = step, step * nest.extents[place]
+        for loop in reversed(places):
+            strides[loop], step = step, step * nest.extents[loop]
         sizes.append(step)
-    return Form(spatial, reduced, sizes[0], sizes[1], tuple(strides))
+    return LoopForm(spatial, reduced, sizes[0], sizes[1], tuple(strides))
 
 
 @dataclass(eq=False)
-class Group:
-    """Nests of one kernel.
+class NestGroup:
+    """The nests of one kernel.
 
     Attributes
     ----------
     units : list of Unit
     rows, cols : int
-        Of its elements; cols is 0 where it has no reductions, and rows then all elements.
+        Size of its matrix of elements; without reductions cols is 0, and rows counts all elements.
     full : dict of Tensor to bool
-        What its nests make, and whether that is full.
+        The tensors that its nests compute, and whether each is full.
     is_open : bool
-        Whether others may join: the first one writes its elements in order.
+        Whether other nests may join, because the first one writes its elements in order.
     """
 
-    units: list[Unit]
+    units: list[NestStep]
     rows: int
     cols: int
     full: dict[Tensor, bool] = field(default_factory=dict)
@@ -83,69 +83,69 @@ class Group:
 
     @property
     def total(self) -> int:
-        """All elements."""
+        """Number of all elements."""
         return self.rows * max(self.cols, 1)
 
 
-def grouped(steps: Sequence[Call | Unit]) -> list[Call | Group]:
-    """Return steps with nests that can share a kernel in one, each where the first of them was."""
-    found: list[Call | Group] = []
-    made: dict[Tensor, int] = {}
-    """Tensor -> place in `found` of what makes it."""
+def group_nests(steps: Sequence[KernelCall | NestStep]) -> list[KernelCall | NestGroup]:
+    """Return steps with nests that can share a kernel in one group, at the position of the first of them."""
+    items: list[KernelCall | NestGroup] = []
+    makers: dict[Tensor, int] = {}
+    """Tensor -> index in `items` of the step that computes it."""
     for step in steps:
-        place = len(found)
-        if isinstance(step, Unit):
-            needed = [made[one] for one in step.reads if one in made]
-            for candidate in sorted({one for one in needed if isinstance(found[one], Group)}, reverse=True):
-                group = found[candidate]
-                assert isinstance(group, Group)
-                if max(needed) == candidate and _join(group, step):
-                    place = candidate
+        index = len(items)
+        if isinstance(step, NestStep):
+            needed = [makers[one] for one in step.reads if one in makers]
+            for candidate in sorted({one for one in needed if isinstance(items[one], NestGroup)}, reverse=True):
+                group = items[candidate]
+                assert isinstance(group, NestGroup)
+                if max(needed) == candidate and _try_join(group, step):
+                    index = candidate
                     break
-        if place == len(found):
-            found.append(_alone(step) if isinstance(step, Unit) else step)
-        made.update(dict.fromkeys(step.writes, place))
-    return found
+        if index == len(items):
+            items.append(_new_group(step) if isinstance(step, NestStep) else step)
+        makers.update(dict.fromkeys(step.writes, index))
+    return items
 
 
-def side_by_side(items: Sequence[Call | Group]) -> list[Call | tuple[Group, ...]]:
-    """Return items with groups that need nothing of each other in one place: that of the earliest."""
-    found: list[Call | tuple[Group, ...]] = []
-    made: dict[Tensor, int] = {}
+def join_independent(items: Sequence[KernelCall | NestGroup]) -> list[KernelCall | tuple[NestGroup, ...]]:
+    """Return items with independent groups joined, at the position of the earliest of them."""
+    joined: list[KernelCall | tuple[NestGroup, ...]] = []
+    makers: dict[Tensor, int] = {}
     for item in items:
-        steps = item.units if isinstance(item, Group) else [item]
-        place = len(found)
-        if not isinstance(item, Group):
-            found.append(item)
+        steps = item.units if isinstance(item, NestGroup) else [item]
+        index = len(joined)
+        if not isinstance(item, NestGroup):
+            joined.append(item)
         else:
-            needed = max((made[one] for step in steps for one in step.reads if one in made), default=-1)
-            for at in range(place - 1, needed, -1):
-                others = found[at]
-                if isinstance(others, tuple) and not isinstance(others, Call) and len(others) < _MOST_TOGETHER:
-                    place, found[at] = at, (*others, item)
+            needed = max((makers[one] for step in steps for one in step.reads if one in makers), default=-1)
+            for candidate in range(index - 1, needed, -1):
+                others = joined[candidate]
+                if isinstance(others, tuple) and not isinstance(others, KernelCall) and len(others) < _MOST_GROUPS:
+                    index, joined[candidate] = candidate, (*others, item)
                     break
             else:
-                found.append((item,))
-        made.update((tensor, place) for step in steps for tensor in step.writes)
-    return found
+                joined.append((item,))
+        makers.update((tensor, index) for step in steps for tensor in step.writes)
+    return joined
 
 
-def _alone(unit: Unit) -> Group:
+def _new_group(unit: NestStep) -> NestGroup:
     form = form_of(unit.nest)
-    group = Group([], form.size, form.depth if form.reduced else 0)
+    group = NestGroup([], form.size, form.depth if form.reduced else 0)
     group.is_open = _writes_in_order(unit.nest, form)
-    _add(group, unit, form)
+    _add_unit(group, unit, form)
     return group
 
 
-def _add(group: Group, unit: Unit, form: Form) -> None:
+def _add_unit(group: NestGroup, unit: NestStep, form: LoopForm) -> None:
     group.units.append(unit)
     is_full = not form.reduced and form.size == group.total
     group.full.update(dict.fromkeys(unit.writes, is_full))
 
 
-def _join(group: Group, unit: Unit) -> bool:
-    """Add a nest to a group, if it fits."""
+def _try_join(group: NestGroup, unit: NestStep) -> bool:
+    """Add a nest to a group if it fits; return whether it did."""
     form = form_of(unit.nest)
     rows, cols = group.rows, group.cols
     if form.reduced:
@@ -155,7 +155,7 @@ def _join(group: Group, unit: Unit) -> bool:
             return False
     elif form.size not in ((rows * cols, rows) if cols else (rows,)) or (cols > MOST_COLS and form.size != rows):
         return False
-    is_last = not _writes_in_order(unit.nest, form)  # elsewhere, as rows of a cache: nobody goes on with that
+    is_last = not _writes_in_order(unit.nest, form)  # it writes elsewhere, such as cache rows: nothing can join it
     if not group.is_open or (is_last and (form.reduced or form.size != rows * max(cols, 1))):
         return False
     is_full = bool(form.reduced) or form.size == rows * max(cols, 1)
@@ -165,39 +165,37 @@ def _join(group: Group, unit: Unit) -> bool:
             continue
         if not is_same(unit.nest, form, element, cols, is_full, full=group.full[tensor]):
             return False
-    if cols and not group.cols:  # what were elements of one row are those of several
+    if cols and not group.cols:  # the elements become elements of several rows
         group.rows, group.cols = rows, cols
     group.is_open = not is_last
-    _add(group, unit, form)
+    _add_unit(group, unit, form)
     return True
 
 
-def _writes_in_order(nest: Nest, form: Form) -> bool:
-    """Whether results lie in memory as the spatial loops count."""
+def _writes_in_order(nest: DeviceNest, form: LoopForm) -> bool:
+    """Return whether a nest's results lie in memory in the order of its spatial loops."""
     factors = nest.target.factors
     if factors is None or factors[-1]:
         return False
-    for place, (factor, extent) in enumerate(zip(factors[:-1], nest.extents, strict=True)):
-        wanted = 0 if place in form.reduced else form.strides[place]
+    for loop, (factor, extent) in enumerate(zip(factors[:-1], nest.extents, strict=True)):
+        wanted = 0 if loop in form.reduced else form.strides[loop]
         if extent != 1 and factor != wanted:
             return False
     return True
 
 
-def is_same(nest: Nest, form: Form, element: Element, cols: int, is_full: bool, *, full: bool) -> bool:
-    """Whether an element of a tensor is what the same element of the nest, or its row, has made."""
+def is_same(nest: DeviceNest, form: LoopForm, element: Element, cols: int, is_full: bool, *, full: bool) -> bool:
+    """Return whether an element of a tensor is the one that the same element of the nest, or its row, has computed."""
     factors = element.factors
     if factors is None or factors[-1] or (full and not is_full):
         return False
     width = max(cols, 1)
-    for place, (factor, extent) in enumerate(zip(factors[:-1], nest.extents, strict=True)):
+    for loop, (factor, extent) in enumerate(zip(factors[:-1], nest.extents, strict=True)):
         if extent == 1:
             continue
-        step = form.strides[place]
-        if form.reduced:  # of its rows and columns
-            wanted = (
-                (step if place in form.reduced else step * width) if full else (0 if place in form.reduced else step)
-            )
+        step = form.strides[loop]
+        if form.reduced:  # in rows and columns
+            wanted = (step if loop in form.reduced else step * width) if full else (0 if loop in form.reduced else step)
         elif full or not is_full:
             wanted = step
         elif step * extent <= width:

@@ -1,8 +1,8 @@
-"""A small language of loops: what TVM's functions are read as, what tiles are written in, what Triton is printed from.
+"""A small language of loops, between TVM's functions and Triton source.
 
-`reading` makes a `Nest` of loops; its expressions have an `Element` for each load, and a `Reduction` around what is
-joined. `rest` makes statements on tiles of it, whose expressions have a `Load` where memory is read. `printing` writes
-them. All are compared by value; Python's operators make expressions of expressions and numbers.
+`reading` returns a `DeviceNest` whose expressions have an `Element` for each load, and a `Reduction` around what is
+reduced. `rest` turns it into statements on tiles, whose expressions have a `Load` where memory is read. `printing`
+prints them. All are compared by value; Python's operators build expressions from expressions and numbers.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from anatune.errors import BuildError
 
 __all__ = [
-    "INFINITY", "LARGEST", "NAN_STAYS", "Assign", "Call", "Cast", "Choice", "Element", "Expanded", "Expr", "For",
-    "Full", "Infix", "Load", "Name", "Negative", "Nest", "NoSourceError", "Number", "Reduction", "Statement", "Store",
-    "compensated", "elements_in", "equal", "expr_of", "finite", "names_in", "parts_of", "where",
+    "INFINITY", "LARGEST", "NAN_STAYS", "Assign", "CallExpr", "Cast", "ChoiceExpr", "DeviceNest", "Element", "Expanded",
+    "Expr", "For", "Full", "Infix", "Load", "Name", "Negative", "NoSourceError", "Number", "Reduction", "Statement",
+    "Store", "clamp_finite", "compensated_sum", "elements_in", "equal", "expr_of", "names_in", "parts_of", "where",
 ]  # fmt: skip
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
-"""Numbers of 16 bits."""
+"""Number format of 16 bits -> its largest number."""
 NAN_STAYS = (("propagate_nan", "tl.PropagateNan.ALL"),)
-"""Argument of ``tl.maximum`` and ``tl.minimum`` with which a NaN is no number that the other one replaces."""
+"""Argument of ``tl.maximum`` and ``tl.minimum`` that returns a NaN if either value is one."""
 
 
 class NoSourceError(BuildError):
-    """A part of a network has no Triton source, though TVM may have code for it."""
+    """A part of a network has no Triton source, though TVM may be able to compile it."""
 
 
 class Expr:
-    """A value."""
+    """An expression."""
 
     def __add__(self, other: Operand) -> Infix:
         """Return the sum."""
@@ -57,7 +57,7 @@ class Expr:
         return Infix("/", Number(other), self)
 
     def __truediv__(self, other: Operand) -> Infix:
-        """Return the quotient."""
+        """Return the quotient of a number and this value."""
         return Infix("/", self, expr_of(other))
 
     def __floordiv__(self, other: Operand) -> Infix:
@@ -81,7 +81,7 @@ class Expr:
         return Infix("&", self, expr_of(other))
 
     def __neg__(self) -> Negative:
-        """Return the value with the other sign."""
+        """Return the negated value."""
         return Negative(self)
 
 
@@ -90,7 +90,7 @@ Operand = Expr | float | int
 
 @dataclass(frozen=True)
 class Name(Expr):
-    """A loop of a nest, or a value that a statement assigns."""
+    """A loop of a nest, or a name that a statement assigns."""
 
     name: str
 
@@ -107,7 +107,7 @@ INFINITY = Number(float("inf"))
 
 @dataclass(frozen=True)
 class Negative(Expr):
-    """A value with the other sign, or (``~``) with all bits turned."""
+    """A negated value, or with ``~`` its bitwise complement."""
 
     value: Expr
     sign: str = "-"
@@ -115,7 +115,7 @@ class Negative(Expr):
 
 @dataclass(frozen=True)
 class Infix(Expr):
-    """Two values joined by an operator that Python and C share."""
+    """A binary operator that Python and C share."""
 
     sign: str
     left: Expr
@@ -123,8 +123,8 @@ class Infix(Expr):
 
 
 @dataclass(frozen=True)
-class Call(Expr):
-    """A function of Triton's, or one of `printing.HELPERS`, whose names begin with "_"; in nests, of TVM's."""
+class CallExpr(Expr):
+    """A call of a Triton function or of one of `printing.HELPERS` ("_..."); in nests, of a TVM function."""
 
     function: str
     arguments: tuple[Expr, ...]
@@ -133,7 +133,7 @@ class Call(Expr):
 
 @dataclass(frozen=True)
 class Cast(Expr):
-    """A value in another dtype; `before` is its dtype, in nests."""
+    """A value in another number format; in nests, `before` is its own format."""
 
     value: Expr
     dtype: str
@@ -141,8 +141,8 @@ class Cast(Expr):
 
 
 @dataclass(frozen=True)
-class Choice(Expr):
-    """One of two values, in nests: what is loaded for the other one may not be there."""
+class ChoiceExpr(Expr):
+    """A choice between two values, in nests; elements of the value that is not chosen may not exist."""
 
     condition: Expr
     first: Expr
@@ -156,11 +156,11 @@ class Element(Expr):
     Attributes
     ----------
     buffer : int
-        Which of the function's: its parameters, then those that it allocates.
+        Index of the function's buffer: its parameters, then those that it allocates.
     index : Expr
-        Its number in memory, of the loops.
+        Index in memory, as an expression of the loops.
     factors : tuple of int, optional
-        By how much the index grows with each loop, the constant last; None: it is no sum of loops.
+        Stride of the index along each loop, and the constant last; None if the index is not affine.
     """
 
     buffer: int
@@ -170,7 +170,7 @@ class Element(Expr):
 
 @dataclass(frozen=True)
 class Reduction(Expr):
-    """Terms of a nest joined over its reductions, and with `first`; `kind` is TVM's name of what joins two."""
+    """Terms of a nest reduced over its reductions, together with `first`; `kind` is TVM's name of the operation."""
 
     kind: str
     term: Expr
@@ -180,7 +180,7 @@ class Reduction(Expr):
 
 @dataclass(frozen=True)
 class Full(Expr):
-    """A tile of one number."""
+    """A tile filled with one number."""
 
     shape: tuple[int, ...]
     value: Expr
@@ -197,7 +197,7 @@ class Expanded(Expr):
 
 @dataclass(frozen=True)
 class Load(Expr):
-    """Elements of a parameter: those where the mask holds, `other` elsewhere."""
+    """Elements of a parameter where the mask holds, and `other` elsewhere."""
 
     parameter: str
     index: Expr
@@ -206,12 +206,12 @@ class Load(Expr):
 
 
 class Statement:
-    """What is done."""
+    """A statement."""
 
 
 @dataclass(frozen=True)
 class Assign(Statement):
-    """A name for a value from here on."""
+    """The assignment of a value to a name."""
 
     name: str
     value: Expr
@@ -219,7 +219,7 @@ class Assign(Statement):
 
 @dataclass(frozen=True)
 class Store(Statement):
-    """Writes a value to elements of a parameter, where the mask holds."""
+    """A store of a value to elements of a parameter where the mask holds."""
 
     parameter: str
     index: Expr
@@ -229,7 +229,7 @@ class Store(Statement):
 
 @dataclass(frozen=True)
 class For(Statement):
-    """A loop from 0 to below an end."""
+    """A loop from 0 up to, but not including, an end."""
 
     name: str
     end: int
@@ -238,20 +238,20 @@ class For(Statement):
 
 
 @dataclass(frozen=True)
-class Nest:
-    """Loops, named ``i0``, ``i1``, .. outer first, that store a value to one element in each iteration.
+class DeviceNest:
+    """Loops, named ``i0``, ``i1``, .. from the outer one, that store one element in each iteration.
 
     Attributes
     ----------
     name : str
-        Of the function that it is part of.
+        Name of the function that contains it.
     extents : tuple of int
     is_reduction : tuple of bool
     target : Element
     value : Expr
-        A `Reduction`, if any loop reduces.
+        A `Reduction` if any loop reduces.
     moves : tuple of tuple of int
-        By how much each load moves with each loop; None: not known.
+        Stride of each load along each loop; None if unknown.
     """
 
     name: str
@@ -263,7 +263,7 @@ class Nest:
 
 
 def expr_of(value: Operand) -> Expr:
-    """Return an expression, or a number as one."""
+    """Return an expression; a number becomes one."""
     return value if isinstance(value, Expr) else Number(value)
 
 
@@ -272,13 +272,13 @@ def equal(left: Expr, right: Operand) -> Infix:
     return Infix("==", left, expr_of(right))
 
 
-def where(condition: Expr, first: Operand, second: Operand) -> Call:
+def where(condition: Expr, first: Operand, second: Operand) -> CallExpr:
     """Return the first value where a condition holds, the second elsewhere."""
-    return Call("where", (condition, expr_of(first), expr_of(second)))
+    return CallExpr("where", (condition, expr_of(first), expr_of(second)))
 
 
 def parts_of(node: Expr | Statement) -> Iterator[Expr | Statement]:
-    """Yield an expression or a statement, and all that it consists of."""
+    """Yield an expression or a statement, and all of its parts."""
     yield node
     for field in dataclasses.fields(node):  # type: ignore[arg-type]
         value = getattr(node, field.name)
@@ -288,17 +288,17 @@ def parts_of(node: Expr | Statement) -> Iterator[Expr | Statement]:
 
 
 def names_in(node: Expr) -> set[str]:
-    """Return the names that an expression is made of."""
+    """Return the names in an expression."""
     return {part.name for part in parts_of(node) if isinstance(part, Name)}
 
 
-def elements_in(nest: Nest) -> list[Element]:
-    """Return what a nest loads."""
+def elements_in(nest: DeviceNest) -> list[Element]:
+    """Return the elements that a nest loads."""
     return [part for root in (nest.target.index, nest.value) for part in parts_of(root) if isinstance(part, Element)]
 
 
-def finite(value: Expr, dtype: str) -> Expr:
-    """Return a float32 value as memory of a dtype may hold it: no number becomes infinite, as masks would."""
+def clamp_finite(value: Expr, dtype: str) -> Expr:
+    """Return a float32 value clamped to a 16-bit format: finite numbers stay finite, infinities stay as in masks."""
     if dtype not in LARGEST:
         return value
     most = LARGEST[dtype]
@@ -306,16 +306,16 @@ def finite(value: Expr, dtype: str) -> Expr:
     return where((value < -most) & (value > -INFINITY), -most, high)
 
 
-def compensated(total: Name, term: Expr) -> list[Statement]:
-    """Return statements that add a float32 term to a sum, and keep what rounding takes away in ``total_lost``.
+def compensated_sum(total: Name, term: Expr) -> list[Statement]:
+    """Return statements that add a float32 term to a sum, with the rounding error in ``total_lost``.
 
-    What is lost in sums that are not finite is nothing: infinities stay what they are.
+    The error counts as zero if it is not finite, so that infinities stay infinite.
     """
     lost, more, both = (Name(f"{total.name}_{word}") for word in ("lost", "more", "both"))
     return [
         Assign(more.name, term - lost),
         Assign(both.name, total + more),
         Assign(lost.name, both - total - more),
-        Assign(lost.name, where(Call("abs", (lost,)) < INFINITY, lost, 0.0)),
+        Assign(lost.name, where(CallExpr("abs", (lost,)) < INFINITY, lost, 0.0)),
         Assign(total.name, both),
     ]

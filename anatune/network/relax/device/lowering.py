@@ -1,4 +1,4 @@
-"""A graph with planned kernels as programs and launches: what is computed between products, types in memory, places."""
+"""Lower a graph with planned kernels to programs and launches, with number formats and memory of all tensors."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ import numpy as np
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
 from anatune.network.graph.nodes import Array, Graph, Node, Value, tensor_type
-from anatune.network.relax.device.arena import Life, placed
-from anatune.network.relax.device.groups import Group, grouped, side_by_side
-from anatune.network.relax.device.ir import LARGEST, Cast, Name, finite
-from anatune.network.relax.device.modules import RestKernel, rest_kernel
+from anatune.network.relax.device.arena import Lifetime, place_tensors
+from anatune.network.relax.device.groups import NestGroup, group_nests, join_independent
+from anatune.network.relax.device.ir import LARGEST, Cast, Name, clamp_finite
+from anatune.network.relax.device.modules import RestKernel, make_rest_kernel
 from anatune.network.relax.device.printing import print_expr
 from anatune.network.relax.device.program import ALIGNMENT, Region, Role
-from anatune.network.relax.device.steps import Call, Steps, Tensor, Unit, steps_of
+from anatune.network.relax.device.steps import KernelCall, ModelSteps, NestStep, Tensor, read_steps
 from anatune.network.relax.kernels import ModelKernel
-from anatune.network.relax.writing import Weight, written
+from anatune.network.relax.writing import Weight, write_model
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
 if TYPE_CHECKING:
     from tvm.target import Target
 
-__all__ = ["DeviceCall", "Lowered", "Planned", "WeightForm", "lowered"]
+__all__ = ["DeviceCall", "LoweredModel", "PlannedCall", "WeightForm", "lower_graph"]
 
-_LARGE = 1 << 16
-"""Elements of weights that nothing but nests read, from which on they have 16 bits: tables of embeddings."""
+_LEAST_TABLE_ELEMENTS = 1 << 16
+"""Elements from which on a weight that only nests read has 16 bits, such as a table of embeddings."""
 
 
-class Planned(NamedTuple):
-    """A planned kernel as it is called.
+class PlannedCall(NamedTuple):
+    """The call of a planned kernel.
 
     Attributes
     ----------
@@ -42,9 +42,9 @@ class Planned(NamedTuple):
     operands : tuple of str
         Its tensors in the order of the call.
     offsets : tuple of int
-        Elements of each operand before the first that it reads.
+        Elements of each operand before the first one that it reads.
     rest : RestKernel, optional
-        What it moves and computes, where it has no plan that says so.
+        Bytes and operations for the prediction, if it has no plan.
     """
 
     program: TritonProgram
@@ -53,12 +53,12 @@ class Planned(NamedTuple):
     rest: RestKernel | None = None
 
     def dtype(self, tensor: str) -> str:
-        """Return the dtype of a tensor."""
+        """Return the number format of a tensor."""
         return self.program.tensors[tensor].dtype
 
 
 class WeightForm(NamedTuple):
-    """A weight in the dtype that kernels read, bytes `offset` from the beginning of all."""
+    """A weight in the format that kernels read, at `offset` bytes in the memory of all weights."""
 
     place: int
     dtype: str
@@ -66,7 +66,7 @@ class WeightForm(NamedTuple):
 
 
 class DeviceCall(NamedTuple):
-    """One program on its memory: `regions` by the tensors of its kernels' parameters."""
+    """The call of one program; `regions` is the memory of its kernels' parameters by tensor."""
 
     name: str
     program: TritonProgram
@@ -74,7 +74,7 @@ class DeviceCall(NamedTuple):
     rest: RestKernel | None
 
 
-class Lowered(NamedTuple):
+class LoweredModel(NamedTuple):
     """A model as calls of programs.
 
     Attributes
@@ -83,12 +83,12 @@ class Lowered(NamedTuple):
     weights : tuple of Weight
         Constants of the graph.
     constants : list of ndarray
-        Further weights.
+        Further weights, from the text of the module.
     forms : list of WeightForm
-        What is in the weights' memory.
+        Content of the weights' memory.
     weight_bytes, arena_bytes : int
     state : tuple of Buffer
-        The last inputs, as memory holds them.
+        The state as memory holds it; its tensors are the last inputs.
     """
 
     calls: list[DeviceCall]
@@ -100,61 +100,61 @@ class Lowered(NamedTuple):
     state: tuple[Buffer, ...]
 
     def value(self, form: WeightForm) -> Array:
-        """Return a weight in its form."""
+        """Return the values of a weight in its form."""
         array = (*(weight.constant.array for weight in self.weights), *self.constants)[form.place]
-        return narrowed(array, form.dtype)
+        return narrow_array(array, form.dtype)
 
 
-def narrowed(array: Array, dtype: str) -> Array:
-    """Return an array in a dtype; what is too large for 16 bits becomes their largest number."""
+def narrow_array(array: Array, dtype: str) -> Array:
+    """Return an array in a number format; numbers too large for 16 bits become the largest one."""
     if array.dtype.name == dtype or dtype not in LARGEST:
         return np.ascontiguousarray(array)
-    import_module("ml_dtypes")  # NumPy has bfloat16 from it
+    import_module("ml_dtypes")  # it adds bfloat16 to NumPy
     most = LARGEST[dtype]
-    whole = np.where(np.isinf(array), array, np.clip(array, -most, most))
-    return np.ascontiguousarray(whole.astype(dtype))
+    clipped = np.where(np.isinf(array), array, np.clip(array, -most, most))
+    return np.ascontiguousarray(clipped.astype(dtype))
 
 
-def lowered(
+def lower_graph(
     graph: Graph,
     kernels: Mapping[Node, ModelKernel],
-    planned: Mapping[str, Planned],
+    planned: Mapping[str, PlannedCall],
     precision: str,
     hardware: GpuSpec,
     target: Target,
     num_state: int = 0,
-) -> Lowered:
-    """Return what a GPU does for a graph.
+) -> LoweredModel:
+    """Lower a graph for a GPU.
 
     Parameters
     ----------
     kernels : mapping of Node to ModelKernel
-        Each product and attention -> what stands for it in the Relax module.
-    planned : mapping of str to Planned
-        By the name of that.
+        The stub of each product and attention in the Relax module.
+    planned : mapping of str to PlannedCall
+        Calls of planned kernels, by the name of the stub.
     precision : str
-        Dtype in which memory holds what has float32 in the graph and follows from weights or inputs.
+        Number format in memory of float32 tensors of the graph that depend on weights or inputs.
     target : tvm.target.Target
     num_state : int
-        Inputs, the last ones, and outputs that are one memory: what is written there is there in the next run.
+        Number of inputs and outputs that share memory, which are the last ones: the next run reads what is written.
 
     Raises
     ------
     BuildError
-        Something has no Triton source.
+        A part has no Triton source.
     """
-    model = written(graph, kernels)
-    steps = steps_of(model.module, target, len(graph.inputs), len(model.weights))
+    model = write_model(graph, kernels)
+    steps = read_steps(model.module, target, len(graph.inputs), len(model.weights))
     state = graph.inputs[len(graph.inputs) - num_state :]
-    return _Lowering(steps, model.weights, planned, precision, hardware, len(graph.inputs), state).lowered()
+    return _Lowering(steps, model.weights, planned, precision, hardware, len(graph.inputs), state).lower()
 
 
 class _Lowering:
     def __init__(
         self,
-        steps: Steps,
+        steps: ModelSteps,
         weights: tuple[Weight, ...],
-        planned: Mapping[str, Planned],
+        planned: Mapping[str, PlannedCall],
         precision: str,
         hardware: GpuSpec,
         num_inputs: int,
@@ -169,49 +169,49 @@ class _Lowering:
         self.weight_bytes = 0
         self.programs: list[tuple[str, TritonProgram, dict[str, tuple[Tensor, int]], RestKernel | None]] = []
 
-    def lowered(self) -> Lowered:
-        """Return it."""
+    def lower(self) -> LoweredModel:
+        """Return the model as calls of programs."""
         self._choose_dtypes()
-        self.items: list[Call | tuple[Group, ...]] = side_by_side(grouped(self._without_copies()))
+        self.items: list[KernelCall | tuple[NestGroup, ...]] = join_independent(group_nests(self._remove_copies()))
         readers = self._readers()
         outputs = set(self.steps.outputs)
-        for place, item in enumerate(self.items):
-            if isinstance(item, Call):
-                self._call(item)
+        for item_index, item in enumerate(self.items):
+            if isinstance(item, KernelCall):
+                self._add_call(item)
                 continue
 
-            def kept(tensor: Tensor, place: int = place) -> bool:
-                return tensor in outputs or bool(readers.get(tensor, set()) - {place})
+            def is_kept(tensor: Tensor, index: int = item_index) -> bool:
+                return tensor in outputs or bool(readers.get(tensor, set()) - {index})
 
-            rest = rest_kernel(item, kept, self.dtype_of, self.hardware)
+            rest = make_rest_kernel(item, is_kept, self.dtype_of, self.hardware)
             kernel = rest.program.kernels[0]
-            bound = zip(kernel.parameters, (*rest.reads, *rest.writes), strict=True)
-            names = {buffer.tensor: (tensor, 0) for buffer, tensor in bound}
+            bound_tensors = zip(kernel.parameters, (*rest.reads, *rest.writes), strict=True)
+            names = {buffer.tensor: (tensor, 0) for buffer, tensor in bound_tensors}
             self.programs.append((kernel.name, rest.program, names, rest))
         regions = self._copy_outputs()
-        arena_bytes, calls = self._placed(regions)
+        arena_bytes, calls = self._place_calls(regions)
         forms = sorted(self.forms.values(), key=lambda form: form.offset)
         state = tuple(
             Buffer("", self._state_dtype(place, kind.dtype), kind.shape) for place, kind in enumerate(self.state)
         )
-        return Lowered(calls, self.weights, self.steps.constants, forms, self.weight_bytes, arena_bytes, state)
+        return LoweredModel(calls, self.weights, self.steps.constants, forms, self.weight_bytes, arena_bytes, state)
 
     # -- dtypes ------------------------------------------------------------------------------------------------------
 
     def _choose_dtypes(self) -> None:
-        """Decide what memory holds each tensor in."""
+        """Choose the number format of each tensor in memory."""
         outputs = set(self.steps.outputs)
         follows: set[Tensor] = set()
         sums: set[Tensor] = set()
-        """Of many elements: of 16 bits they might overflow, or lose what nests subtract from them."""
+        """Sums of many elements: with 16 bits they might overflow, or differences of them lose digits."""
         nested: set[Tensor] = set()
         for step in self.steps.steps:
-            if isinstance(step, Call) or any(one in follows or self._is_number(one) for one in step.reads):
+            if isinstance(step, KernelCall) or any(one in follows or self._is_number(one) for one in step.reads):
                 follows.update(step.writes)
-            if isinstance(step, Unit):
+            if isinstance(step, NestStep):
                 nested.update(step.reads)
                 sums.update(step.writes if any(step.nest.is_reduction) else ())
-            if isinstance(step, Call):
+            if isinstance(step, KernelCall):
                 program = self.planned[step.function]
                 self.dtypes[step.writes[0]] = program.dtype(program.program.result)
                 for name, tensor in zip(program.operands, step.reads, strict=True):
@@ -221,33 +221,35 @@ class _Lowering:
             if tensor.dtype == "float32" and tensor not in self.dtypes and tensor not in outputs:
                 self.dtypes[tensor] = self.precision
 
-    def _without_copies(self) -> list[Call | Unit]:
-        """Return the steps without casts between kernels and what is outside, where memory holds both in one dtype."""
+    def _remove_copies(self) -> list[KernelCall | NestStep]:
+        """Return the steps without casts between kernels and inputs or outputs with the same format in memory."""
         steps, outputs = self.steps.steps, self.steps.outputs[: len(self.steps.outputs) - len(self.state)]
-        uses = Counter(tensor for step in steps if isinstance(step, Unit) for tensor in step.reads)
-        made = {tensor for step in steps if isinstance(step, Call) for tensor in step.writes} - set(self.steps.outputs)
-        same: dict[Tensor, Tensor] = {}
-        kept: list[Call | Unit] = []
+        uses = Counter(tensor for step in steps if isinstance(step, NestStep) for tensor in step.reads)
+        results = {tensor for step in steps if isinstance(step, KernelCall) for tensor in step.writes} - set(
+            self.steps.outputs
+        )
+        replacements: dict[Tensor, Tensor] = {}
+        kept_steps: list[KernelCall | NestStep] = []
         for step in steps:
-            if isinstance(step, Unit) and step.is_cast:
+            if isinstance(step, NestStep) and step.is_cast:
                 (read,), (write,) = step.reads, step.writes
                 is_given = read.role == "input" and not self._is_state(read)
                 if self.dtype_of(read) == self.dtype_of(write):
                     if is_given and not uses[write] and write not in self.steps.outputs:
-                        same[write] = read
-                    elif read in made and write in outputs and uses[read] == 1:
-                        same[read] = write
-                        made.remove(read)
-                if same.get(write) is read or same.get(read) is write:
+                        replacements[write] = read
+                    elif read in results and write in outputs and uses[read] == 1:
+                        replacements[read] = write
+                        results.remove(read)
+                if replacements.get(write) is read or replacements.get(read) is write:
                     continue
-            kept.append(step)
+            kept_steps.append(step)
 
-        def renamed(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            return tuple(same.get(tensor, tensor) for tensor in tensors)
+        def rename(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            return tuple(replacements.get(tensor, tensor) for tensor in tensors)
 
         return [
-            one._replace(reads=renamed(one.reads), writes=renamed(one.writes)) if isinstance(one, Call) else one
-            for one in kept
+            one._replace(reads=rename(one.reads), writes=rename(one.writes)) if isinstance(one, KernelCall) else one
+            for one in kept_steps
         ]
 
     def _is_number(self, tensor: Tensor) -> bool:
@@ -256,87 +258,87 @@ class _Lowering:
     def _is_state(self, tensor: Tensor) -> bool:
         return tensor.role == "input" and tensor.place >= self.first_state
 
-    def _state_dtype(self, place: int, dtype: str) -> str:
-        """Return what memory holds a part of the state in: rows that are put there have 16 bits, sums their own."""
-        output = self.steps.outputs[place - len(self.state)]
-        is_put = self._is_state(output) and output.place == self.first_state + place
+    def _state_dtype(self, index: int, dtype: str) -> str:
+        """Return the format of a part of the state in memory: rows that are put there have 16 bits, sums their own."""
+        output = self.steps.outputs[index - len(self.state)]
+        is_put = self._is_state(output) and output.place == self.first_state + index
         return self.precision if dtype == "float32" and is_put else dtype
 
     def dtype_of(self, tensor: Tensor) -> str:
-        """Return in which dtype memory holds a tensor."""
+        """Return the number format of a tensor in memory."""
         if self._is_state(tensor):
             return self._state_dtype(tensor.place - self.first_state, tensor.dtype)
         if tensor in self.dtypes:
             return self.dtypes[tensor]
-        if tensor.role == "weight" and tensor.dtype == "float32" and tensor.size >= _LARGE:
+        if tensor.role == "weight" and tensor.dtype == "float32" and tensor.size >= _LEAST_TABLE_ELEMENTS:
             return self.precision
         return tensor.dtype
 
     def _readers(self) -> dict[Tensor, set[int]]:
-        found: dict[Tensor, set[int]] = {}
-        for place, item in enumerate(self.items):
-            steps = [item] if isinstance(item, Call) else [unit for group in item for unit in group.units]
+        readers: dict[Tensor, set[int]] = {}
+        for item_index, item in enumerate(self.items):
+            steps = [item] if isinstance(item, KernelCall) else [unit for group in item for unit in group.units]
             for step in steps:
                 for tensor in step.reads:
-                    found.setdefault(tensor, set()).add(place)
-        return found
+                    readers.setdefault(tensor, set()).add(item_index)
+        return readers
 
     # -- programs ----------------------------------------------------------------------------------------------------
 
-    def _call(self, call: Call) -> None:
-        """Add a planned kernel, and before it what turns its operands into the dtypes that it reads."""
-        own = self.planned[call.function]
-        names: dict[str, tuple[Tensor, int]] = {own.program.result: (call.writes[0], 0)}
-        for name, tensor, offset in zip(own.operands, call.reads, own.offsets, strict=True):
-            names[name] = self._in_dtype(tensor, own.dtype(name)), offset
-        if own.program.workspace is not None:
-            space = own.program.workspace
+    def _add_call(self, call: KernelCall) -> None:
+        """Add a planned kernel, and before it kernels that convert its operands to the formats that it reads."""
+        planned = self.planned[call.function]
+        names: dict[str, tuple[Tensor, int]] = {planned.program.result: (call.writes[0], 0)}
+        for name, tensor, offset in zip(planned.operands, call.reads, planned.offsets, strict=True):
+            names[name] = self._convert_to(tensor, planned.dtype(name)), offset
+        if planned.program.workspace is not None:
+            space = planned.program.workspace
             names[space.tensor] = Tensor(math.prod(space.shape), space.dtype), 0
-        self.programs.append((call.function, own.program, names, own.rest))
+        self.programs.append((call.function, planned.program, names, planned.rest))
 
-    def _in_dtype(self, tensor: Tensor, dtype: str) -> Tensor:
-        """Return a tensor in a dtype; weights are there in any, others are converted by a kernel."""
+    def _convert_to(self, tensor: Tensor, dtype: str) -> Tensor:
+        """Return a tensor in a number format; weights are stored in any, others are converted by a kernel."""
         if self.dtype_of(tensor) == dtype:
             return tensor
         if (tensor, dtype) not in self.cast:
-            made = Tensor(tensor.size, dtype, "weight" if tensor.role == "weight" else "made", tensor.place)
-            self.cast[tensor, dtype] = made
-            self.dtypes[made] = dtype
+            converted = Tensor(tensor.size, dtype, "weight" if tensor.role == "weight" else "made", tensor.place)
+            self.cast[tensor, dtype] = converted
+            self.dtypes[converted] = dtype
             if tensor.role != "weight":
-                self._convert(tensor, made)
+                self._convert(tensor, converted)
         return self.cast[tensor, dtype]
 
     def _convert(self, source: Tensor, target: Tensor) -> None:
-        """Add a kernel that copies a tensor, in another dtype or in the same."""
-        program = _conversion(source.size, self.dtype_of(source), self.dtype_of(target))
+        """Add a kernel that copies a tensor, with or without conversion."""
+        program = _conversion_program(source.size, self.dtype_of(source), self.dtype_of(target))
         self.programs.append((program.kernels[0].name, program, {"source": (source, 0), "copy": (target, 0)}, None))
 
     def _copy_outputs(self) -> dict[Tensor, int]:
-        """Return which output each made tensor is; outputs that are something else besides are copied."""
-        found: dict[Tensor, int] = {}
+        """Return the output index of each computed tensor; outputs with another role as well are copied."""
+        outputs_by_tensor: dict[Tensor, int] = {}
         count = len(self.steps.outputs) - len(self.state)
-        for place, tensor in enumerate(self.steps.outputs[:count]):
-            if tensor.role == "made" and tensor not in found and self.dtype_of(tensor) == tensor.dtype:
-                found[tensor] = place
+        for index, tensor in enumerate(self.steps.outputs[:count]):
+            if tensor.role == "made" and tensor not in outputs_by_tensor and self.dtype_of(tensor) == tensor.dtype:
+                outputs_by_tensor[tensor] = index
                 continue
             copy = Tensor(tensor.size, tensor.dtype)
             self.dtypes[copy] = tensor.dtype
             self._convert(tensor, copy)
-            found[copy] = place
-        self._keep(self.steps.outputs[count:])
-        return found
+            outputs_by_tensor[copy] = index
+        self._update_state(self.steps.outputs[count:])
+        return outputs_by_tensor
 
-    def _keep(self, tensors: Sequence[Tensor]) -> None:
-        """Copy to the state what is not written where it lies: what is a part of the state now before that changes."""
+    def _update_state(self, tensors: Sequence[Tensor]) -> None:
+        """Copy new state into place; parts that other parts are copied from are saved first."""
         changed = []
-        for place, tensor in enumerate(tensors, self.first_state):
-            if self._is_state(tensor) and tensor.place != place:
+        for index, tensor in enumerate(tensors, self.first_state):
+            if self._is_state(tensor) and tensor.place != index:
                 copy = Tensor(tensor.size, tensor.dtype)
                 self.dtypes[copy] = self.dtype_of(tensor)
                 self._convert(tensor, copy)
                 tensor = copy
             if not self._is_state(tensor):
-                changed.append((tensor, Tensor(tensor.size, tensor.dtype, "input", place)))
+                changed.append((tensor, Tensor(tensor.size, tensor.dtype, "input", index)))
         for tensor, state in changed:
             self._convert(tensor, state)
 
@@ -345,29 +347,29 @@ class _Lowering:
     def _bytes(self, tensor: Tensor) -> int:
         return Buffer("", self.dtype_of(tensor), (tensor.size,)).num_bytes
 
-    def _placed(self, outputs: Mapping[Tensor, int]) -> tuple[int, list[DeviceCall]]:
-        """Return the bytes between launches, and the calls with their memory."""
-        lives: dict[Tensor, Life] = {}
+    def _place_calls(self, outputs: Mapping[Tensor, int]) -> tuple[int, list[DeviceCall]]:
+        """Return the bytes of the arena, and the calls with their memory."""
+        lives: dict[Tensor, Lifetime] = {}
         for number, (_, _, names, _) in enumerate(self.programs):
             for tensor, _ in names.values():
                 if tensor.role == "made" and tensor not in outputs:
                     first = lives[tensor].first if tensor in lives else number
-                    lives[tensor] = Life(self._bytes(tensor), first, number)
-        offsets, total = placed(lives)
+                    lives[tensor] = Lifetime(self._bytes(tensor), first, number)
+        offsets, total = place_tensors(lives)
 
         def region(tensor: Tensor, elements: int) -> Region:
             skipped = elements * self._bytes(tensor) // max(1, tensor.size)
             role: Role = "arena"
-            place, offset = 0, offsets.get(tensor, 0)
+            index, offset = 0, offsets.get(tensor, 0)
             if self._is_state(tensor):
-                role, place, offset = "state", tensor.place - self.first_state, 0
+                role, index, offset = "state", tensor.place - self.first_state, 0
             elif tensor.role == "input":
-                role, place, offset = "input", tensor.place, 0
+                role, index, offset = "input", tensor.place, 0
             elif tensor.role == "weight":
-                role, offset = "weight", self._form(tensor).offset
+                role, offset = "weight", self._weight_form(tensor).offset
             elif tensor in outputs:
-                role, place, offset = "output", outputs[tensor], 0
-            return Region(role, place, offset + skipped, self._bytes(tensor) - skipped)
+                role, index, offset = "output", outputs[tensor], 0
+            return Region(role, index, offset + skipped, self._bytes(tensor) - skipped)
 
         calls = [
             DeviceCall(name, program, {word: region(*one) for word, one in names.items()}, rest)
@@ -375,8 +377,8 @@ class _Lowering:
         ]
         return total, calls
 
-    def _form(self, tensor: Tensor) -> WeightForm:
-        """Return a weight in the dtype in which memory holds it."""
+    def _weight_form(self, tensor: Tensor) -> WeightForm:
+        """Return a weight in the format in which memory holds it."""
         key = tensor.place, self.dtype_of(tensor)
         if key not in self.forms:
             self.forms[key] = WeightForm(*key, self.weight_bytes)
@@ -384,11 +386,11 @@ class _Lowering:
         return self.forms[key]
 
 
-def _conversion(size: int, before: str, after: str) -> TritonProgram:
-    """Return a program that copies elements into another dtype."""
+def _conversion_program(size: int, before: str, after: str) -> TritonProgram:
+    """Return a program that copies elements into another number format."""
     block = 1024
     value = Name("value")
-    copy = Cast(finite(value, after) if before == "float32" else value, after)
+    copy = Cast(clamp_finite(value, after) if before == "float32" else value, after)
     grid = -(-size // block)
     wide = ".to(tl.int64)" if size >= 1 << 31 else ""
     source = f'''"""Copies {size} elements of {before} to {after}."""

@@ -1,4 +1,4 @@
-"""Groups of nests as one Triton kernel: those that need nothing of each other have programs of their own in it."""
+"""Write groups of nests as one Triton kernel; independent groups have their own programs in it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import NamedTuple
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
-from anatune.network.relax.device.groups import Group
+from anatune.network.relax.device.groups import NestGroup
 from anatune.network.relax.device.printing import HELPERS, helpers_in, print_statements
-from anatune.network.relax.device.rest import Part, part_of
+from anatune.network.relax.device.rest import KernelPart, write_part
 from anatune.network.relax.device.steps import Tensor
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
-__all__ = ["RestKernel", "rest_kernel"]
+__all__ = ["RestKernel", "make_rest_kernel"]
 
 
 class RestKernel(NamedTuple):
-    """A kernel, and the tensors that its parameters are.
+    """A kernel, and the tensors of its parameters.
 
     Attributes
     ----------
     program : TritonProgram
-        One kernel; groups that are equal have equal ones.
+        One kernel; equal groups have equal source text.
     reads, writes : tuple of Tensor
-        In the order of its parameters.
+        Tensors in the order of its parameters.
     num_bytes : int
-        Read and written.
+        Bytes that it reads and writes.
     flop : int
-        Operations in float32, loads and stores left out, roughly: one for each term.
+        Approximate float32 operations, one for each term; loads and stores do not count.
     """
 
     program: TritonProgram
@@ -40,24 +40,24 @@ class RestKernel(NamedTuple):
     flop: int
 
 
-def rest_kernel(
-    groups: Sequence[Group], kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec
+def make_rest_kernel(
+    groups: Sequence[NestGroup], is_kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec
 ) -> RestKernel:
-    """Return the kernel of groups that need nothing of each other.
+    """Return the kernel of independent groups.
 
     Parameters
     ----------
     kept : callable
-        Whether a tensor that a group makes is read by anything else.
+        Returns whether anything else reads a tensor that a group computes.
     dtype_of : callable
-        In which dtype memory holds a tensor.
+        Returns the number format of a tensor in memory.
 
     Raises
     ------
     BuildError
-        Something in it has no Triton source.
+        A part has no Triton source.
     """
-    parts = [part_of(group, kept, dtype_of, hardware) for group in groups]
+    parts = [write_part(group, is_kept, dtype_of, hardware) for group in groups]
     reads = tuple(dict.fromkeys(tensor for part in parts for tensor in part.reads))
     writes = tuple(tensor for part in parts for tensor in part.writes)
     names = {tensor: f"in{place}" for place, tensor in enumerate(reads)}
@@ -75,11 +75,11 @@ def rest_kernel(
     whole.line('"""\n\nimport triton\nimport triton.language as tl\n\n')
     for helper in sorted(set().union(*(helpers_in(part.statements) for part in parts))):
         whole.line(f"{HELPERS[helper]}\n")
-    given = ", ".join(f"{word}_ptr" for word in names.values())
+    parameters = ", ".join(f"{word}_ptr" for word in names.values())
     if len(parts) > 1:
         _print_functions(whole, parts)
     whole.line("@triton.jit")
-    with whole.scope(f"def {name}({given}):"):
+    with whole.scope(f"def {name}({parameters}):"):
         whole.line("program = tl.program_id(0)")
         if len(parts) == 1:
             print_statements(whole, parts[0].statements)
@@ -92,23 +92,23 @@ def rest_kernel(
     return RestKernel(program, reads, writes, num_bytes, sum(part.terms for part in parts))
 
 
-def _print_functions(whole: Script, parts: Sequence[Part]) -> None:
+def _print_functions(whole: Script, parts: Sequence[KernelPart]) -> None:
     """Write a function for each part."""
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         parameters = [f"{part.names[one]}_ptr" for one in (*part.reads, *part.writes)]
         whole.line("@triton.jit")
-        with whole.scope(f"def part{place}({', '.join(('program', *parameters))}):"):
+        with whole.scope(f"def part{index}({', '.join(('program', *parameters))}):"):
             print_statements(whole, part.statements)
         whole.line("\n")
 
 
-def _dispatch(whole: Script, parts: Sequence[Part], names: Mapping[Tensor, str]) -> None:
-    """Write lines that give each part its programs."""
+def _dispatch(whole: Script, parts: Sequence[KernelPart], names: Mapping[Tensor, str]) -> None:
+    """Write lines that assign programs to each part."""
     first = 0
-    for place, part in enumerate(parts):
-        word = "if" if place == 0 else "elif" if place < len(parts) - 1 else "else"
-        own = f"program - {first}" if first else "program"
-        given = ", ".join((own, *(f"{names[one]}_ptr" for one in (*part.reads, *part.writes))))
+    for index, part in enumerate(parts):
+        word = "if" if index == 0 else "elif" if index < len(parts) - 1 else "else"
+        local_program = f"program - {first}" if first else "program"
+        arguments = ", ".join((local_program, *(f"{names[one]}_ptr" for one in (*part.reads, *part.writes))))
         with whole.scope(f"{word}:" if word == "else" else f"{word} program < {first + part.grid}:"):
-            whole.line(f"part{place}({given})")
+            whole.line(f"part{index}({arguments})")
         first += part.grid

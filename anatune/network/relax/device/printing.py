@@ -1,4 +1,4 @@
-"""Statements of the loop language as lines of Triton."""
+"""Print statements of the loop language as Triton source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anatune.emit.elementary import MIDDLE, NORMAL_TAIL
 from anatune.emit.script import Script
 from anatune.network.relax.device.ir import (
     Assign,
-    Call,
+    CallExpr,
     Cast,
     Expanded,
     Expr,
@@ -44,7 +44,7 @@ def _tail(x):
     share = {_POLYNOMIAL}
     return share * tl.exp(-0.5 * x * x) * {MIDDLE} / (x + {MIDDLE})
 """
-"""The normal distribution of -x, of x from 0 on."""
+"""The tail of the normal distribution, of -x for x >= 0."""
 HELPERS = {
     "_power": """@triton.jit
 def _power(x, y):
@@ -149,39 +149,39 @@ def _floor_div(x, y):
     return (x - (x % y + y) % y) // y
 """,
 }
-"""Name, which no kernel has -> a function that generated modules have where they use it.
+"""Name, which no kernel has -> source of a function that generated modules contain if they use it.
 
-tanh: its series where the quotient cancels."""
+tanh is computed by its series where the quotient cancels."""
 
 
 _LEVELS = {"|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
-"""Operator -> how tightly it binds; comparisons do least: 0."""
+"""Operator -> precedence; comparisons have the lowest, 0."""
 _SIGN, _ALONE = 7, 8
 _OTHERS = ("int16", "int64", "uint16", "uint32", "uint64", "float64")
 
 
 def triton_type(dtype: str) -> str:
-    """Return the attribute of ``triton.language`` for a dtype.
+    """Return the attribute of ``triton.language`` for a number format.
 
     Raises
     ------
     NoSourceError
         Triton has no such type.
     """
-    own = {**TRITON_TYPES, "bool": "int1", **{name: name for name in _OTHERS}}
-    if dtype not in own:
+    types = {**TRITON_TYPES, "bool": "int1", **{name: name for name in _OTHERS}}
+    if dtype not in types:
         raise NoSourceError(f"numbers of type {dtype} have no Triton source; keep them out of the model")
-    return own[dtype]
+    return types[dtype]
 
 
 def helpers_in(statements: Iterable[Statement]) -> set[str]:
-    """Return which of `HELPERS` statements call."""
+    """Return the `HELPERS` that statements call."""
     parts = (part for statement in statements for part in parts_of(statement))
-    return {part.function for part in parts if isinstance(part, Call) and part.function in HELPERS}
+    return {part.function for part in parts if isinstance(part, CallExpr) and part.function in HELPERS}
 
 
 def print_statements(text: Script, statements: Iterable[Statement]) -> None:
-    """Append statements as lines."""
+    """Print statements as lines."""
     for statement in statements:
         match statement:
             case Assign(name, value):
@@ -195,7 +195,7 @@ def print_statements(text: Script, statements: Iterable[Statement]) -> None:
 
 
 def print_expr(node: Expr, least: int = 0) -> str:
-    """Return the text of an expression, in brackets where an operator beside it binds at `least` so tightly."""
+    """Return the text of an expression, in brackets if its precedence is below `least`."""
     text, level = _text_and_level(node)
     return f"({text})" if level < least else text
 
@@ -213,7 +213,7 @@ def _text_and_level(node: Expr) -> tuple[str, int]:
         case Infix(sign, left, right):
             level = _LEVELS.get(sign, 0)
             return f"{print_expr(left, max(level, 1))} {sign} {print_expr(right, level + 1)}", level
-        case Call(function, arguments, keywords):
+        case CallExpr(function, arguments, keywords):
             given = [*map(print_expr, arguments), *(f"{word}={value}" for word, value in keywords)]
             return f"{'' if function in HELPERS else 'tl.'}{function}({', '.join(given)})", _ALONE
         case Cast(value, dtype):

@@ -1,6 +1,6 @@
-"""What a GPU does in a run of a model: kernels, launches in order, and where everything lies in its memory.
+"""The program of a model for a GPU: kernels, launches in order, and the memory of all tensors.
 
-Nothing here needs TVM, or the library that compiled the kernels: it is what is loaded and run.
+Loading and running it needs neither TVM nor the compiler of the kernels.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from anatune.templates.triton.program.kernel import TritonProgram
 __all__ = ["ALIGNMENT", "DeviceKernel", "DeviceLaunch", "DeviceProgram", "Region", "Role"]
 
 ALIGNMENT = 256
-"""Bytes that tensors begin at multiples of."""
+"""Tensors begin at multiples of so many bytes."""
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Role = Literal["input", "weight", "output", "arena", "state"]
 
 
 class Region(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Memory of a tensor.
+    """The memory of a tensor.
 
     Attributes
     ----------
     role : {"input", "weight", "output", "arena", "state"}
-        The caller's; the weights' memory; what a run returns; what lies between launches; what lies between runs.
+        Memory of the caller, of the weights, of the results, of intermediate tensors, or of the state between runs.
     place : int
-        Which input, output or part of the state; 0 elsewhere.
+        Index of the input, output or part of the state; otherwise 0.
     offset : int
-        Bytes from the beginning of that.
+        Offset in that memory in bytes.
     num_bytes : int
     """
 
@@ -47,17 +47,17 @@ class DeviceKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     program : int
-        Which of the programs it is of.
+        Index of its program.
     function : str
-        Its name there, and in the machine code.
+        Its name in the program and in the machine code.
     first, num_bytes : int
-        Its machine code in that of all.
+        Offset and size of its machine code in `DeviceProgram.image`.
     grid, block : int
-        Programs, threads of each.
+        Number of program instances, and threads of each.
     dynamic_shared_bytes, scratch_bytes : int
-        As `templates.gpu.kernel.Launch`.
+        See `templates.gpu.kernel.Launch`.
     facts : CompilerFacts
-        What the compiler said.
+        What the compiler reported.
     """
 
     program: _Count
@@ -77,13 +77,13 @@ class DeviceLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     kernel : int
-        Its place among the kernels.
+        Index of the kernel.
     regions : tuple of Region
-        In the order of its parameters.
+        Memory of its parameters, in order.
     scratch : Region, optional
-        Memory for what the compiler keeps there.
+        Scratch memory that the compiler asks for.
     name : str
-        Of the planned kernel, or of the nests, that it belongs to: launches of one name are one line of a report.
+        Name of the planned kernel or nests; a report has one line for all launches of a name.
     """
 
     kernel: _Count
@@ -93,21 +93,21 @@ class DeviceLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeviceProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All of a model but the values of its weights.
+    """A model without the values of its weights.
 
     Attributes
     ----------
     programs : tuple of TritonProgram
-        The texts that the kernels were compiled from.
+        Source text that the kernels were compiled from.
     kernels : tuple of DeviceKernel
     launches : tuple of DeviceLaunch
-        Each when the one before has ended.
+        Launches in order; each begins after the end of the one before.
     arena_bytes : int
-        Memory between launches: one allocation.
+        Memory of intermediate tensors, one allocation.
     image : bytes
         Machine code of all kernels.
     state : tuple of Buffer
-        What stays from run to run, as memory holds it.
+        State that stays from run to run, as memory holds it.
     """
 
     programs: tuple[TritonProgram, ...]

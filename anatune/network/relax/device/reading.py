@@ -1,4 +1,4 @@
-"""Nests of TVM's loops as `ir.Nest`: the only place that knows how TVM writes a value."""
+"""Read nests of TVM's loops as `ir.DeviceNest`; only this module knows how TVM writes values."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from anatune.codegen.compat import import_tvm
 from anatune.network.relax.device.ir import (
     NAN_STAYS,
-    Call,
+    CallExpr,
     Cast,
-    Choice,
+    ChoiceExpr,
+    DeviceNest,
     Element,
     Expr,
     Infix,
     Name,
-    Nest,
     NoSourceError,
     Number,
     Reduction,
@@ -23,7 +23,7 @@ from anatune.network.relax.device.ir import (
     where,
 )  # fmt: skip
 from anatune.network.relax.rest import nests
-from anatune.network.relax.rest.nests import number
+from anatune.network.relax.rest.nests import known_value
 
 if TYPE_CHECKING:
     from tvm import ir, tirx
@@ -31,33 +31,33 @@ if TYPE_CHECKING:
 __all__ = ["JOINS", "read_nest"]
 
 JOINS = ("Add", "Max", "Min", "Or", "And", "Mul")
-"""What joins two parts of a reduction."""
+"""Kinds of reductions, by TVM's name of what joins two values."""
 _INFIX = {
     "Add": "+", "Sub": "-", "Mul": "*", "EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">=",
     "And": "&", "Or": "|", "BitwiseAnd": "&", "BitwiseOr": "|", "BitwiseXor": "^", "LShift": "<<", "RShift": ">>",
 }  # fmt: skip
 _SIGNS = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "shift_left": "<<", "shift_right": ">>"}
-"""Functions that are operators."""
+"""TVM function -> operator of Triton."""
 
 
-def read_nest(name: str, nest: nests.Nest, buffers: Mapping[tirx.Var, int]) -> Nest:
-    """Return a nest of a function called `name`.
+def read_nest(name: str, nest: nests.LoopNest, buffers: Mapping[tirx.Var, int]) -> DeviceNest:
+    """Return a nest of a function with the name `name`.
 
     Parameters
     ----------
     buffers : mapping
-        Number of each of the function's buffers.
+        Index of each of the function's buffers.
 
     Raises
     ------
     NoSourceError
-        It has something that there is no Triton for.
+        The nest has no Triton source.
     """
-    return _Reader(name, nest, buffers).read()
+    return _NestReader(name, nest, buffers).read()
 
 
-class _Reader:
-    def __init__(self, name: str, nest: nests.Nest, buffers: Mapping[tirx.Var, int]) -> None:
+class _NestReader:
+    def __init__(self, name: str, nest: nests.LoopNest, buffers: Mapping[tirx.Var, int]) -> None:
         from tvm.sym import Analyzer
 
         self.tvm = import_tvm()
@@ -68,7 +68,7 @@ class _Reader:
         for variable, extent in zip(nest.variables, nest.extents, strict=True):
             self.analyzer.bind(variable, self.tvm.ir.Range(0, extent))
 
-    def read(self) -> Nest:
+    def read(self) -> DeviceNest:
         nest, stores = self.nest, self.stores(self.nest.body)
         if len(stores) > 1:
             raise NoSourceError(f"{self.name}: a nest with several results has no Triton source")
@@ -76,7 +76,7 @@ class _Reader:
         moves = tuple(access.steps for access in nest.accesses if not access.is_store)
         target = self.element(stores[0].buffer, stores[0].indices)
         extents = tuple(int(extent) for extent in nest.extents)
-        return Nest(self.name, extents, tuple(nest.is_reduction), target, value, moves)
+        return DeviceNest(self.name, extents, tuple(nest.is_reduction), target, value, moves)
 
     def stores(self, root: tirx.Stmt) -> list[tirx.BufferStore]:
         import tvm_ffi
@@ -98,16 +98,16 @@ class _Reader:
         return isinstance(node, self.tvm.ir.expr.TensorLoad) and node.source.same_as(store.buffer)
 
     def element(self, buffer: tirx.Var, indices: Sequence[ir.Expr]) -> Element:
-        """Return an element by its number in memory."""
+        """Return an element with its index in memory."""
         from tvm.sym import detect_linear_equation
 
         flat = self.tvm.tirx.const(0, "int64")
         for index, size in zip(indices, buffer.shape, strict=True):
             flat = flat * size + index
         flat = self.analyzer.simplify(flat)
-        factors = [number(one) for one in detect_linear_equation(flat, list(self.nest.variables))]
-        known = tuple(factor for factor in factors if factor is not None)
-        return Element(self.buffers[buffer], self.value(flat), known if known and len(known) == len(factors) else None)
+        factors = [known_value(one) for one in detect_linear_equation(flat, list(self.nest.variables))]
+        exact = tuple(factor for factor in factors if factor is not None)
+        return Element(self.buffers[buffer], self.value(flat), exact if exact and len(exact) == len(factors) else None)
 
     def value(self, node: ir.Expr) -> Expr:
         tvm, kind = self.tvm, type(node).__name__
@@ -121,7 +121,7 @@ class _Reader:
             return Infix(_INFIX[kind], self.value(node.a), self.value(node.b))
         if kind in ("Max", "Min"):
             sides = self.value(node.a), self.value(node.b)
-            return Call(f"{kind.lower()}imum", sides, NAN_STAYS if "float" in str(node.ty) else ())
+            return CallExpr(f"{kind.lower()}imum", sides, NAN_STAYS if "float" in str(node.ty) else ())
         if kind == "Not":
             return equal(self.value(node.a), 0)
         if kind in ("Div", "FloorDiv", "Mod", "FloorMod"):
@@ -145,23 +145,23 @@ class _Reader:
         if is_float:
             return left / right
         if kind.startswith("Floor") and not self.is_natural(node.a):  # Triton's own truncate, as C's
-            return Call("_floor_div" if is_division else "_floor_mod", (left, right))
+            return CallExpr("_floor_div" if is_division else "_floor_mod", (left, right))
         return left // right if is_division else left % right
 
     def is_natural(self, node: ir.Expr) -> bool:
-        """Whether a whole number is no less than zero whatever its variables are: sums of them alone are looked at."""
+        """Return whether an integer is known to be at least zero; only sums and products of such are recognised."""
         if node in self.loops:
             return True
         if type(node).__name__ in ("Add", "Mul", "FloorDiv", "FloorMod", "Div", "Mod"):
             return self.is_natural(node.a) and self.is_natural(node.b)
-        known = number(node)
-        return known is not None and known >= 0
+        constant = known_value(node)
+        return constant is not None and constant >= 0
 
     def call(self, node: ir.Call) -> Expr:
         name = str(getattr(node.op, "name", "")).rpartition(".")[2]
         arguments = tuple(map(self.value, node.args))
         if name == "if_then_else":
-            return Choice(*arguments)
+            return ChoiceExpr(*arguments)
         if name in _SIGNS:
             return Infix(_SIGNS[name], *arguments)
-        return arguments[0] if name == "likely" else Call(name, arguments)
+        return arguments[0] if name == "likely" else CallExpr(name, arguments)

@@ -1,4 +1,4 @@
-"""A group of nests as Triton: tiles of rows and columns, each nest's results in registers for the next."""
+"""Write a group of nests as tiles of rows and columns for Triton; results stay in registers for the next nest."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
 from anatune.network.relax.device.functions import expand, join, reduce_tile
-from anatune.network.relax.device.groups import Form, Group, form_of, is_same
+from anatune.network.relax.device.groups import LoopForm, NestGroup, form_of, is_same
 from anatune.network.relax.device.ir import (
     Assign,
-    Call,
+    CallExpr,
     Cast,
-    Choice,
+    ChoiceExpr,
     Element,
     Expanded,
     Expr,
@@ -31,37 +31,37 @@ from anatune.network.relax.device.ir import (
     Reduction,
     Statement,
     Store,
-    compensated,
+    clamp_finite,
+    compensated_sum,
     equal,
-    finite,
     names_in,
     where,
 )  # fmt: skip
-from anatune.network.relax.device.steps import Tensor, Unit
+from anatune.network.relax.device.steps import NestStep, Tensor
 from anatune.network.relax.rest.sums import BLOCK
 
-__all__ = ["Part", "part_of"]
+__all__ = ["KernelPart", "write_part"]
 
 _TILE = 2048
-"""Elements of a tile: 16 of each of four warps' lanes."""
+"""Elements of a tile: 16 for each lane of four warps."""
 _LEAST_TILE = 256
 _MOST_WARPS = 16
 _LANES, _ELEMENTS = 32, 8
 _STEP = 64
-"""Rows of a tile whose neighbours in memory are rows, and columns at most."""
+"""Rows of a tile whose neighbours in memory are rows, and most columns of it."""
 _NARROW = 1 << 31
-_WIDE = ("float16", "bfloat16")
-_FAR = 3.4028234663852886e38
-_NOTHING = {"Add": (0,), "Max": (-_FAR, -math.inf), "Min": (_FAR, math.inf), "Or": (0,), "And": (1,), "Mul": (1,)}
-"""What a reduction begins with that changes nothing."""
+_HALVES = ("float16", "bfloat16")
+_MOST = 3.4028234663852886e38
+_NEUTRAL = {"Add": (0,), "Max": (-_MOST, -math.inf), "Min": (_MOST, math.inf), "Or": (0,), "And": (1,), "Mul": (1,)}
+"""Kind of a reduction -> neutral values that it begins with."""
 _AT, _ROW, _COL = Name("at"), Name("row"), Name("col")
-"""Numbers of an element where there are no reductions, of a row and of a column."""
+"""The number of an element without reductions, of a row, and of a column."""
 _INSIDE, _WITHIN = Name("inside"), Name("within")
-"""Whether there is such an element or row, and such a column."""
+"""Masks: the element or row exists, and the column exists."""
 
 
-class Part(NamedTuple):
-    """A group's statements, where ``program`` is which of its `grid` programs runs, and what `RestKernel` says."""
+class KernelPart(NamedTuple):
+    """A group's statements, where ``program`` is the index of one of `grid` programs, and the data of `RestKernel`."""
 
     name: str
     shape: str
@@ -75,71 +75,73 @@ class Part(NamedTuple):
     terms: int
 
 
-def part_of(group: Group, kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec) -> Part:
-    """Return the statements of a group; parameters and errors as `modules.rest_kernel`."""
-    return _Writer(group, kept, dtype_of, hardware).part()
+def write_part(
+    group: NestGroup, is_kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec
+) -> KernelPart:
+    """Return the statements of a group; parameters and errors as `modules.make_rest_kernel`."""
+    return _TileWriter(group, is_kept, dtype_of, hardware).write_part()
 
 
-def _power(number: float) -> int:
+def _next_power(number: float) -> int:
     """Return the next power of two."""
     return 1 << max(0, math.ceil(math.log2(max(number, 1))))
 
 
-class _Writer:
+class _TileWriter:
     def __init__(
-        self, group: Group, kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec
+        self, group: NestGroup, is_kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec
     ) -> None:
-        self.group, self.kept, self.dtype_of = group, kept, dtype_of
+        self.group, self.kept, self.dtype_of = group, is_kept, dtype_of
         self.statements: list[Statement] = []
         self.count = 0
-        """Of statements: names end in it."""
+        """Number of statements, which makes names unique."""
         self.loops: dict[str, Expr] = {}
         """Loops of a nest -> their values."""
         self.names: dict[Tensor, str] = {}
         """Tensors in memory -> parameters."""
-        self.held: dict[Tensor, Name] = {}
+        self.registers: dict[Tensor, Name] = {}
         """Tensors in registers -> values."""
         self.loaded: dict[Expr, Name] = {}
         self.loads: Counter[Tensor] = Counter()
-        """Of each tensor: at how many places an element reads it."""
+        """Number of different elements that are read of each tensor."""
         self.reads: list[Tensor] = []
         self.writes: list[Tensor] = []
         self.terms = 0
-        self.unit: Unit = group.units[0]
+        self.unit: NestStep = group.units[0]
         self.full = True
         self.is_flat = not group.cols
-        self._sizes(hardware)
+        self._choose_tile(hardware)
 
     # -- tiles -------------------------------------------------------------------------------------------------------
 
-    def _sizes(self, hardware: GpuSpec) -> None:
+    def _choose_tile(self, hardware: GpuSpec) -> None:
         group, most = self.group, hardware.compute.num_sms
         if self.is_flat:
-            self.block_rows, self.block_cols = min(_power(group.rows), _TILE // 2), 1
+            self.block_rows, self.block_cols = min(_next_power(group.rows), _TILE // 2), 1
             while self.block_rows > _LEAST_TILE // 2 and group.rows < most * self.block_rows:
                 self.block_rows //= 2
         else:
             across = self._is_across()
-            whole = _power(group.cols)
+            whole = _next_power(group.cols)
             self.block_cols = min(whole, _STEP) if across else whole if self._is_whole() else min(whole, _TILE)
-            self.block_rows = min(_power(group.rows), _STEP if across else max(1, _TILE // self.block_cols))
+            self.block_rows = min(_next_power(group.rows), _STEP if across else max(1, _TILE // self.block_cols))
             least = _LANES if across else 1
             while self.block_rows > least and group.rows < most * self.block_rows:
                 self.block_rows //= 2
         self.is_stepped = not self.is_flat and self.block_cols < group.cols
         tile = self.block_rows * self.block_cols
-        self.warps = min(_MOST_WARPS, _power(max(1, tile // (_LANES * _ELEMENTS))))
+        self.warps = min(_MOST_WARPS, _next_power(max(1, tile // (_LANES * _ELEMENTS))))
         self.grid = -(-group.rows // self.block_rows)
 
-    def _reductions(self) -> list[tuple[Unit, Form]]:
+    def _reductions(self) -> list[tuple[NestStep, LoopForm]]:
         return [(unit, form) for unit, form in ((one, form_of(one.nest)) for one in self.group.units) if form.reduced]
 
     def _is_whole(self) -> bool:
-        """Whether rows have to be seen whole: by more than one reduction."""
+        """Return whether a row has to be in registers as a whole, because of several reductions."""
         return len(self._reductions()) > 1 or any(self.group.full.values())
 
     def _is_across(self) -> bool:
-        """Whether neighbours in memory are rows: of a lone reduction whose loads move along its last spatial loop."""
+        """Return whether neighbours in memory are rows, which only a lone reduction over distant elements has."""
         if self._is_whole():
             return False
         ((unit, form),) = self._reductions()
@@ -149,11 +151,11 @@ class _Writer:
 
     # -- the module --------------------------------------------------------------------------------------------------
 
-    def part(self) -> Part:
-        """Return it."""
+    def write_part(self) -> KernelPart:
+        """Return the statements and data of the group."""
         group = self.group
         for unit in group.units:
-            self._write(unit)
+            self._write_unit(unit)
         shape = f"{group.rows} rows of {group.cols}" if group.cols else f"{group.rows} elements"
         most = max(
             form.size * form.depth for form in (form_of(unit.nest) for unit in group.units)
@@ -162,12 +164,12 @@ class _Writer:
             Buffer("", self.dtype_of(one), (min(max(1, one.size), most * max(1, self.loads[one])),)).num_bytes
             for one in (*self.reads, *self.writes)
         )
-        return Part(
-            self._name(), shape, [*self._head(), *self.statements], self.names, self.reads, self.writes, self.grid,
-            self.warps, num_bytes, self.terms,
+        return KernelPart(
+            self._kernel_name(), shape, [*self._head(), *self.statements], self.names, self.reads, self.writes,
+            self.grid, self.warps, num_bytes, self.terms,
         )  # fmt: skip
 
-    def _name(self) -> str:
+    def _kernel_name(self) -> str:
         names = (unit.nest.name.removeprefix("fused_").rstrip("0123456789") for unit in self.group.units)
         name = "_".join(dict.fromkeys(names))
         return _identifier(name if len(name) <= 60 else f"{name[:56]}_etc") or "rest"
@@ -196,41 +198,41 @@ class _Writer:
         self.statements += statements
         self.count += len(statements)
 
-    def _write(self, unit: Unit) -> None:
+    def _write_unit(self, unit: NestStep) -> None:
         """Write one nest."""
         form, value = form_of(unit.nest), unit.nest.value
         self.unit = unit
         self.full = self.group.full[unit.writes[0]] or bool(form.reduced)
         self._bind(unit, form)
         self.terms += form.size * form.depth
-        made = self._reduction(value) if isinstance(value, Reduction) else self._value(value)
-        self._finish(unit.writes[0], unit.nest.target, made)
+        result = self._reduction(value) if isinstance(value, Reduction) else self._value(value)
+        self._finish(unit.writes[0], unit.nest.target, result)
 
-    def _bind(self, unit: Unit, form: Form) -> None:
-        """Say what the loops of a nest are."""
+    def _bind(self, unit: NestStep, form: LoopForm) -> None:
+        """Set the values of a nest's loops."""
         width = max(self.group.cols, 1)
-        for place, extent in enumerate(unit.nest.extents):
-            step = form.strides[place]
+        for loop, extent in enumerate(unit.nest.extents):
+            step = form.strides[loop]
             if extent == 1:
                 value: Expr = Number(0)
             elif self.is_flat:
-                value = _digit(_AT, step, extent, form.size)
-            elif place in form.reduced:
-                value = _digit(_COL, step, extent, form.depth)
+                value = _loop_value(_AT, step, extent, form.size)
+            elif loop in form.reduced:
+                value = _loop_value(_COL, step, extent, form.depth)
             elif form.reduced or not self.full:
-                value = _digit(_ROW, step, extent, form.size)
+                value = _loop_value(_ROW, step, extent, form.size)
             elif step * extent <= width and width % (step * extent) == 0:
-                value = _digit(_COL, step, extent, width)
+                value = _loop_value(_COL, step, extent, width)
             elif step % width == 0:
-                value = _digit(_ROW, step // width, extent, self.group.rows)
+                value = _loop_value(_ROW, step // width, extent, self.group.rows)
             else:
-                value = _digit(_ROW * width + _COL, step, extent, form.size)
-            self.loops[f"i{place}"] = value
+                value = _loop_value(_ROW * width + _COL, step, extent, form.size)
+            self.loops[f"i{loop}"] = value
 
     def _finish(self, tensor: Tensor, target: Element, value: Expr) -> None:
-        """Keep what a nest has made of a tensor, in registers and, where anything else reads it, in memory."""
-        held = self._named(self._word(), value)
-        self.held[tensor] = held
+        """Keep a nest's result in registers and, if something else reads it, store it."""
+        register = self._assign(self._result_prefix(), value)
+        self.registers[tensor] = register
         if not self.kept(tensor):
             return
         if tensor not in self.names:
@@ -238,17 +240,17 @@ class _Writer:
             self.writes.append(tensor)
         is_full = self.full and not form_of(self.unit.nest).reduced
         numbers = self._numbers(is_full=is_full)
-        index = _whole(self._index(target, None), numbers)
-        mask = _all([guard for guard, number in self._guards().items() if number in numbers])
-        kept = finite(held, self.dtype_of(tensor)) if tensor.dtype == "float32" else held
-        self._add(Store(self.names[tensor], index, kept, mask))
+        index = _cover_tile(self._index(target, None), numbers)
+        mask = _join_conditions([guard for guard, number in self._guards().items() if number in numbers])
+        stored = clamp_finite(register, self.dtype_of(tensor)) if tensor.dtype == "float32" else register
+        self._add(Store(self.names[tensor], index, stored, mask))
 
     def _numbers(self, *, is_full: bool) -> tuple[Name, ...]:
-        """Return the numbers that say which element of a tile one is."""
+        """Return the names of the numbers that identify an element of a tile."""
         return (_AT,) if self.is_flat else (_ROW, _COL) if is_full else (_ROW,)
 
     def _index(self, element: Element, where: Expr | None) -> Expr:
-        """Return the number of an element in memory."""
+        """Return the index of an element in memory."""
         nest, form, cols = self.unit.nest, form_of(self.unit.nest), self.group.cols
         if is_same(nest, form, element, cols, self.full, full=True):
             return _AT if self.is_flat else _ROW * cols + _COL
@@ -256,23 +258,23 @@ class _Writer:
             return _ROW
         return self._value(element.index, where)
 
-    def _word(self) -> str:
+    def _result_prefix(self) -> str:
         return _identifier(self.unit.nest.name.removeprefix("fused_").rstrip("0123456789"))[:24] or "v"
 
-    def _named(self, word: str, value: Expr) -> Name:
-        """Return a name for a value."""
+    def _assign(self, word: str, value: Expr) -> Name:
+        """Assign a value to a new name and return it."""
         name = Name(f"{word}_{self.count}")
         self._add(Assign(name.name, value))
         return name
 
-    def _once(self, value: Expr) -> Expr:
-        """Return a name for a value that is needed more than once."""
-        return value if isinstance(value, Name) else self._named("v", value)
+    def _name_value(self, value: Expr) -> Expr:
+        """Return a name for a value that is used more than once."""
+        return value if isinstance(value, Name) else self._assign("v", value)
 
     # -- values ------------------------------------------------------------------------------------------------------
 
     def _value(self, node: Expr, where: Expr | None = None) -> Expr:
-        """Return a value of a nest for the elements of a tile; what it loads is there where a condition holds."""
+        """Return a value of a nest for the elements of a tile; elements are loaded where a condition holds."""
         match node:
             case Name(name):
                 return self.loops[name]
@@ -280,58 +282,58 @@ class _Writer:
                 return Infix(sign, self._value(left, where), self._value(right, where))
             case Element():
                 return self._load(node, where)
-            case Choice():
+            case ChoiceExpr():
                 return self._choice(node, where)
             case Cast():
                 return self._cast(node, where)
-            case Call(function, arguments, keywords):
+            case CallExpr(function, arguments, keywords):
                 given = [self._value(one, where) for one in arguments]
-                return expand(function, given, keywords, self._once)
+                return expand(function, given, keywords, self._name_value)
         return node
 
-    def _choice(self, node: Choice, where: Expr | None) -> Expr:
-        test = self._once(self._value(node.condition, where))
+    def _choice(self, node: ChoiceExpr, where: Expr | None) -> Expr:
+        test = self._name_value(self._value(node.condition, where))
         inside, outside = (one if where is None else where & one for one in (test, equal(test, 0)))
         first, second = self._value(node.first, inside), self._value(node.second, outside)
-        return Call("where", (test, first, second))
+        return CallExpr("where", (test, first, second))
 
     def _cast(self, node: Cast, where: Expr | None) -> Expr:
         value, dtype = self._value(node.value, where), node.dtype
-        if dtype in _WIDE or (dtype == "float32" and node.before in _WIDE):
-            dtype = "float32"  # what memory holds is rounded when it is stored
+        if dtype in _HALVES or (dtype == "float32" and node.before in _HALVES):
+            dtype = "float32"  # values are rounded when they are stored
         if dtype == node.before:
             return value
-        if isinstance(node.value, Name | Number):  # has no dtype of Triton's
+        if isinstance(node.value, Name | Number):  # it has no Triton dtype
             value = value + Full((1,), Number(0), "float32" if node.before.startswith("float") else "int32")
         return Infix("!=", value, Number(0)) if dtype == "bool" else Cast(value, dtype)
 
     def _load(self, element: Element, where: Expr | None) -> Expr:
-        """Return the elements that a nest loads: those in registers, or from memory."""
+        """Return the elements that a nest loads, from registers or from memory."""
         tensor = self.unit.tensors[element.buffer]
-        if tensor in self.held:
-            return self.held[tensor]
+        if tensor in self.registers:
+            return self.registers[tensor]
         if tensor not in self.names:
             self.names[tensor] = f"in{len(self.reads)}"
             self.reads.append(tensor)
         index = self._index(element, where)
-        # where an element is not there, what was loaded may say anything, and a condition has a value for all of a tile
+        # masked elements have any value, and a condition is evaluated for the whole tile
         used = names_in(index)
         is_guarded = where is not None or bool(used - {"row", "col", "at"})
         guards = [guard for guard, number in self._guards().items() if is_guarded or number.name in used]
-        mask = _all([*([] if where is None else [where]), *guards])
+        mask = _join_conditions([*([] if where is None else [where]), *guards])
         if is_guarded:
-            index = _whole(index, self._numbers(is_full=self.full))
+            index = _cover_tile(index, self._numbers(is_full=self.full))
         dtype = self.dtype_of(tensor)
         other = None if mask is None else Number(0 if dtype == "bool" or "int" in dtype else 0.0)
         load: Expr = Load(self.names[tensor], index, mask, other)
-        load = Cast(load, "float32") if dtype in _WIDE else load
+        load = Cast(load, "float32") if dtype in _HALVES else load
         if load not in self.loaded:
-            self.loaded[load] = self._named(self.names[tensor], load)
+            self.loaded[load] = self._assign(self.names[tensor], load)
             self.loads[tensor] += 1
         return self.loaded[load]
 
     def _guards(self) -> dict[Name, Name]:
-        """Return which elements of a tile are there: masks, and the numbers that they are about."""
+        """Return the masks of existing elements, and the numbers that they test."""
         guards = {_INSIDE: _AT if self.is_flat else _ROW} if self.group.rows % self.block_rows else {}
         if not self.is_flat and self.full and self.group.cols % self.block_cols:
             guards[_WITHIN] = _COL
@@ -343,19 +345,19 @@ class _Writer:
         neutral = _neutral(node)
         value: Expr = Name("parts")
         if self.is_stepped:
-            self._steps(node, neutral)
+            self._write_steps(node, neutral)
         else:
             value = self._term(node, neutral)
-        made: Expr = reduce_tile(node.kind, Cast(value, "int32") if node.dtype == "bool" else value)
+        reduced: Expr = reduce_tile(node.kind, Cast(value, "int32") if node.dtype == "bool" else value)
         first = self._value(node.first)
-        if not (isinstance(first, Number) and first.value in _NOTHING[node.kind]):
-            made = join(node.kind, made, first)
-        return Infix("!=", made, Number(0)) if node.dtype == "bool" else made
+        if not (isinstance(first, Number) and first.value in _NEUTRAL[node.kind]):
+            reduced = join(node.kind, reduced, first)
+        return Infix("!=", reduced, Number(0)) if node.dtype == "bool" else reduced
 
-    def _steps(self, node: Reduction, neutral: Number) -> None:
-        """Join the terms of a row that is longer than a tile in ``parts``, a tile of them after the other."""
+    def _write_steps(self, node: Reduction, neutral: Number) -> None:
+        """Reduce rows that are longer than a tile into ``parts``, one tile after the other."""
         dtype, shape = node.dtype, (self.block_rows, self.block_cols)
-        register = "float32" if dtype in _WIDE else "int32" if dtype == "bool" else dtype
+        register = "float32" if dtype in _HALVES else "int32" if dtype == "bool" else dtype
         self.loaded = {}
         parts = Name("parts")
         is_long = node.kind == "Add" and register == "float32" and self.group.cols > 2 * BLOCK * self.block_cols
@@ -366,18 +368,18 @@ class _Writer:
         self.count += 1
         self._add(*self._columns(Name("first")))
         value = self._term(node, neutral)
-        self._add(*(compensated(parts, value) if is_long else [Assign("parts", join(node.kind, parts, value))]))
+        self._add(*(compensated_sum(parts, value) if is_long else [Assign("parts", join(node.kind, parts, value))]))
         self.statements = [*outer, For("first", self.group.cols, self.block_cols, tuple(self.statements))]
         self.loaded = {}
 
     def _term(self, node: Reduction, neutral: Number) -> Expr:
-        """Return the terms of a tile, and what joins to nothing where there are no columns."""
-        value = self._named("term", self._value(node.term))
+        """Return the terms of a tile, with neutral values where there are no columns."""
+        value = self._assign("term", self._value(node.term))
         return where(_WITHIN, value, neutral) if self.group.cols % self.block_cols else value
 
 
 def _neutral(node: Reduction) -> Number:
-    """Return what changes nothing."""
+    """Return the neutral value of a reduction."""
     kind, is_float = node.kind, "float" in node.dtype
     if kind in ("Max", "Min"):
         if is_float:
@@ -385,29 +387,29 @@ def _neutral(node: Reduction) -> Number:
         limits = np.iinfo("int8" if node.dtype == "bool" else node.dtype)
         return Number(int(limits.min if kind == "Max" else limits.max))
     value = 1 if kind in ("And", "Mul") else 0
-    return Number(float(value) if node.dtype in ("float32", *_WIDE) else value)
+    return Number(float(value) if node.dtype in ("float32", *_HALVES) else value)
 
 
-def _digit(number: Expr, step: int, extent: int, total: int) -> Expr:
-    """Return one loop's value, of the number that all of them make."""
+def _loop_value(number: Expr, step: int, extent: int, total: int) -> Expr:
+    """Return the value of one loop from the row-major number of all loops."""
     value = number if step == 1 else number // step
     return value % extent if step * extent < total else value
 
 
 def _lanes(count: int) -> Expr:
-    return Call("arange", (Number(0), Number(count)))
+    return CallExpr("arange", (Number(0), Number(count)))
 
 
-def _all(conditions: Sequence[Expr]) -> Expr | None:
-    """Return whether all conditions hold; None: there are none."""
+def _join_conditions(conditions: Sequence[Expr]) -> Expr | None:
+    """Return the conjunction of conditions; None without any."""
     if not conditions:
         return None
     first, *others = conditions
     return functools.reduce(lambda left, right: left & right, others, first)
 
 
-def _whole(index: Expr, numbers: Sequence[Name]) -> Expr:
-    """Return an index that has a value for every element of a tile, though it may say less."""
+def _cover_tile(index: Expr, numbers: Sequence[Name]) -> Expr:
+    """Return an index with a value for every element of a tile, even if it does not depend on all numbers."""
     for number in numbers:
         if number.name not in names_in(index):
             index = index + number * 0

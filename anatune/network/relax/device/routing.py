@@ -1,26 +1,26 @@
-"""Which rows each expert has, as Triton: a program an expert, which counts those of experts before it."""
+"""The Triton program that lists the rows of each expert: one program per expert counts the rows before its own."""
 
 from __future__ import annotations
 
 from anatune.emit.buffer import Buffer
 from anatune.network.graph.experts.passes import lead_of
-from anatune.network.relax.device.lowering import Planned
+from anatune.network.relax.device.lowering import PlannedCall
 from anatune.network.relax.device.modules import RestKernel
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
-__all__ = ["planned_route", "route_program"]
+__all__ = ["plan_route", "route_program"]
 
 _MOST_BLOCK = 4096
 
 
-def planned_route(rows: int, experts: int) -> Planned:
-    """Return ``anatune.route`` as it is called: each program reads all choices twice."""
+def plan_route(rows: int, experts: int) -> PlannedCall:
+    """Return the call of ``anatune.route``, in which each program reads all choices twice."""
     program, read = route_program(rows, experts), 2 * rows * experts
-    return Planned(program, ("chosen",), (0,), RestKernel(program, (), (), 8 * read + 4 * rows, 2 * read))
+    return PlannedCall(program, ("chosen",), (0,), RestKernel(program, (), (), 8 * read + 4 * rows, 2 * read))
 
 
 def route_program(rows: int, experts: int) -> TritonProgram:
-    """Return the program of ``anatune.route``: takes ``chosen`` (rows,) int64, writes ``routed``."""
+    """Return the program of ``anatune.route``, which reads ``chosen`` (rows,) int64 and writes ``routed``."""
     block, lead = min(_MOST_BLOCK, 1 << (rows - 1).bit_length()), lead_of(experts)
     name = f"route_{rows}_rows_to_{experts}"
     load = f"""row = first + tl.arange(0, {block})

@@ -1,4 +1,4 @@
-"""Running sums and products, and orders of elements, along a dimension: Triton of its own, since no loops are that."""
+"""Triton programs of running sums and products, and of sorts, along a dimension, which loops cannot express."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import math
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
 from anatune.network.graph.nodes import Node, tensor_type
-from anatune.network.relax.device.ir import Call, Name, Number, compensated
+from anatune.network.relax.device.ir import CallExpr, Name, Number, compensated_sum
 from anatune.network.relax.device.printing import print_statements, triton_type
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
 __all__ = ["scan_program"]
 
 _MOST_SORTED = 4096
-"""Elements that one program sorts."""
+"""Most elements that one program sorts."""
 _MOST_BLOCK, _LANES = 1024, 32
 _SUMS = {"cumsum": 0, "cumprod": 1}
-"""Operator -> what changes nothing."""
+"""Operator -> its neutral value."""
 _HEAD = """
 import triton
 import triton.language as tl
@@ -30,14 +30,14 @@ def {name}(data_ptr, result_ptr):
 
 
 def scan_program(node: Node) -> TritonProgram | None:
-    """Return the program of a node, from ``data`` to ``result``; None: it is none, or larger than sorts are."""
+    """Return the program of a node, from ``data`` to ``result``; None for other operators and for large sorts."""
     if node.op in _SUMS:
-        return _cumulative(node)
+        return _cumulative_program(node)
     if node.op not in ("argsort", "topk"):
         return None
     kind = tensor_type(node.arguments[0])
     fits = kind.dtype in ("float32", "int32", "int8", "uint8") and kind.shape[_axis(node)] <= _MOST_SORTED
-    return _sorted(node) if fits else None
+    return _sort_program(node) if fits else None
 
 
 def _axis(node: Node) -> int:
@@ -45,29 +45,29 @@ def _axis(node: Node) -> int:
     return axis
 
 
-def _apart(node: Node) -> tuple[int, int, int]:
-    """Return the sizes before, of, and behind the dimension."""
+def _split_shape(node: Node) -> tuple[int, int, int]:
+    """Return the sizes before the dimension, of it, and after it."""
     shape, axis = tensor_type(node.arguments[0]).shape, _axis(node)
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-def _program(node: Node, name: str, title: str, body: str, grid: int, warps: int) -> TritonProgram:
-    kinds = [tensor_type(one) for one in (node.arguments[0], node)]
-    buffers = tuple(Buffer(word, kind.dtype, kind.shape) for word, kind in zip(("data", "result"), kinds, strict=True))
-    wide = ".to(tl.int64)" if math.prod(kinds[0].shape) >= 1 << 31 else ""
+def _make_program(node: Node, name: str, title: str, body: str, grid: int, warps: int) -> TritonProgram:
+    types = [tensor_type(one) for one in (node.arguments[0], node)]
+    buffers = tuple(Buffer(word, kind.dtype, kind.shape) for word, kind in zip(("data", "result"), types, strict=True))
+    wide = ".to(tl.int64)" if math.prod(types[0].shape) >= 1 << 31 else ""
     source = f'"""{title}"""\n{_HEAD.format(name=name, wide=wide)}{body}'
     kernel = TritonKernel(name, buffers, grid, warps, 1, {"enable_fp_fusion": True})
     return TritonProgram("", source, (kernel,), "result")
 
 
-def _cumulative(node: Node) -> TritonProgram:
-    before, size, behind = _apart(node)
+def _cumulative_program(node: Node) -> TritonProgram:
+    before, size, behind = _split_shape(node)
     lanes = min(_LANES, 1 << (behind - 1).bit_length())
     block = min(_MOST_BLOCK // lanes, 1 << (size - 1).bit_length())
     blocks, neutral, dtype = -(-behind // lanes), _SUMS[node.op], triton_type(tensor_type(node).dtype)
     step, is_later = "+" if node.op == "cumsum" else "*", bool(node.attributes["exclusive"])
     to, there, begin = "at", "inside", ""
-    if is_later:  # each element is what came before it
+    if is_later:  # an element excludes itself
         to, there = f"at + {behind}", f"inside & (place < {size - 1})[:, None]"
         first = f"tl.full(({lanes},), {neutral}, tl.{dtype}), mask=lane < {behind}"
         begin = f"    tl.store(result_ptr + row * {size * behind} + lane, {first})\n"
@@ -76,7 +76,7 @@ def _cumulative(node: Node) -> TritonProgram:
         begin += f"    kept_lost = tl.zeros(({lanes},), tl.float32)\n"
         lines[0] = "run = kept[None, :] + (part - kept_lost[None, :])"
         sums = Script()
-        print_statements(sums, compensated(Name("kept"), Call("sum", (Name("x"), Number(0)))))
+        print_statements(sums, compensated_sum(Name("kept"), CallExpr("sum", (Name("x"), Number(0)))))
         lines += sums.lines
     else:
         lines.append(f"is_last = tl.arange(0, {block}) == {block - 1}")
@@ -94,16 +94,16 @@ def _cumulative(node: Node) -> TritonProgram:
 {carry}"""
     name = f"{node.op}_{before}x{size}x{behind}_{dtype}{'_exclusive' * is_later}"
     title = f"Running {'sums' if step == '+' else 'products'} of {size} elements, {before * behind} times."
-    return _program(node, name, title, body, before * blocks, 4)
+    return _make_program(node, name, title, body, before * blocks, 4)
 
 
-def _sorted(node: Node) -> TritonProgram:
-    before, size, behind = _apart(node)
+def _sort_program(node: Node) -> TritonProgram:
+    before, size, behind = _split_shape(node)
     is_top, kind = node.op == "topk", tensor_type(node.arguments[0])
     falls = node.attributes["largest" if is_top else "descending"]
     count = node.attributes["k"] if is_top else size
     block = max(2, 1 << (size - 1).bit_length())
-    # numbers as integers in the same order; places behind them keep equal ones in order
+    # numbers as integers in the same order; indices in the low bits keep equal numbers in order
     bits, plain, signed = "x.to(tl.int32)", "", ""
     if kind.dtype == "float32":
         bits = "(x + 0.0).to(tl.int32, bitcast=True)"
@@ -120,4 +120,4 @@ def _sorted(node: Node) -> TritonProgram:
 """
     name = f"{'top' if is_top else 'order'}_{count}_of_{before}x{size}x{behind}_{kind.dtype}{'_falling' * falls}"
     title = f"Places of {'the first ' * is_top}{count} of {size} elements in order, {before * behind} times."
-    return _program(node, name, title, body, before * behind, 8 if block > _MOST_BLOCK else 4)
+    return _make_program(node, name, title, body, before * behind, 8 if block > _MOST_BLOCK else 4)

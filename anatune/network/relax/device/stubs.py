@@ -1,4 +1,4 @@
-"""Products and attentions of a graph in the Relax module that everything else is read from."""
+"""Stubs of products and attentions in the Relax module from which everything else is read."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from anatune.emit.script import Script, buffer_type, open_function
 from anatune.network.graph.nodes import Node, Value, tensor_type
 from anatune.network.relax.kernels import OPAQUE, ModelKernel, kernel_function
 
-__all__ = ["plain_product", "plain_put", "stub", "sum_of_parts"]
+__all__ = ["make_product", "make_put", "make_stub", "sum_of_parts"]
 
 _WIDE = "float32"
 
 
-def stub(name: str, node: Node, kind: str) -> ModelKernel:
-    """Return a kernel that does nothing: TVM keeps its call, whose operands `steps` reads to launch the planned kernel.
+def make_stub(name: str, node: Node, kind: str) -> ModelKernel:
+    """Return a kernel that does nothing, so that TVM keeps its call and `steps` can read the operands.
 
     Parameters
     ----------
     kind : str
-        Of the kernel, for people.
+        Kind of the kernel, for people.
     """
     text = Script()
     open_function(text, "main", _parameters(node))
@@ -28,47 +28,47 @@ def stub(name: str, node: Node, kind: str) -> ModelKernel:
 
 
 def _parameters(node: Node) -> list[tuple[str, str]]:
-    """Return the operands and the result of a node as parameters."""
+    """Return the parameters of a node's operands and result."""
     kinds = [tensor_type(one) for one in (*(a for a in node.arguments if isinstance(a, Value)), node)]
     return [(f"t{place}", buffer_type(kind.shape, kind.dtype)) for place, kind in enumerate(kinds)]
 
 
-def plain_put(name: str, node: Node) -> ModelKernel:
-    """Return what puts rows into a tensor at places, or from a place on, as loops that write rows alone."""
+def make_put(name: str, node: Node) -> ModelKernel:
+    """Return loops that put rows into a tensor at listed indices, or from one index on; they write only these rows."""
     axis, rows = node.attributes["axis"], tensor_type(node.arguments[1])
     is_listed = tensor_type(node.arguments[2]).shape == rows.shape[axis : axis + 1]
     text = Script()
     open_function(text, "main", _parameters(node)[:-1])  # the result is the first operand
-    at = [f"v{place}" for place in range(len(rows.shape))]
-    to = f'T.Cast("int64", t2[{at[axis] if is_listed else 0}])'
-    places = [*at[:axis], to if is_listed else f"{to} + {at[axis]}", *at[axis + 1 :]]
-    loops = ", ".join(f"i{place}" for place in range(len(at)))
+    variables = [f"v{place}" for place in range(len(rows.shape))]
+    row = f'T.Cast("int64", t2[{variables[axis] if is_listed else 0}])'
+    indices = [*variables[:axis], row if is_listed else f"{row} + {variables[axis]}", *variables[axis + 1 :]]
+    loops = ", ".join(f"i{place}" for place in range(len(variables)))
     text.open(f"for {loops} in T.grid({', '.join(f'T.int64({size})' for size in rows.shape)}):")
     text.open('with T.sblock("put"):')
-    text.line(f'{", ".join(at)} = T.axis.remap("{"S" * len(at)}", [{loops}])')
-    text.line(f"t0[{', '.join(places)}] = t1[{', '.join(at)}]")
+    text.line(f'{", ".join(variables)} = T.axis.remap("{"S" * len(variables)}", [{loops}])')
+    text.line(f"t0[{', '.join(indices)}] = t1[{', '.join(variables)}]")
     return ModelKernel(name, kernel_function(str(text), "", name, "put"), {})
 
 
 def sum_of_parts(shape: tuple[int, ...]) -> tuple[str, TvmObject]:
-    """Return a name and a function that adds up the parts of a tensor, (parts, *sizes) float32, element by element."""
+    """Return the name and the function of an elementwise sum of the parts of a tensor, (parts, *sizes) float32."""
     from tvm import te
 
     sizes = [import_tvm().tirx.const(size, "int64") for size in shape]  # as Relax has them, which joins functions
-    given = te.placeholder(sizes, _WIDE, name="parts")
+    parts = te.placeholder(sizes, _WIDE, name="parts")
 
     def total(*places: TvmObject) -> TvmObject:
-        found = given(0, *places)
+        result = parts(0, *places)
         for part in range(1, shape[0]):
-            found = found + given(part, *places)
-        return found
+            result = result + parts(part, *places)
+        return result
 
-    function = te.create_prim_func([given, te.compute(sizes[1:], total, name="sum_of_parts")])
+    function = te.create_prim_func([parts, te.compute(sizes[1:], total, name="sum_of_parts")])
     return f"sum_of_{shape[0]}_parts", function.without_attr("global_symbol")
 
 
-def plain_product(name: str, workload: Workload) -> ModelKernel:
-    """Return a product that no template takes, with nothing fused into it, as loops: grouped convolutions, float32."""
+def make_product(name: str, workload: Workload) -> ModelKernel:
+    """Return a product without epilogue as loops, if no template takes it, such as grouped convolutions in float32."""
     tvm = import_tvm()
     from tvm import te
 
@@ -91,12 +91,12 @@ def plain_product(name: str, workload: Workload) -> ModelKernel:
 
     def total(*places: TvmObject) -> TvmObject:
         values = dict(reduced)
-        for terms, place in zip(workload.write.indices, places, strict=True):
+        for terms, index in zip(workload.write.indices, places, strict=True):
             for term in terms:
-                values[term.axis] = tvm.tirx.indexmod(tvm.tirx.indexdiv(place, term.coefficient), extents[term.axis])
+                values[term.axis] = tvm.tirx.indexmod(tvm.tirx.indexdiv(index, term.coefficient), extents[term.axis])
         left, right = (element(access, values) for access in workload.reads)
         return te.sum(left * right, axis=list(reduced.values()))
 
     result = te.compute(workload.write.shape, total, name="product")
-    made = te.create_prim_func([*operands.values(), result])
-    return ModelKernel(name, made.with_attrs({"global_symbol": name, "op_pattern": OPAQUE}), {})
+    function = te.create_prim_func([*operands.values(), result])
+    return ModelKernel(name, function.with_attrs({"global_symbol": name, "op_pattern": OPAQUE}), {})

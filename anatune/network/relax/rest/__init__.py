@@ -1,1 +1,1 @@
-"""Loops of what no kernel of anatune's computes, written from the access maps of TVM's operators."""
+"""Loops for the operators without a kernel of anatune's, written from the accesses of TVM's functions."""

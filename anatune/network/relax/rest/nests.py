@@ -1,8 +1,8 @@
-"""Blocks of TVM's functions as nests: loops, what one iteration does, and how its accesses move with each loop.
+"""Read blocks of TVM's functions as nests: loops, the body of an iteration, and the strides of its accesses.
 
-An access is flattened to one index of its buffer in memory. With a loop it moves by a number of elements where that
-index grows by this number whatever the other loops are at; else, and where the loop counts in a condition or a value,
-the loop is tangled: nothing is known of it but its extent.
+The indices of an access are flattened to one index in memory. Its stride along a loop is the number of elements by
+which that index grows, if this is the same for all iterations of the other loops. Otherwise, or if the loop's variable
+occurs in a condition or a value, the loop is tangled: only its extent is known.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject
 
-__all__ = ["Access", "Loop", "Nest", "nest_of", "replaced"]
+__all__ = ["FusedLoop", "LoopNest", "NestAccess", "nest_of", "substitute"]
 
 _SPATIAL, _REDUCTION = 0, 2
 """TVM's kinds of loops."""
 
 
-class Access(NamedTuple):
-    """One load or store: elements by which it moves with each loop; None: not known."""
+class NestAccess(NamedTuple):
+    """One load or store, and its stride along each loop in elements; None if unknown."""
 
     steps: tuple[int | None, ...]
     is_store: bool
     bits: int
 
 
-class Loop(NamedTuple):
-    """Loops that are walked as one, outer first; one of them is the usual case.
+class FusedLoop(NamedTuple):
+    """Loops that are run as one, from the outer one; usually there is only one.
 
     Attributes
     ----------
     places : tuple of int
-        Of the nest's loops.
+        Indices of the nest's loops.
     extent : int or tvm.ir.Expr
-        Iterations, of all together.
+        Iterations of all together.
     """
 
     places: tuple[int, ...]
@@ -44,25 +44,25 @@ class Loop(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Nest:
+class LoopNest:
     """A block that reads and writes tensors element by element.
 
     Attributes
     ----------
     variables, extents : list
-        Of its loops.
+        Its loops.
     is_reduction : list of bool
     body : tvm.tirx.Stmt
-        One iteration, in the variables.
+        One iteration, in terms of the variables.
     first : tvm.tirx.Stmt, optional
-        What a reduction's results begin with.
+        Initial value of a reduction.
     accesses : tuple of Access
     tangled : frozenset of int
-        Loops that count outside of indices.
+        Loops whose variables occur outside of indices.
     branches : frozenset of int
-        Loops that conditions depend on which guard accesses.
+        Loops in the conditions that guard accesses.
     divided : frozenset of int
-        Loops that indices hold quotients, remainders, bounds or choices of.
+        Loops in quotients, remainders, bounds or choices within indices.
     """
 
     variables: list[TvmObject]
@@ -70,38 +70,38 @@ class Nest:
     is_reduction: list[bool]
     body: TvmObject
     first: TvmObject | None
-    accesses: tuple[Access, ...]
+    accesses: tuple[NestAccess, ...]
     tangled: frozenset[int]
     branches: frozenset[int]
     divided: frozenset[int] = frozenset()
 
-    def loops(self, *, reductions: bool) -> list[Loop]:
-        """Return the loops of a kind in order, those as one that every access walks as if they were."""
-        found: list[Loop] = []
-        for place, (extent, is_reduction) in enumerate(zip(self.extents, self.is_reduction, strict=True)):
+    def loops(self, *, reductions: bool) -> list[FusedLoop]:
+        """Return the spatial loops or the reductions in order, with adjacent loops fused if every access allows it."""
+        loops: list[FusedLoop] = []
+        for index, (extent, is_reduction) in enumerate(zip(self.extents, self.is_reduction, strict=True)):
             if is_reduction != reductions or is_one(extent):
                 continue
-            if found and self._are_one(found[-1].places[-1], place):
-                found[-1] = Loop((*found[-1].places, place), found[-1].extent * extent)
+            if loops and self._can_fuse(loops[-1].places[-1], index):
+                loops[-1] = FusedLoop((*loops[-1].places, index), loops[-1].extent * extent)
             else:
-                found.append(Loop((place,), extent))
-        return found
+                loops.append(FusedLoop((index,), extent))
+        return loops
 
-    def _are_one(self, outer: int, inner: int) -> bool:
-        """Whether every access moves with the outer loop as with the inner one times its extent."""
-        extent = number(self.extents[inner])
+    def _can_fuse(self, outer: int, inner: int) -> bool:
+        """Return whether the stride of every access along the outer loop is that of the inner loop times its extent."""
+        extent = known_value(self.extents[inner])
         if extent is None or {outer, inner} & self.tangled:
             return False
         steps = [(access.steps[outer], access.steps[inner]) for access in self.accesses]
         return all(one is not None and other is not None and one == other * extent for one, other in steps)
 
-    def moves(self, loop: Loop) -> list[int | None]:
-        """Return by how much each access moves with the innermost of some loops."""
+    def moves(self, loop: FusedLoop) -> list[int | None]:
+        """Return the stride of each access along the innermost of some loops."""
         return [access.steps[loop.places[-1]] for access in self.accesses]
 
 
-def number(extent: TvmObject) -> int | None:
-    """Return an extent that is known."""
+def known_value(extent: TvmObject) -> int | None:
+    """Return the value of an extent; None if it is known only at run time."""
     if isinstance(extent, int):
         return extent
     value = getattr(extent, "value", None)
@@ -109,12 +109,12 @@ def number(extent: TvmObject) -> int | None:
 
 
 def is_one(extent: TvmObject) -> bool:
-    """Whether a loop has one iteration."""
-    return number(extent) == 1
+    """Return whether a loop has one iteration."""
+    return known_value(extent) == 1
 
 
-def replaced(root: TvmObject, values: Mapping[TvmObject, TvmObject], tvm: TvmObject) -> TvmObject:
-    """Return a statement or expression with other expressions for variables."""
+def substitute(root: TvmObject, values: Mapping[TvmObject, TvmObject], tvm: TvmObject) -> TvmObject:
+    """Return a statement or expression with expressions in place of variables."""
     import tvm_ffi
 
     if not values:
@@ -122,29 +122,29 @@ def replaced(root: TvmObject, values: Mapping[TvmObject, TvmObject], tvm: TvmObj
     return tvm_ffi.structural_map(root, [(tvm.tirx.Var, lambda one: values.get(one, one))])
 
 
-def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> Nest | None:
-    """Return a block as a nest; None: it is more than loops around loads, arithmetic and stores.
+def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> LoopNest | None:
+    """Return a block as a nest; None if it is more than loops around loads, arithmetic and stores.
 
     Parameters
     ----------
     realize : tvm.s_tir.SBlockRealize
     loops : sequence of tvm.tirx.For
-        Around it, outer first.
+        The loops around the block, from the outer one.
     """
     block = realize.block
     kinds = [int(one.iter_type) for one in block.iter_vars]
     plain = len(loops) == len(kinds) and all(
-        value.same_as(loop.loop_var) and number(loop.min) == 0
+        value.same_as(loop.loop_var) and known_value(loop.min) == 0
         for value, loop in zip(realize.iter_values, loops, strict=True)
     )
-    if not plain or set(kinds) - {_SPATIAL, _REDUCTION} or number(realize.predicate) != 1 or block.match_buffers:
+    if not plain or set(kinds) - {_SPATIAL, _REDUCTION} or known_value(realize.predicate) != 1 or block.match_buffers:
         return None
-    reader = _Reader(tvm, [one.var for one in block.iter_vars], [loop.extent for loop in loops])
-    body = reader.divided(block.body)
+    reader = _AccessReader(tvm, [one.var for one in block.iter_vars], [loop.extent for loop in loops])
+    body = reader.split_quotients(block.body)
     reader.read(body)
     if reader.is_more:
         return None
-    return Nest(
+    return LoopNest(
         reader.variables,
         reader.extents,
         [kind == _REDUCTION for kind in kinds],
@@ -157,15 +157,15 @@ def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> N
     )
 
 
-class _Reader:
-    """Finds out how the accesses of one iteration move."""
+class _AccessReader:
+    """Finds the strides of the accesses in one iteration."""
 
     def __init__(self, tvm: TvmObject, variables: list[TvmObject], extents: list[TvmObject]) -> None:
         import tvm_ffi
         from tvm.sym import Analyzer
 
         self.tvm, self.variables, self.extents = tvm, variables, extents
-        self.accesses: list[Access] = []
+        self.accesses: list[NestAccess] = []
         self.tangled: set[int] = set()
         self.branches: set[int] = set()
         self.quotients: set[int] = set()
@@ -175,24 +175,24 @@ class _Reader:
         for variable, extent in zip(variables, extents, strict=True):
             self.analyzer.bind(variable, tvm.ir.Range(0, extent))
 
-    def divided(self, root: TvmObject) -> TvmObject:
-        """Return a statement whose quotients and remainders depend on as few loops as they can.
+    def split_quotients(self, root: TvmObject) -> TvmObject:
+        """Return a statement whose quotients and remainders depend on as few loops as possible.
 
-        Of ``(a v + b w) % m`` with a and m multiples of g and ``0 <= b w < g`` only ``a v / g % (m / g)`` is one: what
-        reshapes leave then lies next to each other again along w.
+        In ``(a v + b w) % m`` with a and m multiples of g and ``0 <= b w < g``, only ``a v / g % (m / g)`` is a
+        remainder: elements that reshapes leave are then adjacent again along w.
         """
         import tvm_ffi
 
         tirx = self.tvm.tirx
-        return tvm_ffi.structural_map(root, [((tirx.FloorMod, tirx.FloorDiv), self._divided)])
+        return tvm_ffi.structural_map(root, [((tirx.FloorMod, tirx.FloorDiv), self._split_quotient)])
 
-    def _divided(self, node: TvmObject) -> TvmObject:
+    def _split_quotient(self, node: TvmObject) -> TvmObject:
         from tvm.sym import detect_linear_equation
 
-        value, modulus = self.analyzer.simplify(node.a), number(node.b)
+        value, modulus = self.analyzer.simplify(node.a), known_value(node.b)
         if not modulus or modulus < 1:
             return node
-        factors = [number(one) for one in detect_linear_equation(value, self.variables)]
+        factors = [known_value(one) for one in detect_linear_equation(value, self.variables)]
         if not factors or any(one is None or one < 0 for one in factors):
             return node
         terms = [(variable, factor or 0) for variable, factor in zip(self.variables, factors[:-1], strict=True)]
@@ -214,7 +214,7 @@ class _Reader:
         return total
 
     def read(self, root: TvmObject) -> None:
-        """Go through a statement or an expression."""
+        """Record the accesses of a statement or an expression."""
         tirx = self.tvm.tirx
         self.walk(
             root,
@@ -231,48 +231,48 @@ class _Reader:
     def _store(self, store: TvmObject) -> object:
         self._access(store.buffer, list(store.indices), is_store=True)
         self.read(store.value)
-        return _skipped()
+        return _skip()
 
     def _load(self, load: TvmObject) -> object:
         self._access(load.source, list(load.indices), is_store=False)
-        return _skipped()
+        return _skip()
 
     def _count(self, variable: TvmObject) -> None:
-        self.tangled |= self._inside(variable)
+        self.tangled |= self._dependencies(variable)
 
     def _call(self, call: TvmObject) -> None:
         if str(getattr(call.op, "name", "")).endswith("if_then_else"):
-            self.branches |= self._inside(call.args[0])
+            self.branches |= self._dependencies(call.args[0])
 
     def _quotient(self, node: TvmObject) -> None:
-        self.quotients |= self._inside(node)
+        self.quotients |= self._dependencies(node)
 
     def _refuse(self, _: TvmObject) -> object:
         self.is_more = True
-        return _skipped()
+        return _skip()
 
-    def _inside(self, root: TvmObject) -> set[int]:
+    def _dependencies(self, root: TvmObject) -> set[int]:
         """Return the loops that an expression depends on."""
-        found: set[int] = set()
+        dependencies: set[int] = set()
 
-        def seen(one: TvmObject) -> None:
-            found.update(place for place, variable in enumerate(self.variables) if one.same_as(variable))
+        def note_variable(node: TvmObject) -> None:
+            dependencies.update(place for place, variable in enumerate(self.variables) if node.same_as(variable))
 
-        self.walk(root, (self.tvm.tirx.Var, seen), order="pre")
-        return found
+        self.walk(root, (self.tvm.tirx.Var, note_variable), order="pre")
+        return dependencies
 
     def _access(self, buffer: TvmObject, indices: list[TvmObject], *, is_store: bool) -> None:
-        """Note an access, and the loads in its indices."""
+        """Record an access, and the loads in its indices."""
         flat: TvmObject = self.tvm.tirx.const(0, "int64")
         for index, size in zip(indices, buffer.shape, strict=True):
             flat = flat * size + index
-        used = self._inside(flat)
+        used = self._dependencies(flat)
         simple = self.analyzer.simplify(flat)
         steps: list[int | None] = []
-        for place, variable in enumerate(self.variables):
-            moved = replaced(simple, {variable: variable + 1}, self.tvm) if place in used else simple
-            steps.append(number(self.analyzer.simplify(moved - simple)) if place in used else 0)
-        self.accesses.append(Access(tuple(steps), is_store, int(self.tvm.DataType(str(buffer.dtype)).bits)))
+        for index_of_loop, variable in enumerate(self.variables):
+            moved = substitute(simple, {variable: variable + 1}, self.tvm) if index_of_loop in used else simple
+            steps.append(known_value(self.analyzer.simplify(moved - simple)) if index_of_loop in used else 0)
+        self.accesses.append(NestAccess(tuple(steps), is_store, int(self.tvm.DataType(str(buffer.dtype)).bits)))
         tirx = self.tvm.tirx
         beyond_sums = (tirx.FloorMod, tirx.FloorDiv, tirx.Min, tirx.Max, tirx.Select, self.tvm.ir.Call)
         for index in indices:
@@ -281,12 +281,12 @@ class _Reader:
 
 
 def _statements(tvm: TvmObject) -> tuple[TvmObject, ...]:
-    """Return statements that no nest has."""
+    """Return the kinds of statements that no nest contains."""
     tirx = tvm.tirx
     return (tirx.For, tirx.While, tirx.IfThenElse, tirx.AttrStmt, tirx.Evaluate, tvm.s_tir.SBlockRealize)
 
 
-def _skipped() -> object:
+def _skip() -> object:
     from tvm_ffi.structural import WalkResult
 
     return WalkResult.SKIP

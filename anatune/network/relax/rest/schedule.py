@@ -1,7 +1,7 @@
-"""What is left to TVM: its element-wise functions, reductions, pools and moves, as loops of `loops`.
+"""Schedule the functions that TVM writes: elementwise functions, reductions, pools and copies, as loops of `loops`.
 
-Blocks that can be inlined are, unless that would compute anything dear again and again; each that is left is a nest of
-its own. What is more than nests stays as TVM wrote it.
+Blocks are inlined if that repeats no expensive work; every other block becomes a nest. Functions that are no nests stay
+as TVM wrote them.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ import math
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.formulas import ELEMENTARY
 from anatune.network.relax.kernels import KERNEL, OPAQUE
-from anatune.network.relax.rest.loops import written
-from anatune.network.relax.rest.nests import Nest, nest_of, number
+from anatune.network.relax.rest.loops import write_loops
+from anatune.network.relax.rest.nests import LoopNest, known_value, nest_of
 
-__all__ = ["inlined", "nest_in", "scheduled", "statements", "with_gathers"]
+__all__ = ["inline_blocks", "mark_gathers", "nest_in", "schedule_module", "statements"]
 
 _log = logging.getLogger(__name__)
 
 _LOADS_AGAIN = 8
-"""Loads of an element of all its readers together from which on it is stored."""
+"""A block is stored if all its readers together load its elements at least so many times."""
 _INJECTIVE = 2
-"""TVM's word for functions whose results are made of an element of each tensor."""
-_OF_VECTORS = ("isinf", "isnan", "nearbyint")
-"""Functions that LLVM has of vectors, which TVM does not know (0.27): it takes vectors with them apart, and LLVM joins
-elements of 16 vectors in their place. A residual sum of 8 bits, 56x56x256, on a Zen 3: 669 us, 216 without that."""
+"""TVM's number for functions that read one element of each tensor for each result."""
+_VECTORIZABLE = ("isinf", "isnan", "nearbyint")
+"""Functions that LLVM has for vectors, which TVM does not know (0.27): it splits vectors with them into elements, and
+LLVM joins elements of 16 vectors in turn. A residual sum of 8 bits, 56x56x256, on a Zen 3: 669 us, 216 without that."""
 
 
-def scheduled(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
-    """Return a module whose functions, but for anatune's kernels, have vectors and parallel loops.
+def schedule_module(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ...]]:
+    """Return a module whose functions, except anatune's kernels, have vectors and parallel loops.
 
-    And the names of those that have none: they stay as TVM wrote them, right, and slow.
+    It also returns the names of functions without a schedule, which stay as TVM wrote them: correct, and slow.
     """
     tvm = import_tvm()
     from tvm.relax.analysis import has_reshape_pattern
 
-    for name in _OF_VECTORS:
+    for name in _VECTORIZABLE:
         operator = tvm.ir.Op.get(f"tirx.{name}")
         if operator.get_attr("TVectorizable") is None:
             operator.set_attr("TVectorizable", True)
@@ -44,20 +44,20 @@ def scheduled(module: TvmObject, threads: int) -> tuple[TvmObject, tuple[str, ..
     for name, function in module.functions_items():
         if type(function).__name__ != "PrimFunc" or (function.attrs is not None and KERNEL in function.attrs):
             continue
-        if has_reshape_pattern(function):  # becomes a view
+        if has_reshape_pattern(function):  # it becomes a view
             continue
         try:
-            module[name] = _scheduled(tvm, function, threads)
+            module[name] = _schedule_function(tvm, function, threads)
         except TVM_ERRORS as error:
             _log.info("%s stays as TVM wrote it: %s", name.name_hint, last_line(error))
             plain.append(str(name.name_hint))
     return module, tuple(plain)
 
 
-def with_gathers(module: TvmObject) -> TvmObject:
-    """Return a module in which what reads elements at places that tensors say is fused as what moves elements is.
+def mark_gathers(module: TvmObject) -> TvmObject:
+    """Mark functions that read elements at indices from tensors so that TVM fuses them like copies.
 
-    What takes a number that is known at run time, such as where a slice begins, is not fused: TVM cannot.
+    Functions of a number that is known only at run time, such as the begin of a slice, are not: TVM cannot fuse them.
     """
     tvm = import_tvm()
     for name, function in module.functions_items():
@@ -68,15 +68,15 @@ def with_gathers(module: TvmObject) -> TvmObject:
             continue
         if int(function.attrs.get("op_pattern", 0)) != OPAQUE:
             continue
-        body = function.body.block.body
-        nest = None if isinstance(body, tvm.tirx.SeqStmt) else nest_in(tvm, body)
+        statement = function.body.block.body
+        nest = None if isinstance(statement, tvm.tirx.SeqStmt) else nest_in(tvm, statement)
         if nest is not None and not any(nest.is_reduction):
             module[name] = function.with_attr("op_pattern", _INJECTIVE)
     return module
 
 
-def inlined(tvm: TvmObject, function: TvmObject) -> TvmObject:
-    """Return a function without the blocks that can be inlined, unless that would compute dear things again."""
+def inline_blocks(tvm: TvmObject, function: TvmObject) -> TvmObject:
+    """Return a function with blocks inlined, except those whose expensive work would be repeated."""
     schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
     root = schedule.get_sblock("root", func_name="main")
     blocks = list(schedule.get_child_blocks(root))
@@ -91,67 +91,67 @@ def inlined(tvm: TvmObject, function: TvmObject) -> TvmObject:
 
 
 def statements(tvm: TvmObject, function: TvmObject) -> list[TvmObject]:
-    """Return what a function does, in order: loops around blocks."""
+    """Return the statements of a function, in order: loops around blocks."""
     body = function.body.block.body
     return list(body.seq) if isinstance(body, tvm.tirx.SeqStmt) else [body]
 
 
-def _scheduled(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
-    made = inlined(tvm, function)
-    realize = made.body
+def _schedule_function(tvm: TvmObject, function: TvmObject, threads: int) -> TvmObject:
+    result = inline_blocks(tvm, function)
+    realize = result.body
     block = realize.block
-    parts = [_part(tvm, one, threads, is_flat=not block.alloc_buffers) for one in statements(tvm, made)]
+    parts = [_schedule_statement(tvm, one, threads, is_flat=not block.alloc_buffers) for one in statements(tvm, result)]
     body = parts[0] if len(parts) == 1 else tvm.tirx.SeqStmt(parts)
     block = tvm.s_tir.SBlock(
         list(block.iter_vars), list(block.reads), list(block.writes), block.name_hint, body, block.init,
         list(block.alloc_buffers), list(block.match_buffers), block.annotations,
     )  # fmt: skip
-    made = made.with_body(tvm.s_tir.SBlockRealize(list(realize.iter_values), realize.predicate, block))
-    tvm.s_tir.analysis.verify_well_formed(tvm.IRModule({"main": made}))
-    return made.with_attrs(function.attrs) if function.attrs is not None else made
+    result = result.with_body(tvm.s_tir.SBlockRealize(list(realize.iter_values), realize.predicate, block))
+    tvm.s_tir.analysis.verify_well_formed(tvm.IRModule({"main": result}))
+    return result.with_attrs(function.attrs) if function.attrs is not None else result
 
 
 def _is_stored(tvm: TvmObject, schedule: TvmObject, block: TvmObject) -> bool:
-    """Whether inlining a block would compute too much of it more than once for an element."""
+    """Return whether inlining a block would repeat too much of its work."""
     import tvm_ffi
 
     load = tvm.ir.expr.TensorLoad
-    dear: list[bool] = []
+    is_costly: list[bool] = []
     loads: list[TvmObject] = []
 
-    def called(call: TvmObject) -> None:
-        dear.append(str(getattr(call.op, "name", "")).rpartition(".")[2] in ELEMENTARY)
+    def note_call(call: TvmObject) -> None:
+        is_costly.append(str(getattr(call.op, "name", "")).rpartition(".")[2] in ELEMENTARY)
 
-    tvm_ffi.structural_walk(schedule.get(block).body, [(tvm.ir.Call, called), (load, loads.append)])
+    tvm_ffi.structural_walk(schedule.get(block).body, [(tvm.ir.Call, note_call), (load, loads.append)])
     readers = schedule.get_consumers(block)
-    own = _iterations(schedule, block)
-    if any(dear) and (len(readers) > 1 or any(2 * own <= _iterations(schedule, one) for one in readers)):
+    iterations = _iterations(schedule, block)
+    if any(is_costly) and (len(readers) > 1 or any(2 * iterations <= _iterations(schedule, one) for one in readers)):
         return True
     if len(readers) * len(loads) < _LOADS_AGAIN:
         return False
-    places: list[TvmObject] = []  # in indices: elements are read here and there, not each once
+    index_loads: list[TvmObject] = []  # loads within indices, which read elements in any order
 
-    def taken(one: TvmObject) -> None:
-        for index in one.indices:
-            tvm_ffi.structural_walk(index, (load, places.append))
+    def note_index_loads(load_node: TvmObject) -> None:
+        for index in load_node.indices:
+            tvm_ffi.structural_walk(index, (load, index_loads.append))
 
     for reader in readers:
-        tvm_ffi.structural_walk(schedule.get(reader).body, (load, taken))
-    return bool(places)
+        tvm_ffi.structural_walk(schedule.get(reader).body, (load, note_index_loads))
+    return bool(index_loads)
 
 
 def _iterations(schedule: TvmObject, block: TvmObject) -> int:
-    return math.prod(number(one.dom.extent) or 1 for one in schedule.get(block).iter_vars)
+    return math.prod(known_value(one.dom.extent) or 1 for one in schedule.get(block).iter_vars)
 
 
-def _part(tvm: TvmObject, statement: TvmObject, threads: int, *, is_flat: bool) -> TvmObject:
-    """Return one of a function's statements, as loops of ours where it is a nest."""
+def _schedule_statement(tvm: TvmObject, statement: TvmObject, threads: int, *, is_flat: bool) -> TvmObject:
+    """Return one of a function's statements, written as loops of `loops` if it is a nest."""
     nest = nest_in(tvm, statement)
-    return statement if nest is None else written(tvm, nest, threads, is_flat=is_flat)
+    return statement if nest is None else write_loops(tvm, nest, threads, is_flat=is_flat)
 
 
-def nest_in(tvm: TvmObject, statement: TvmObject) -> Nest | None:
-    """Return the nest that a statement is; None: it is none."""
+def nest_in(tvm: TvmObject, statement: TvmObject) -> LoopNest | None:
+    """Return the nest of a statement; None if it is none."""
     loops, inner = [], statement
     while isinstance(inner, tvm.tirx.For):
         loops.append(inner)
@@ -159,4 +159,4 @@ def nest_in(tvm: TvmObject, statement: TvmObject) -> Nest | None:
     if not isinstance(inner, tvm.s_tir.SBlockRealize):
         return None
     nest = nest_of(tvm, inner, loops)
-    return None if nest is None or any(number(one) == 0 for one in nest.extents) else nest
+    return None if nest is None or any(known_value(one) == 0 for one in nest.extents) else nest

@@ -12,8 +12,8 @@ from anatune.core.trial import Outcome
 from anatune.errors import DeviceError, SpaceError
 from anatune.fleet.cluster.security import connect
 from anatune.fleet.places.cluster import ClusterPlace, ExecutorPlace
-from anatune.network.compiling.request import MeasuringOptions, Request
-from anatune.network.compiling.tuning import tuned
+from anatune.network.compiling.request import CompileRequest, MeasuringOptions
+from anatune.network.compiling.tuning import tune_kernels
 from anatune.records.store import RecordStore
 from anatune.tuning.places.local import place_of
 from anatune.tuning.settings import TuningSettings
@@ -85,7 +85,9 @@ def test_a_session_on_a_cluster_records_who_measured(client, tmp_path):
 def test_a_models_kernels_are_tuned_on_a_cluster(client, tmp_path):
     hardware = msgspec.structs.replace(HARDWARE, name="xeon_8124m")
     path = tmp_path / "records.sqlite"
-    tuned(planned(), hardware, 1, Request(measuring=MeasuringOptions(trials=8, records=path, cluster=client)))
+    tune_kernels(
+        planned(), hardware, 1, CompileRequest(measuring=MeasuringOptions(trials=8, records=path, cluster=client))
+    )
     with RecordStore(path) as store:
         trials = [record.trial for record in store.trials()]
     measured = [trial for trial in trials if trial.source != "compare"]

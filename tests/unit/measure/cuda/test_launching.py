@@ -60,7 +60,7 @@ def program():
 
 def runner(device):
     own = DeviceRunner(program(), np.zeros(1, np.uint8), INPUTS, OUTPUTS, device)
-    own.hold([np.zeros(4, np.uint8)])
+    own.write_state([np.zeros(4, np.uint8)])
     return own
 
 
@@ -82,9 +82,9 @@ def test_what_runs_again_is_one_graph(arch):
     assert len(driver.alive) == 1
     assert own.times(2) == dict.fromkeys(("first", "second", "last"), pytest.approx(1e-6))
     assert calls["cuGraphLaunch"] == 2  # single launches are timed
-    own.hold([np.zeros(4, np.uint8)])
+    own.write_state([np.zeros(4, np.uint8)])
     np.testing.assert_array_equal(own.run([X, count(5)])[0], 4 * X + 5)
-    np.testing.assert_array_equal(own.state()[0].view(np.float32), [5])
+    np.testing.assert_array_equal(own.read_state()[0].view(np.float32), [5])
     del own
     gc.collect()
     assert not driver.alive
@@ -130,7 +130,7 @@ def test_tensors_from_outside(arch):
     for at in range(12):  # addresses that change cost no graph
         run(at)
     assert "cuGraphInstantiate" not in driver.calls
-    assert len(own._outside) == 8
+    assert len(own._launches) == 8
     for at in (10, 11) * 3:  # an allocator gives out two in turn
         run(at)
     assert (driver.calls["cuGraphInstantiate"], driver.calls["cuGraphLaunch"]) == (2, 6)

@@ -157,7 +157,7 @@ def compare_calls(body, backend, kinds, **settings):
 def by_pieces(graph, _):
     """Return what computes a sub-graph from its pieces, without anatune."""
     try:
-        outputs = outputs_module.Outputs(torch, graph)
+        outputs = outputs_module.SubGraphOutputs(torch, graph)
     except WorkloadError:
         return graph.forward
 
@@ -190,7 +190,7 @@ def analysed(body, kind=0, **settings):
 
     def note(graph, _):
         try:
-            found.append(outputs_module.Outputs(torch, graph))
+            found.append(outputs_module.SubGraphOutputs(torch, graph))
         except WorkloadError as error:
             found.append(error)
         return graph.forward
@@ -204,10 +204,10 @@ STAYS = {
     "y[0] = 1\n    return x @ w": "setitem writes into an argument in place",
     "y += 1\n    return x @ w": "iadd writes into an argument in place",
     "x.t()[1:].zero_()\n    return x @ w": "zero_ writes into an argument in place",
-    "return x.t(), y": "computes no tensor that it returns",
+    "return x.t(), y": "returns no tensor that it computes",
     "return x @ w, x.view(torch.int32)": "a view, of torch.int32, of an argument of torch.float32",
     "return (x @ w)[x[:, 0] > 0]": "depends on values",
-    "return torch.fft.fft(x @ w).conj()": "expected dense, real ones",
+    "return torch.fft.fft(x @ w).conj()": "expected a dense, real one",
 }
 
 
@@ -228,7 +228,7 @@ def test_gradients_that_are_asked_for_inside_stay_with_pytorch():
 
     def backend(graph, _):
         with refuses(WorkloadError):
-            outputs_module.Outputs(torch, graph)
+            outputs_module.SubGraphOutputs(torch, graph)
         return graph.forward
 
     assert torch.compile(run, backend=backend)(torch.randn(4, 6)).requires_grad
@@ -238,7 +238,7 @@ def test_views_of_arguments_that_share_memory_stay_with_pytorch():
     (found,) = analysed("    return x @ w, y.t()\n", kind=2)
     assert "arguments that share memory" in str(found)
     (found,) = analysed("    return x @ w, z.t()\n", kind=2)
-    assert isinstance(found, outputs_module.Outputs)
+    assert isinstance(found, outputs_module.SubGraphOutputs)
 
 
 def test_a_piece_is_returned_once_and_in_the_order_in_which_it_lies():

@@ -8,8 +8,8 @@ import pytest
 
 import anatune.network.backends.torch as adapter
 from anatune.errors import SpaceError
-from anatune.network.backends.torch_weights import WeightDigests, _device_digest, is_static, tensors_held
-from tests.wording import refuses
+from anatune.network.backends.torch_weights import WeightDigests, _device_digest, attribute_tensors, is_static
+from tests.wording import refuses, warns
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
@@ -263,7 +263,7 @@ def test_operators_that_stay_with_pytorch_read_weights_as_they_are():
 
     module = Mixed()
     run = optimized(module)
-    with pytest.warns(UserWarning, match="linalg_qr"):
+    with warns(UserWarning):
         run(X)
     old = module.weight.data
     module.weight.data = old.clone()  # equal contents: the model stays
@@ -302,7 +302,7 @@ def test_tensors_that_a_graph_has_itself():
             return self.layer(x) + self.plain
 
     traced = torch.fx.symbolic_trace(Holder())
-    held = tensors_held(torch, traced)
+    held = attribute_tensors(torch, traced)
     assert {tuple(tensor.shape) for tensor in held} == {(2, 2), (2,)}
     assert len(held) == 3
     assert not any(map(is_static, held))

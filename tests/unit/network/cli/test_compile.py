@@ -156,7 +156,7 @@ def test_bad_words_are_one_line(folder, tmp_path):
     np.save(tmp_path / "y.npy", np.zeros((2, 2), np.float32))
     for words, status, said in (
         (("run", tmp_path), 1, "model.json no such file or directory"),
-        (("run", folder, "--input", tmp_path / "x.npy"), 2, "expected what numpy.save wrote"),
+        (("run", folder, "--input", tmp_path / "x.npy"), 2, "expected a file that numpy.save wrote"),
         (("run", folder, "--input", tmp_path / "y.npy"), 1, "input data is 2x2 float32, expected 1x4x8x8 float32"),
         (("compile", tmp_path / "no.onnx", "-o", tmp_path / "o"), 1, "no.onnx does not exist"),
         (("compile", tmp_path / "x.npy", "-o", tmp_path / "o", "--input-shape", "1xA"), 2, "expected sizes such as"),

@@ -69,7 +69,7 @@ def test_few_heads_are_shared_by_many_threads():
 
 
 def test_what_is_predicted_to_be_slower_is_not_chosen(hardware, monkeypatch):
-    monkeypatch.setattr("anatune.network.compiling.attention._Planner.separate_s", lambda *_: 0.0)
+    monkeypatch.setattr("anatune.network.compiling.attention._AttentionPlanner.separate_s", lambda *_: 0.0)
     graph = attention(128, 128)
     assert plan_attentions(graph, hardware) == (graph, [])
 

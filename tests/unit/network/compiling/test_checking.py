@@ -7,13 +7,13 @@ import pytest
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import RunError
-from anatune.network.compiling.checking import compared
+from anatune.network.compiling.checking import compare_outputs
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.compiling.targets import cpu
 from anatune.network.graph.nodes import Constant, Node, rewritten
 from anatune.network.graph.operators import applied
 from anatune.network.graph.passes.order import CPU
-from anatune.network.relax.frontends import Imported
+from anatune.network.relax.frontends import ImportedModel
 from tests.wording import refuses
 
 pytest.importorskip("tvm")
@@ -50,7 +50,7 @@ def test_a_broken_kernel_is_named_with_its_workload_and_schedule(path, monkeypat
     text = complaint(path)
     (schedule,) = broken
     assert f"the first operator that differs is anatune_2_conv2d, {workload_to_text(schedule.workload)}, " in text
-    assert f"by the schedule {schedule.describe()} (operator " in text
+    assert f"schedule {schedule.describe()} (operator " in text
     assert "from float64" in text
 
 
@@ -84,14 +84,14 @@ def test_a_pass_that_changes_the_model_is_not_blamed_on_a_kernel(path, monkeypat
 
     monkeypatch.setattr(cpu, "CPU", (*CPU, halved))
     text = complaint(path)
-    assert "each operator alone is right on its operands (not judged: none)" in text
-    assert "a pass of anatune's over the graph changes what it computes" in text
+    assert "each operator is right on its own operands (not checked: none)" in text
+    assert "a pass of anatune over the graph changes the results" in text
 
 
 @pytest.mark.slow
 def test_what_tvm_imports_wrongly_is_blamed_on_it(path, monkeypatch):
     onnx_models.vgg16(path)
-    good = Imported.graph
+    good = ImportedModel.graph
 
     def negated(source, *sizes):
         graph = good(source)
@@ -99,8 +99,8 @@ def test_what_tvm_imports_wrongly_is_blamed_on_it(path, monkeypatch):
         graph.outputs = (Node("negative", (output,), output.type),)
         return graph
 
-    monkeypatch.setattr(Imported, "graph", negated)
-    assert "without passes and planned kernels it differs as well, by 2" in complaint(path)
+    monkeypatch.setattr(ImportedModel, "graph", negated)
+    assert "without passes and planned kernels the model differs by 2" in complaint(path)
 
 
 def test_originals_that_do_not_run_are_one_line(path, monkeypatch):
@@ -121,26 +121,26 @@ def test_an_original_without_float64_is_compared_as_it_is(path, monkeypatch):
     def refuse(*_):
         raise TypeError("no float64")
 
-    monkeypatch.setattr("anatune.network.relax.originals._by_nodes", refuse)
+    monkeypatch.setattr("anatune.network.relax.originals._evaluate_nodes", refuse)
     assert compile_model(path, threads=1).summary.check.reference == "ONNX's reference evaluator"
 
 
 def test_wrong_outputs_are_found():
     want = [np.array([1.0, 2.0], np.float64), np.array([3])]
-    assert compared([np.array([1.0, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand").error == 0.0
+    assert compare_outputs([np.array([1.0, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand").error == 0.0
     with refuses(RunError):
-        compared([np.array([1.5, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
+        compare_outputs([np.array([1.5, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
     with refuses(RunError):
-        compared([np.array([np.nan, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
+        compare_outputs([np.array([np.nan, 2.0], np.float32), np.array([3])], want, ["a", "b"], "by hand")
     with refuses(RunError):
-        compared([np.array([1.0, 2.0], np.float32), np.array([4])], want, ["a", "b"], "by hand")
+        compare_outputs([np.array([1.0, 2.0], np.float32), np.array([4])], want, ["a", "b"], "by hand")
 
 
 def test_half_precision_may_err_more():
     want = [np.array([1.0, 2.0])]
-    assert compared([np.array([1.001, 2.0], np.float16)], want, ["a"], "by hand").tolerance == 1e-2
+    assert compare_outputs([np.array([1.001, 2.0], np.float16)], want, ["a"], "by hand").tolerance == 1e-2
     with refuses(RunError):
-        compared([np.array([1.001, 2.0], np.float32)], want, ["a"], "by hand")
+        compare_outputs([np.array([1.001, 2.0], np.float32)], want, ["a"], "by hand")
 
 
 def planted(monkeypatch, op, other):

@@ -3,7 +3,7 @@
 import pytest
 
 from anatune.network.compiling.costs import STAGES, ModelCost, ModelCosts, estimate_model
-from anatune.network.compiling.request import Listeners, MeasuringOptions, Request
+from anatune.network.compiling.request import CompileRequest, Listeners, MeasuringOptions
 from anatune.report.tuning import model_cost_text
 from tests.unit.network.graph import graphs as g
 from tests.unit.tuning.fakes import HOST
@@ -14,7 +14,7 @@ COST = ModelCost(
 
 
 def estimate(products=20, trials=0, *, is_checked=True, earlier=(), compile_s=0.0, **asked):
-    request = Request(measuring=MeasuringOptions(trials=trials, **asked))
+    request = CompileRequest(measuring=MeasuringOptions(trials=trials, **asked))
     return estimate_model(products, HOST, 1, request, is_checked=is_checked, earlier=earlier, compile_s=compile_s)
 
 
@@ -41,16 +41,16 @@ def test_measured_kernels_take_their_trials_and_a_second_build():
 
 
 def test_models_that_are_quantised_are_planned_and_built_thrice():
-    known = estimate_model(46, HOST, 1, Request(), is_checked=False, earlier=[COST] * 3, calibrates=True)
+    known = estimate_model(46, HOST, 1, CompileRequest(), is_checked=False, earlier=[COST] * 3, calibrates=True)
     assert (known.calibrate_s, known.seconds) == (pytest.approx(48.0), pytest.approx(72.0))
     assert ": calibrate 48 s, plan 8 s, build 16 s" in model_cost_text(known)
 
 
 def test_each_part_is_told_as_it_begins():
     stages = []
-    costs = ModelCosts(HOST, 1, Request(listeners=Listeners(on_stage=stages.append)), is_checked=False)
+    costs = ModelCosts(HOST, 1, CompileRequest(listeners=Listeners(on_stage=stages.append)), is_checked=False)
     for name in STAGES:
-        with costs.part(name):
+        with costs.time_stage(name):
             assert stages[-1] == STAGES[name]
 
 
@@ -72,14 +72,14 @@ def test_models_learn_from_models_but_not_of_what_happens_once(tmp_path, monkeyp
     now, told = [0.0], []
     x = g.source(16, 32)
     graph = g.graph(g.matmul(g.matmul(x, g.constant(32, 32)), g.constant(32, 32, seed=1)), inputs=[x])
-    request = Request(threads=1, listeners=Listeners(on_estimate=told.append))
+    request = CompileRequest(threads=1, listeners=Listeners(on_estimate=told.append))
     for _ in range(2):
         costs = ModelCosts(HOST, 1, request, is_checked=True, folder=tmp_path, clock=lambda: now[0])
-        assert costs.tell(graph) is told[-1]
+        assert costs.announce(graph) is told[-1]
         for part, seconds in (("plan", 1.0), ("build", 6.0), ("check", 2.0)):
-            with costs.part(part):
+            with costs.time_stage(part):
                 now[0] += seconds
-        costs.keep(0)
+        costs.store(0)
     first, second = told
     assert (first.products, first.basis, first.compile_s) == (2, "first", first_s)
     assert first.seconds == pytest.approx(first.plan_s + first.build_s + first.check_s + first_s)
@@ -92,12 +92,12 @@ def test_models_learn_from_models_but_not_of_what_happens_once(tmp_path, monkeyp
 def test_models_without_products_neither_fail_nor_count(tmp_path):
     now, told = [0.0], []
     x = g.source(16, 32)
-    empty, request = g.graph(x, inputs=[x]), Request(threads=1, listeners=Listeners(on_estimate=told.append))
+    empty, request = g.graph(x, inputs=[x]), CompileRequest(threads=1, listeners=Listeners(on_estimate=told.append))
     for _ in range(5):
         costs = ModelCosts(HOST, 1, request, is_checked=True, folder=tmp_path, clock=lambda: now[0])
-        costs.tell(empty)
-        with costs.part("build"):
+        costs.announce(empty)
+        with costs.time_stage("build"):
             now[0] += 1.0
-        costs.keep(0)
+        costs.store(0)
     assert {(one.products, one.basis) for one in told} == {(0, "first")}
     assert all(one.seconds > 0 for one in told)

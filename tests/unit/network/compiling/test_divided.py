@@ -162,14 +162,14 @@ def test_sessions_leave_models_whole_that_have_nothing_to_compile():
 def test_a_part_that_cannot_be_compiled_is_left_too(model, monkeypatch):
     from anatune.network.compiling import session as compiling
 
-    compile_part = compiling.compile_imported
+    compile_part = compiling.compile_with_fallback
 
     def refusing(source, target):
         if source.onnx[0].graph.node[0].name == "second":
             raise BuildError("no code for it")
         return compile_part(source, target)
 
-    monkeypatch.setattr(compiling, "compile_imported", refusing)
+    monkeypatch.setattr(compiling, "compile_with_fallback", refusing)
     compiled = anatune.compile(model, threads=1, check=False, fallback="onnxruntime")
     check(compiled, model, *compiled.random_inputs())
     assert "MatMul (node second): cannot be compiled: no code for it" in compiled.report()

@@ -7,9 +7,9 @@ import anatune
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order
 from anatune.network.compiling.layouts import choice as module
-from anatune.network.compiling.layouts.choice import chosen_layouts, turning_s
-from anatune.network.compiling.layouts.moving import across, same_loops
-from anatune.network.compiling.planning import SumPlanner, plan_products
+from anatune.network.compiling.layouts.choice import choose_layouts, transpose_s
+from anatune.network.compiling.layouts.moving import move_loops, swap_rows_and_columns
+from anatune.network.compiling.planning import ProductPlanner, plan_products
 from anatune.network.graph.nodes import TensorType
 from anatune.network.graph.operators import CONVOLUTION
 from anatune.network.graph.passes.layouts import Form
@@ -28,7 +28,7 @@ def hardware():
 
 def test_channels_last_is_kept_where_nothing_else_is_clearly_faster(hardware):
     graph = after(CPU, g.residual_network())
-    choice, found = chosen_layouts(graph, SumPlanner(graph, hardware))
+    choice, found = choose_layouts(graph, ProductPlanner(graph, hardware))
     assert found.layouts == {"NHWC": 6}
     assert found.transposes == 1
     assert found.predicted_s == pytest.approx(found.channels_last_s)
@@ -39,8 +39,8 @@ def test_channels_last_is_kept_where_nothing_else_is_clearly_faster(hardware):
 
 def test_what_was_compared_is_not_planned_again(hardware, monkeypatch):
     graph = after(CPU, g.residual_network())
-    planner = SumPlanner(graph, hardware)
-    choice, _ = chosen_layouts(graph, planner)
+    planner = ProductPlanner(graph, hardware)
+    choice, _ = choose_layouts(graph, planner)
     known, calls = dict(planner.planned), []
     kernels = plan_products(g.in_orders(graph, choice), planner, lambda *done: calls.append(done))
     new = set(planner.planned) - set(known)
@@ -52,26 +52,26 @@ def test_what_was_compared_is_not_planned_again(hardware, monkeypatch):
 def test_a_graph_without_convolutions_has_no_layouts(hardware):
     x = g.source(8, 16)
     graph = after(CPU, g.graph(g.matmul(x, g.constant(16, 8)), inputs=[x]))
-    assert chosen_layouts(graph, SumPlanner(graph, hardware)) == ({}, None)
+    assert choose_layouts(graph, ProductPlanner(graph, hardware)) == ({}, None)
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_depthwise_convolutions_alone_cost_nothing_that_is_compared(hardware, size):
     x = g.source(1, 9, size, size)
     graph = after(CPU, g.graph(g.convolution(x, 9, 3, padding=1, groups=9), inputs=[x]))
-    _, found = chosen_layouts(graph, SumPlanner(graph, hardware))
+    _, found = choose_layouts(graph, ProductPlanner(graph, hardware))
     assert found.gap == 0.0
 
 
 def costing(monkeypatch, factors):
     """Let kernels take the time that `factors` of their forms say, times that with channels last."""
-    kernel_s = module._Costs.kernel_s
+    kernel_s = module._LayoutCosts.kernel_s
 
     def changed(self, node, form):
         last = kernel_s(self, node, Form(CHANNELS_LAST, CHANNELS_LAST))
         return last * factors.get(form, 2.0)
 
-    monkeypatch.setattr(module._Costs, "kernel_s", changed)
+    monkeypatch.setattr(module._LayoutCosts, "kernel_s", changed)
 
 
 def chain():
@@ -83,18 +83,18 @@ def chain():
 
 def test_blocks_are_chosen_where_they_pay_and_a_transpose_where_it_does(hardware, monkeypatch):
     graph = chain()
-    planner = SumPlanner(graph, hardware)
+    planner = ProductPlanner(graph, hardware)
     last = Form(CHANNELS_LAST, CHANNELS_LAST)
     costing(monkeypatch, {last: 1.0, Form(BLOCKS, BLOCKS): 0.1})
-    choice, found = chosen_layouts(graph, planner)
+    choice, found = choose_layouts(graph, planner)
     assert found.layouts == {"NCHW16c": 2}
     assert found.transposes == 1
     assert [node.op for node in g.in_orders(graph, choice).nodes()].count("permute_dims") == 1
     costing(monkeypatch, {last: 1.0, Form(CHANNELS_FIRST, CHANNELS_FIRST): 1.5})
-    choice, found = chosen_layouts(graph, planner)
+    choice, found = choose_layouts(graph, planner)
     assert (found.layouts, found.transposes) == ({"NHWC": 2}, 1)
     costing(monkeypatch, {last: 1.0, Form(CHANNELS_FIRST, CHANNELS_LAST): 0.7})
-    choice, found = chosen_layouts(graph, planner)
+    choice, found = choose_layouts(graph, planner)
     assert (found.layouts, found.transposes) == ({"NCHW:NHWC": 1, "NHWC": 1}, 0)
 
 
@@ -104,7 +104,7 @@ def test_loops_of_one_order_are_loops_of_another(hardware, layout, taps):
     source = anatune.conv2d(1, 64, 14, 14, 64, taps, taps, padding=taps // 2, stride=taps // 2 + 1, layout="NHWC")
     plan = anatune.plan(source, hardware, 1, template="cpu")
     workload = CONSTRUCTORS["conv2d"](**{**source.attribute, "layout": layout})
-    moved = same_loops(plan.best, workload, hardware, ("weight",))
+    moved = move_loops(plan.best, workload, hardware, ("weight",))
     assert moved.workload == workload
     assert moved.unroll == plan.best.unroll
     for axis, factors in plan.best.tiles.items():
@@ -113,17 +113,17 @@ def test_loops_of_one_order_are_loops_of_another(hardware, layout, taps):
             moved.tiles[axis]
         ) * np.prod(inner)
     model = CpuModel(workload, hardware, constants=("weight",))
-    times = [model.times(model.space.point_of(one)[None])[0][0] for one in (moved, across(moved))]
+    times = [model.times(model.space.point_of(one)[None])[0][0] for one in (moved, swap_rows_and_columns(moved))]
     assert min(times) < 1.5 * plan.predictions[0].time_s
 
 
 def test_turning_takes_bytes_over_bandwidth_unless_nothing_moves(hardware):
     kind = TensorType((1, 64, 56, 56), "float32")
-    away, back = (turning_s(kind, *pair, hardware) for pair in ((CHANNELS_FIRST, CHANNELS_LAST),) * 2)
+    away, back = (transpose_s(kind, *pair, hardware) for pair in ((CHANNELS_FIRST, CHANNELS_LAST),) * 2)
     assert away == back > 0.0
     whole = 3 * 4 * 64 * 56 * 56
     assert away >= whole / (16.0 * hardware.compute.clock_hz)
-    assert turning_s(TensorType((1, 64, 1, 1), "float32"), CHANNELS_FIRST, BLOCKS, hardware) == 0.0
+    assert transpose_s(TensorType((1, 64, 1, 1), "float32"), CHANNELS_FIRST, BLOCKS, hardware) == 0.0
 
 
 def test_prepared_graphs_have_channels_last():

@@ -8,7 +8,7 @@ import pytest
 import anatune
 from anatune.network.compiling import compiled, model_cache, session
 from anatune.network.compiling.model_cache import ModelCache
-from anatune.network.compiling.request import MeasuringOptions, Request
+from anatune.network.compiling.request import CompileRequest, MeasuringOptions
 from tests.unit.network.compiling.onnx_models import _Net
 from tests.wording import refuses
 
@@ -37,8 +37,8 @@ def compile_model(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(model_cache, "MOST_BYTES", 1 << 30)
     made = []
-    compile_it = session.compile_imported
-    monkeypatch.setattr(session, "compile_imported", lambda *given: made.append(None) or compile_it(*given))
+    compile_it = session.compile_with_fallback
+    monkeypatch.setattr(session, "compile_with_fallback", lambda *given: made.append(None) or compile_it(*given))
 
     def call(*given, **options):
         before = len(made)
@@ -51,7 +51,7 @@ def test_an_equal_call_is_answered_with_the_same_model(tmp_path, compile_model, 
     path = network(tmp_path / "a.onnx")
     first, is_new = compile_model(path)
     assert is_new
-    monkeypatch.setattr(compiled, "Machine", None)  # what is only saved need not be loaded
+    monkeypatch.setattr(compiled, "LibraryRunner", None)  # what is only saved need not be loaded
     second, is_new = compile_model(str(path))
     assert not is_new
     second.save(tmp_path / "saved")
@@ -89,7 +89,7 @@ def test_whatever_a_model_depends_on_is_asked(tmp_path, monkeypatch):
     keys = []
 
     def ask(example=None, hardware=host, **asked):
-        keys.append(ModelCache(path, example, hardware, Request(**asked), folder=tmp_path / "cache")._key)
+        keys.append(ModelCache(path, example, hardware, CompileRequest(**asked), folder=tmp_path / "cache")._key)
 
     ask()
     ask(threads=3)
@@ -136,17 +136,17 @@ def test_mappings_are_told_apart_by_what_they_hold(tmp_path):
 
     path, host = network(tmp_path / "a.onnx"), anatune.hardware("xeon_gold_6230r")
     keys = [
-        ModelCache(path, example, host, Request(), [sizes, None], tmp_path)._key
+        ModelCache(path, example, host, CompileRequest(), [sizes, None], tmp_path)._key
         for sizes, example in ((Sizes(n=1), None), (Sizes(n=2), None), (Sizes(n=1), [np.array([None])]))
     ]
-    assert keys[0] == ModelCache(path, None, host, Request(), [{"n": 1}, None], tmp_path)._key
+    assert keys[0] == ModelCache(path, None, host, CompileRequest(), [{"n": 1}, None], tmp_path)._key
     assert keys[0] != keys[1]
     assert keys[2] is None  # bytes of objects are addresses, too
 
 
 def test_a_file_that_changes_while_it_is_compiled_is_not_kept(tmp_path, compile_model, monkeypatch):
     path = network(tmp_path / "a.onnx")
-    before, compile_it = path.read_bytes(), session.compile_imported
+    before, compile_it = path.read_bytes(), session.compile_with_fallback
 
     def compile_and_change(*given):
         compiled = compile_it(*given)
@@ -154,7 +154,7 @@ def test_a_file_that_changes_while_it_is_compiled_is_not_kept(tmp_path, compile_
         return compiled
 
     with monkeypatch.context() as patched:
-        patched.setattr(session, "compile_imported", compile_and_change)
+        patched.setattr(session, "compile_with_fallback", compile_and_change)
         compile_model(path)
     for content in (path.read_bytes(), before):
         path.write_bytes(content)
@@ -166,7 +166,11 @@ def test_what_is_measured_is_not_kept(tmp_path, asked):
     path = network(tmp_path / "a.onnx")
     assert (
         ModelCache(
-            path, None, anatune.hardware("rtx3090"), Request(measuring=MeasuringOptions(**asked)), folder=tmp_path
+            path,
+            None,
+            anatune.hardware("rtx3090"),
+            CompileRequest(measuring=MeasuringOptions(**asked)),
+            folder=tmp_path,
         )._key
         is None
     )

@@ -6,7 +6,7 @@ import anatune
 from anatune.core.workload.operators import matmul
 from anatune.network.compiling import plan_cache
 from anatune.network.compiling.plan_cache import PlanCache
-from anatune.network.compiling.planning import SumPlanner, plan_products
+from anatune.network.compiling.planning import ProductPlanner, plan_products
 from tests.unit.network.graph.graphs import prepared, residual_network
 
 
@@ -73,7 +73,7 @@ def test_damaged_entries_are_planned_again(tmp_path, hardware):
 def test_a_second_model_is_planned_as_the_first(tmp_path, hardware):
     graph = prepared(residual_network())
     plans = [
-        plan_products(graph, SumPlanner(graph, hardware, kept=kept))
+        plan_products(graph, ProductPlanner(graph, hardware, cache=kept))
         for kept in (None, *(PlanCache(hardware, "standard", tmp_path) for _ in range(2)))
     ]
     schedules = [[(one.name, one.schedule, one.prediction) for one in plan] for plan in plans]

@@ -5,7 +5,7 @@ import pytest
 import anatune
 from anatune.errors import SpaceError
 from anatune.network.compiling import planning
-from anatune.network.compiling.planning import SumPlanner, plan_products, without_steps
+from anatune.network.compiling.planning import ProductPlanner, plan_products, strip_epilogue
 from anatune.network.graph.nodes import Graph
 from tests.unit.network.graph.graphs import prepared, residual_network
 from tests.wording import refuses
@@ -20,13 +20,13 @@ def test_cores_together_choose_what_one_chooses(hardware, monkeypatch):
     calls = []
     monkeypatch.setattr(planning, "usable_cores", lambda: 4)
     graph = prepared(residual_network())
-    found = plan_products(graph, SumPlanner(graph, hardware), lambda *done: calls.append(done))
+    found = plan_products(graph, ProductPlanner(graph, hardware), lambda *done: calls.append(done))
     monkeypatch.setattr(planning, "usable_cores", lambda: 1)
-    alone = plan_products(graph, SumPlanner(graph, hardware))
+    alone = plan_products(graph, ProductPlanner(graph, hardware))
     assert [(one.name, one.schedule, one.prediction) for one in found] == [
         (one.name, one.schedule, one.prediction) for one in alone
     ]
-    different = len({without_steps(one.workload) for one in found})
+    different = len({strip_epilogue(one.workload) for one in found})
     assert calls == [(number, different) for number in range(1, different + 1)]
     for one in found:
         assert one.schedule.workload == one.workload
@@ -36,16 +36,16 @@ def test_error_of_a_search_ends_planning(hardware, monkeypatch):
     def refuse(_, wanted):
         raise SpaceError(f"no schedule of {wanted[0].describe()} is legal")
 
-    monkeypatch.setattr(SumPlanner, "first_choice", refuse)
+    monkeypatch.setattr(ProductPlanner, "first_choice", refuse)
     graph = prepared(residual_network())
     with refuses(SpaceError):
-        plan_products(graph, SumPlanner(graph, hardware))
+        plan_products(graph, ProductPlanner(graph, hardware))
 
 
 def test_weights_of_few_bits_serve_steps_and_prompts():
     """Of one packed form: prompts unpack them to float32 where that is faster, and vectors are those of both."""
     zen3 = anatune.hardware("epyc_7763").with_threads(1)
-    planner = SumPlanner(Graph((), (), is_tuple=True), zen3)
+    planner = ProductPlanner(Graph((), (), is_tuple=True), zen3)
     few = anatune.scaled_matmul(11, 8192, 2048, dtype="float32xint4", group=32)
     prompts, steps = (planner.ranged_choice(few, ("weight", "scales"), "i", most) for most in (128, 8))
     assert (prompts.options["floats"], prompts.tiles["j"][1]) == (True, 2)

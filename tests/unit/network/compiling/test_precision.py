@@ -149,4 +149,4 @@ def test_tiles_that_the_system_does_not_give(monkeypatch):
 
     monkeypatch.setattr(cpu, "allow_tiles", refused)
     with warns(UserWarning):
-        assert not cpu._with_tiles(anatune.hardware("xeon_8480")).amx
+        assert not cpu._drop_unusable_tiles(anatune.hardware("xeon_8480")).amx

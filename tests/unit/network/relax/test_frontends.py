@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from anatune.errors import WorkloadError
-from anatune.network.relax.frontends import imported
+from anatune.network.relax.frontends import import_model
 from anatune.network.relax.onnx_files import onnx_inputs
 from tests.unit.network.compiling import models
 from tests.wording import refuses
@@ -42,52 +42,52 @@ def with_external(path, **entries):
     return content
 
 
-def check_refused(path):
+def refused(path, match):
     with refuses(WorkloadError) as caught:
-        imported(path).graph()
+        import_model(path).graph()
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize(
-    "entries",
+    ("entries", "said"),
     [
-        {"location": "../w.bin"},
-        {"location": "{outside}"},
-        {"location": "link.bin"},
-        {"location": ""},
-        {"location": "."},
-        {"location": "pipe"},
-        {"location": "none.bin"},
-        {"location": "a\0b"},
-        {"location": "a" * 5000},
-        {"offset": "-1"},
-        {"offset": "x"},
-        {"offset": "9" * 30},
-        {"length": "-5"},
-        {"length": "x"},
-        {"length": "9" * 5000},
-        {"length": "1153"},
-        {"length": "100"},
+        ({"location": "../w.bin"}, r"w\.bin.*expected weights in files of its own folder"),
+        ({"location": "{outside}"}, r"w\.bin.*expected weights in files of its own folder"),
+        ({"location": "link.bin"}, r"link\.bin.*expected weights in files of its own folder"),
+        ({"location": ""}, "is no file: weights in files of their own"),
+        ({"location": "."}, "is no file: weights in files of their own"),
+        ({"location": "pipe"}, "is no file: weights in files of their own"),
+        ({"location": "none.bin"}, r"none\.bin is missing: weights in files of their own"),
+        ({"location": "a\0b"}, "missing: weights in files of their own"),
+        ({"location": "a" * 5000}, "file name too long"),
+        ({"offset": "-1"}, "expected weights in files of its own folder"),
+        ({"offset": "x"}, "expected weights in files of its own folder"),
+        ({"offset": "9" * 30}, r"w\.bin has 1,152 bytes, model\.onnx expects 1,000"),
+        ({"length": "-5"}, "expected weights in files of its own folder"),
+        ({"length": "x"}, "expected weights in files of its own folder"),
+        ({"length": "9" * 5000}, "expected weights in files of its own folder"),
+        ({"length": "1153"}, r"w\.bin has 1,152 bytes, model\.onnx expects 1,153 at least"),
+        ({"length": "100"}, r"model\.onnx: tensor .* cannot be read"),
     ],
     ids=lambda value: " ".join(f"{key} {text[:8]!r}" for key, text in value.items()) if isinstance(value, dict) else "",
 )
-def test_external_weights_that_are_not_where_they_should_be(path, entries):
+def test_external_weights_that_are_not_where_they_should_be(path, entries, said):
     outside = path.parent.parent / "w.bin"
     content = with_external(path, **{key: text.format(outside=outside) for key, text in entries.items()})
     outside.write_bytes(content)
     (path.parent / "w.bin").write_bytes(content)
     (path.parent / "link.bin").symlink_to(outside)
     os.mkfifo(path.parent / "pipe")
-    check_refused(path)
+    refused(path, said)
 
 
 def test_external_weights_are_those_of_the_file(path):
     x = np.ones((1, 4, 8, 8), np.float32)
-    (want,), _ = imported(path).reference([x])
+    (want,), _ = import_model(path).reference([x])
     (path.parent / "w.bin").write_bytes(with_external(path, unknown="\x1b[31m"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        read = imported(path)
+        read = import_model(path)
     np.testing.assert_array_equal(read.reference([x])[0][0], want)
 
 
@@ -95,7 +95,7 @@ def test_external_weights_are_those_of_the_file(path):
 def test_links_of_a_model_and_its_weights_lead_to_one_folder(path, tmp_path, inner):
     """The cache of huggingface_hub: names are links to files that are called by their digests."""
     x = np.ones((1, 4, 8, 8), np.float32)
-    (want,), _ = imported(path).reference([x])
+    (want,), _ = import_model(path).reference([x])
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc" / inner
     blobs.mkdir()
     snapshot.mkdir(parents=True)
@@ -103,19 +103,19 @@ def test_links_of_a_model_and_its_weights_lead_to_one_folder(path, tmp_path, inn
     path.rename(blobs / "aaa")
     for name, blob in (("model.onnx", "aaa"), ("w.bin", "bbb")):
         (snapshot / name).symlink_to(os.path.relpath(blobs / blob, snapshot))
-    np.testing.assert_array_equal(imported(snapshot / "model.onnx").reference([x])[0][0], want)
+    np.testing.assert_array_equal(import_model(snapshot / "model.onnx").reference([x])[0][0], want)
     (tmp_path / "secret").write_bytes((blobs / "bbb").read_bytes())
     (snapshot / "w.bin").unlink()
     (snapshot / "w.bin").symlink_to(tmp_path / "secret")
-    check_refused(snapshot / "model.onnx")
+    refused(snapshot / "model.onnx", r"w\.bin.*expected weights in files of its own folder")
 
 
 def test_weights_may_be_links_within_the_folder(path):
     x = np.ones((1, 4, 8, 8), np.float32)
-    (want,), _ = imported(path).reference([x])
+    (want,), _ = import_model(path).reference([x])
     (path.parent / "other.bin").write_bytes(with_external(path))
     (path.parent / "w.bin").symlink_to("other.bin")
-    np.testing.assert_array_equal(imported(path).reference([x])[0][0], want)
+    np.testing.assert_array_equal(import_model(path).reference([x])[0][0], want)
 
 
 def test_damaged_files_are_read_or_refused_in_one_line(path, capsys):
@@ -128,7 +128,7 @@ def test_damaged_files_are_read_or_refused_in_one_line(path, capsys):
         for at in random.choice(outside, random.integers(1, 4)):
             damaged[at] ^= 1 << random.integers(8)
         path.write_bytes(damaged)
-        for read in (lambda: imported(path).graph(), lambda: onnx_inputs(path)):
+        for read in (lambda: import_model(path).graph(), lambda: onnx_inputs(path)):
             try:
                 read()
             except WorkloadError as error:
@@ -144,7 +144,7 @@ def test_inputs_that_are_no_tensors(path):
     model = onnx.load(path)
     model.graph.input[0].type.tensor_type.elem_type = 33
     path.write_bytes(model.SerializeToString())
-    check_refused(path)
+    refused(path, r"input data is no tensor of a type that ONNX has; export it again")
     with refuses(WorkloadError):
         onnx_inputs(path)
 
@@ -156,7 +156,7 @@ def test_models_without_outputs(path):
     del model.graph.output[:]
     path.write_bytes(model.SerializeToString())
     for source in (path, model):
-        check_refused(source)
+        refused(source, r"no ONNX model, expected one with operators and outputs; export it again")
 
 
 def test_modules_without_outputs():
@@ -167,7 +167,7 @@ def test_modules_without_outputs():
             return x + 1
 
     with refuses(WorkloadError):
-        imported(Constant().eval(), 5).graph()
+        import_model(Constant().eval(), 5).graph()
 
 
 def test_example_inputs_of_other_sizes_than_the_model_says(path):
@@ -177,13 +177,13 @@ def test_example_inputs_of_other_sizes_than_the_model_says(path):
     sizes = [size.dim_value or 1 for size in wanted.type.tensor_type.shape.dim]
     for given in ([*sizes[:-1], sizes[-1] + 1], sizes[:-1]):
         with refuses(WorkloadError):
-            imported(path, [np.zeros(given, np.float32)])
+            import_model(path, [np.zeros(given, np.float32)])
 
 
 @pytest.mark.parametrize("example", [{"data": [1.0]}, "abc", [None], [{"data": 1}]])
 def test_example_inputs_that_are_no_arrays(path, example):
     with refuses(WorkloadError):
-        imported(path, example)
+        import_model(path, example)
 
 
 _READ = """

@@ -9,7 +9,7 @@ from anatune.codegen.compat import target_of
 from anatune.core.sizes import Size
 from anatune.network.graph.nodes import Graph, Input, Node, TensorType
 from anatune.network.graph.operators import CONCAT, LAYER_NORM, SOFTMAX
-from anatune.network.relax.building import built
+from anatune.network.relax.building import build_library
 from anatune.network.relax.kernels import unplanned_kernels
 from anatune.network.relax.writing import WrittenModel
 
@@ -58,7 +58,7 @@ def test_one_module_serves_all_sizes(op):
             call = relax.call_tir(builder.add_func(kernel.function, kernel.name), operands, kind(shape))
             result = builder.emit_output(builder.emit(call))
         builder.emit_func_output(result)
-    run = main_of(built(WrittenModel(builder.get(), ()), target_of(hardware), 1))
+    run = main_of(build_library(WrittenModel(builder.get(), ()), target_of(hardware), 1))
     random = np.random.default_rng(1)
     for sizes in ({"batch": 1, "tokens": 1}, {"batch": 3, "tokens": 17}, {"batch": 2, "tokens": 70}):
         arrays = [random.standard_normal(tuple(map(int, kind(own, sizes).shape))).astype(np.float32) for own in shapes]

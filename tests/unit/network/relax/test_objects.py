@@ -13,7 +13,7 @@ from anatune.errors import BuildError
 from anatune.measure.cpu.blocks import Block
 from anatune.network.relax import objects
 from anatune.network.relax.kernels import kernel_function
-from anatune.network.relax.objects import objects_of
+from anatune.network.relax.objects import compile_objects
 from tests.wording import refuses
 
 pytest.importorskip("tvm")
@@ -45,7 +45,7 @@ def compiled(monkeypatch):
 
 
 def results(found, *names):
-    library = found.loaded()
+    library = found.load()
     values = []
     for name in names:
         x, y = Block("float32", (16,)), Block("float32", (16,))
@@ -58,23 +58,23 @@ def results(found, *names):
 @pytest.mark.parametrize("is_kernel", [False, True])
 def test_names_are_aliases_of_what_is_compiled_once(tmp_path, compiled, is_kernel):
     functions = {f"anatune_{n}_f": function(f"anatune_{n}_f", n % 2, is_kernel=is_kernel) for n in range(4)}
-    assert results(objects_of(functions, TARGET, tmp_path), *functions) == [1.0, 2.0, 1.0, 2.0]
+    assert results(compile_objects(functions, TARGET, tmp_path), *functions) == [1.0, 2.0, 1.0, 2.0]
     assert len(compiled) == 2
     others = {"anatune_7_g": function("anatune_7_g", 1, is_kernel=is_kernel), "other": function("other", 5)}
-    assert results(objects_of(others, TARGET, tmp_path), "anatune_7_g", "other") == [2.0, 6.0]
+    assert results(compile_objects(others, TARGET, tmp_path), "anatune_7_g", "other") == [2.0, 6.0]
     assert len(compiled) == 3
 
 
 def test_what_an_object_depends_on_is_asked(tmp_path, compiled, monkeypatch):
     functions = {"f": function("f", 1)}
-    objects_of(functions, TARGET, tmp_path)
-    objects_of(functions, target_of(anatune.hardware("xeon_gold_6230r")), tmp_path)
+    compile_objects(functions, TARGET, tmp_path)
+    compile_objects(functions, target_of(anatune.hardware("xeon_gold_6230r")), tmp_path)
     for name in ("sources_of", "versions_of"):
         with monkeypatch.context() as patched:
             patched.setattr(objects, name, lambda *_: "others")
-            objects_of(functions, TARGET, tmp_path)
+            compile_objects(functions, TARGET, tmp_path)
     assert len(compiled) == len(set(compiled)) == 4
-    objects_of(functions, TARGET, tmp_path)
+    compile_objects(functions, TARGET, tmp_path)
     assert len(compiled) == 4
 
 
@@ -92,7 +92,7 @@ def test_names_inside_functions_of_others_do_not_matter_to_them(tmp_path):
     """A function of TVM's that is called like an operator in it is not taken for another one called like its own."""
     texts = {name: (TEXT % 1).replace("x[v] + T.float32(1)", f"T.{name}(x[v])") for name in ("exp", "log")}
     functions = {name: parse_program(text, "").with_attr("global_symbol", name) for name, text in texts.items()}
-    assert results(objects_of(functions, TARGET, tmp_path), "exp", "log") == [pytest.approx(np.e), 0.0]
+    assert results(compile_objects(functions, TARGET, tmp_path), "exp", "log") == [pytest.approx(np.e), 0.0]
 
 
 def test_kernels_that_only_their_names_make_alike_are_told_apart():
@@ -107,15 +107,15 @@ def test_kernels_that_only_their_names_make_alike_are_told_apart():
 
 def test_damaged_objects_are_compiled_again(tmp_path, compiled):
     functions = {"f": function("f", 1)}
-    objects_of(functions, TARGET, tmp_path)
+    compile_objects(functions, TARGET, tmp_path)
     (entry,) = tmp_path.rglob("*.o")
     entry.write_bytes(entry.read_bytes()[:-3])
-    assert results(objects_of(functions, TARGET, tmp_path), "f") == [2.0]
+    assert results(compile_objects(functions, TARGET, tmp_path), "f") == [2.0]
     assert len(compiled) == 2
-    objects_of({"g": function("g", 2)}, TARGET, tmp_path)
+    compile_objects({"g": function("g", 2)}, TARGET, tmp_path)
     (foreign,) = set(tmp_path.rglob("*.o")) - {entry}
     entry.write_bytes(foreign.read_bytes())
-    assert results(objects_of(functions, TARGET, tmp_path), "f") == [2.0]
+    assert results(compile_objects(functions, TARGET, tmp_path), "f") == [2.0]
     assert len(compiled) == 4
 
 
@@ -125,8 +125,8 @@ def test_all_that_is_refused_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(objects, "object_of", refused)
     with refuses(BuildError):
-        objects_of({"first": function("first", 1), "second": function("second", 2)}, TARGET, tmp_path)
+        compile_objects({"first": function("first", 1), "second": function("second", 2)}, TARGET, tmp_path)
 
 
 def test_none_are_no_library(tmp_path):
-    assert objects_of({}, TARGET, tmp_path).loaded() is None
+    assert compile_objects({}, TARGET, tmp_path).load() is None

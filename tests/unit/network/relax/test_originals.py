@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anatune.network.relax.originals import _operators
+from anatune.network.relax.originals import _reference_operators
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402
@@ -18,7 +18,7 @@ def evaluators(op, outputs=1, **attributes):
         [helper.make_tensor_value_info("x", TensorProto.DOUBLE, None)],
         [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in names],
     )
-    return [ReferenceEvaluator(graph, opsets={"": 17}, new_ops=own) for own in (None, _operators())]
+    return [ReferenceEvaluator(graph, opsets={"": 17}, new_ops=own) for own in (None, _reference_operators())]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from anatune.core.workload.operators import conv2d, matmul
 from anatune.measure.cpu.blocks import Block, tensor_of
 from anatune.measure.run.correctness import array_dtype
 from anatune.network.relax.kernels import Packer, model_kernel
-from anatune.network.relax.objects import objects_of
-from anatune.network.relax.packing import copies_of, packed_by
+from anatune.network.relax.objects import compile_objects
+from anatune.network.relax.packing import apply_copies, copies_of
 
 pytest.importorskip("tvm")
 
@@ -39,14 +39,14 @@ def test_the_same_as_the_compiled_function(workload):
     known = packers(workload)
     assert known
     assert all(one.copies for one in known)
-    library = objects_of({one.name: one.function for one in known}, target_of(HOST)).loaded()
+    library = compile_objects({one.name: one.function for one in known}, target_of(HOST)).load()
     weight = workload.reads[1]
     operand = np.random.default_rng(0).standard_normal(weight.shape).astype(array_dtype(weight.dtype))
     for one in known:
         expected, packed = Block(weight.dtype, (one.num_elements,)), np.zeros(one.num_elements, operand.dtype)
         expected.array[...] = 0
         library[one.name](tensor_of(operand), expected.tensor)
-        packed_by(one.copies, operand, packed)
+        apply_copies(one.copies, operand, packed)
         assert np.array_equal(packed, expected.array)
         assert np.isin(operand, packed).all()
 
@@ -86,7 +86,7 @@ def test_what_is_read_of_a_function():
     copies = copies_of(HEAD + body)
     assert copies == (((4, 6), (0, (6, 1)), (18, (0, 1))), ((), (5, ()), (8, ())))
     packed = np.zeros(24, np.float32)
-    packed_by(copies, np.arange(24, dtype=np.float32).reshape(4, 6), packed)
+    apply_copies(copies, np.arange(24, dtype=np.float32).reshape(4, 6), packed)
     assert packed.tolist() == [18, 19, 20, 21, 22, 8, *[18, 19, 20, 21, 22, 23] * 3]
 
 

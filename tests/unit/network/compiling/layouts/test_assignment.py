@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from anatune.network.compiling.layouts.assignment import Option, Problem
+from anatune.network.compiling.layouts.assignment import LayoutOption, LayoutProblem
 
 ORDERS = ("first", "last", "blocks")
 
@@ -19,11 +19,11 @@ def random_problem(seed):
         own = []
         for _ in range(int(rng.integers(1, 5))):
             asked = tuple((value, str(rng.choice(ORDERS))) for value in reads)
-            own.append(Option(float(rng.uniform(0, 10)) * 1e-6, str(rng.choice(ORDERS)), asked))
+            own.append(LayoutOption(float(rng.uniform(0, 10)) * 1e-6, str(rng.choice(ORDERS)), asked))
         options[node] = own
     needed = [(7, "first"), (int(rng.integers(0, 7)), str(rng.choice(ORDERS)))]
     table = {key: float(rng.uniform(0, 6)) * 1e-6 for key in itertools.product(range(8), ORDERS, ORDERS)}
-    return Problem(options, needed, lambda *key: table[key], "first")
+    return LayoutProblem(options, needed, lambda *key: table[key], "first")
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -32,7 +32,7 @@ def test_the_answer_is_the_best_of_all(seed):
     options = problem.options
     places = [range(len(own)) for own in options.values()]
     least = min(problem.cost_of(dict(zip(options, one, strict=True)))[0] for one in itertools.product(*places))
-    found = problem.assigned()
+    found = problem.solve()
     assert found.cost_s == pytest.approx(least, rel=1e-9)
     assert found.bound_s == pytest.approx(least, rel=1e-6)
     assert found.bound_s <= found.cost_s
@@ -41,22 +41,22 @@ def test_the_answer_is_the_best_of_all(seed):
 def chain(turning):
     """Return a chain of three nodes, of which the second one is faster in another order than its neighbours."""
     options = {
-        1: [Option(1e-5, "last", ((0, "last"),)), Option(3e-5, "blocks", ((0, "blocks"),))],
-        2: [Option(2e-5, "last", ((1, "last"),)), Option(1e-5, "blocks", ((1, "blocks"),))],
-        3: [Option(1e-5, "last", ((2, "last"),)), Option(3e-5, "blocks", ((2, "blocks"),))],
+        1: [LayoutOption(1e-5, "last", ((0, "last"),)), LayoutOption(3e-5, "blocks", ((0, "blocks"),))],
+        2: [LayoutOption(2e-5, "last", ((1, "last"),)), LayoutOption(1e-5, "blocks", ((1, "blocks"),))],
+        3: [LayoutOption(1e-5, "last", ((2, "last"),)), LayoutOption(3e-5, "blocks", ((2, "blocks"),))],
     }
-    return Problem(options, [(3, "last")], lambda *_: turning, "last")
+    return LayoutProblem(options, [(3, "last")], lambda *_: turning, "last")
 
 
 def test_transforms_are_made_where_they_pay_and_only_there():
-    assert chain(4e-6).assigned().picked == {1: 0, 2: 1, 3: 0}
-    assert chain(6e-6).assigned().picked == {1: 0, 2: 0, 3: 0}
+    assert chain(4e-6).solve().picked == {1: 0, 2: 1, 3: 0}
+    assert chain(6e-6).solve().picked == {1: 0, 2: 0, 3: 0}
     cost_s, turned = chain(4e-6).cost_of({1: 0, 2: 1, 3: 0})
     assert cost_s == pytest.approx(3.8e-5)
     assert turned == [(1, "last", "blocks"), (2, "blocks", "last")]
 
 
 def test_a_value_is_turned_once_for_all_readers():
-    readers = {node: [Option(1e-6, "last", ((0, "last"),))] for node in (1, 2, 3)}
-    assert Problem(readers, [], lambda *_: 5e-6, "first").assigned().cost_s == pytest.approx(8e-6)
-    assert Problem({}, [], lambda *_: 5e-6, "first").assigned().picked == {}
+    readers = {node: [LayoutOption(1e-6, "last", ((0, "last"),))] for node in (1, 2, 3)}
+    assert LayoutProblem(readers, [], lambda *_: 5e-6, "first").solve().cost_s == pytest.approx(8e-6)
+    assert LayoutProblem({}, [], lambda *_: 5e-6, "first").solve().picked == {}

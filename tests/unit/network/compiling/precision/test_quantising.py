@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper
 
 from anatune.errors import RunError, SpaceError, WorkloadError
 from anatune.network.compiling.costs import STAGES
-from anatune.network.compiling.precision.quantising import calibration
+from anatune.network.compiling.precision.quantising import read_calibration
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.compiling.targets import cpu
 from anatune.network.graph.nodes import Input, TensorType
@@ -120,7 +120,7 @@ def test_calibration_data_by_name_and_in_order(tmp_path):
     np.savez(tmp_path / "named.npz", ids=ids, x=x)
     np.savez(tmp_path / "listed.npz", x, ids)
     for given in (tmp_path / "named.npz", tmp_path / "listed.npz", [x, ids], {"ids": ids, "x": x}):
-        parts = calibration(given, [X, IDS], "model")
+        parts = read_calibration(given, [X, IDS], "model")
         assert [[one.shape for one in part] for part in parts] == [[(2, 3), (1, 4)]] * 2
         np.testing.assert_array_equal(parts[1][0], x[2:])
 
@@ -140,7 +140,7 @@ def test_calibration_data_by_name_and_in_order(tmp_path):
 )
 def test_data_that_does_not_fit_is_one_line(data, told):
     with refuses(WorkloadError) as caught:
-        calibration(data, [X], "model")
+        read_calibration(data, [X], "model")
     assert "\n" not in str(caught.value)
 
 

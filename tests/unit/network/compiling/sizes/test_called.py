@@ -105,24 +105,36 @@ def test_state_of_one_size_is_the_result_of_the_call_before():
 
 
 @pytest.mark.parametrize(
-    ("model", "state"),
+    ("model", "state", "message"),
     [
-        (SUM, "auto"),
-        (SUM, "all"),
-        (SUM, {"new": "past"}),
-        (SUM, {"present": "old"}),
-        (SUM, {"present": "past", "y": "past"}),
-        (SUM, {"present": "past", "y": "x"}),
-        (small(helper.make_node("Reshape", ["past", "s"], ["present"]), held=[4], new=[2, 2]), {"present": "past"}),
-        (small(helper.make_node("Concat", ["past", "x"], ["present"], axis=0), held=[4], new=[8]), {"present": "past"}),
-        (small(helper.make_node("Concat", ["x", "past"], ["present"], axis=0)), {"present": "past"}),
+        (SUM, "auto", ""),
+        (SUM, "all", "state is 'all', expected 'auto' or names of outputs and of their inputs"),
+        (SUM, {"new": "past"}, "state: ONNX model has no output 'new', expected some of y, present"),
+        (SUM, {"present": "old"}, "state: ONNX model has no input 'old', expected some of x, past"),
+        (SUM, {"present": "past", "y": "past"}, "state: two outputs become the input past, expected one"),
+        (SUM, {"present": "past", "y": "x"}, "state: ONNX model returns nothing beside its state"),
+        (
+            small(helper.make_node("Reshape", ["past", "s"], ["present"]), held=[4], new=[2, 2]),
+            {"present": "past"},
+            "state: ONNX model takes past as 4 float32 and returns 2x2 float32, expected the same, or more",
+        ),
+        (
+            small(helper.make_node("Concat", ["past", "x"], ["present"], axis=0), held=[4], new=[8]),
+            {"present": "past"},
+            "what grows along axis 0 needs a size there that varies, from 0 on",
+        ),
+        (
+            small(helper.make_node("Concat", ["x", "past"], ["present"], axis=0)),
+            {"present": "past"},
+            "is no concatenation of that and of what is new along axis 0",
+        ),
     ],
 )
-def test_pairs_that_are_none(model, state):
+def test_pairs_that_are_none(model, state, message):
     if "Reshape" in str(model):
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 2]), "s"))
-    if state == "auto":
-        assert anatune.network.relax.frontends.imported(model, state=state).state[0].name == "past"
+    if not message:
+        assert anatune.network.relax.frontends.import_model(model, state=state).state[0].name == "past"
         return
     with refuses(WorkloadError) as caught:
         anatune.compile(model, threads=1, state=state)

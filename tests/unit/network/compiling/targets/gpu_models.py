@@ -235,6 +235,6 @@ def _decoder(tokens, most, hw, window):
 def decoder(tokens=1, most=20, hw="h100", window=99):
     """Return a decoder with caches, and it written for steps of so many tokens: a model of its own, nothing held."""
     model, own = _decoder(tokens, most, hw, window)
-    new = LaunchedModel.of(own.summary, own.program, own.memory)
+    new = LaunchedModel.from_program(own.summary, own.program, own.memory)
     new.interprets = True
     return model, new

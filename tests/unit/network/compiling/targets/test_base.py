@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.network.compiling.request import Request
+from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.targets import target_of
 from anatune.network.graph.building import matmul
 from anatune.network.graph.nodes import Constant, Graph, Input, TensorType
@@ -23,10 +23,10 @@ def small_graph():
 def test_planning_changes_nothing_of_a_target(hw, precision):
     if hw != "host":
         pytest.importorskip("triton")
-    target = target_of(anatune.hardware(hw), Request(precision=precision))
+    target = target_of(anatune.hardware(hw), CompileRequest(precision=precision))
     before = {name: id(value) for name, value in vars(target).items()}
-    first, second = (target.planned(small_graph()) for _ in range(2))
+    first, second = (target.plan(small_graph()) for _ in range(2))
     assert {name: id(value) for name, value in vars(target).items()} == before
     assert [one.schedule for one in first.kernels] == [one.schedule for one in second.kernels]
     assert first.precision == (precision or "float32")
-    assert first.decisions is not second.decisions
+    assert first.target_data is not second.target_data

@@ -18,8 +18,8 @@ from anatune.core.workload.operators import batch_matmul, conv2d, matmul
 from anatune.errors import BuildError, DeviceError, RunError, SpaceError
 from anatune.measure import verify as verifying
 from anatune.measure.run.correctness import Verification
-from anatune.network.compiling.planning import without_steps
-from anatune.network.compiling.targets.gpu_planning import choose_graph, in_both_orders, turning_s
+from anatune.network.compiling.planning import strip_epilogue
+from anatune.network.compiling.targets.gpu_planning import choose_graph, lay_out_both_orders, transposes_s
 from anatune.network.graph.summary import ModelSummary
 from anatune.network.relax.gpu_kernels import gpu_kernels
 from anatune.records.store import RecordStore
@@ -111,7 +111,7 @@ def test_the_emulator_runs_every_kernel_where_it_is_asked_to(network, monkeypatc
 def test_records_of_that_gpu_are_used(network, tmp_path):
     module, x, compiled = network
     kernel = max(compiled.summary.kernels, key=lambda one: one.flop)
-    sum_ = without_steps(Schedule.from_json(kernel.schedule).workload)
+    sum_ = strip_epilogue(Schedule.from_json(kernel.schedule).workload)
     other = api.plan(sum_, GPU, 40, template="cuda").schedules[-1]
     rounding = api.plan(sum_, GPU, 1, template="triton").schedules[0]
     with RecordStore(tmp_path / "records.sqlite") as store:
@@ -138,10 +138,10 @@ def emulated(tmp_path, *arguments):
 def test_the_order_of_dimensions_is_the_one_with_the_least_predicted_time():
     x = g.source(1, 32, 16, 16)
     graph = g.graph(g.relu(g.convolution(g.convolution(x, 32, 3, padding=1), 64, 1)), inputs=[x])
-    both = in_both_orders(graph)
+    both = lay_out_both_orders(graph)
     device = api.hardware(GPU)
     alone = [choose_graph([one], device) for one in both]
-    assert [turning_s(one, device) > 0 for one in both] == [False, True]
+    assert [transposes_s(one, device) > 0 for one in both] == [False, True]
     best = choose_graph(both, device)
     assert best.graph in both
     quick = [one.time_s for one in alone]
@@ -153,7 +153,7 @@ def test_products_are_never_tritons_which_no_module_of_tvm_holds():
     x = g.source(256, 256)
     graph = g.graph(g.matmul(x, g.constant(256, 256)), inputs=[x])
     for accuracy in ("standard", "relaxed"):
-        planned = choose_graph([in_both_orders(graph)[0]], api.hardware("a100"), accuracy)
+        planned = choose_graph([lay_out_both_orders(graph)[0]], api.hardware("a100"), accuracy)
         assert planned.kernels[0].schedule.template in ("cuda", "pipelined", "thin")
 
 

@@ -76,11 +76,11 @@ def test_it_is_checked_where_the_gpu_is(monkeypatch):
 )
 def test_which_code_runs_here(monkeypatch, arch, there, is_here):
     monkeypatch.setattr(launched, "open_device", lambda arch: false_device({}, there)[0])
-    assert launched.is_here(arch) is is_here
+    assert launched.has_gpu(arch) is is_here
 
 
 def test_another_gpu_is_told(small, monkeypatch):
-    other = launched.LaunchedModel.of(small.summary, small.program, small.memory)
+    other = launched.LaunchedModel.from_program(small.summary, small.program, small.memory)
     monkeypatch.setattr(launched, "open_device", lambda arch: false_device({}, "gfx90a")[0])
     with refuses(RunError):
         other(X.numpy())
@@ -89,7 +89,7 @@ def test_another_gpu_is_told(small, monkeypatch):
         raise DeviceError("none")
 
     monkeypatch.setattr(launched, "open_device", gone)
-    assert not launched.is_here("gfx942")
+    assert not launched.has_gpu("gfx942")
 
 
 @pytest.mark.slow

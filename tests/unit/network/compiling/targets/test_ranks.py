@@ -9,7 +9,7 @@ import torch
 
 import anatune
 from anatune.errors import SpaceError
-from anatune.network.compiling.targets.ranks import rank_of
+from anatune.network.compiling.targets.ranks import divide_module
 from tests.unit.network.compiling.targets.gpu_models import Experts, LlamaLayers
 from tests.wording import refuses
 
@@ -62,21 +62,21 @@ def test_a_rank_has_a_share_of_each_expert():
     with torch.device("meta"):
         model, x = torch.nn.Sequential(Experts(experts=8, dim=64, inner=96)).eval(), torch.zeros(40, 64)
     plan = {"0": "moe_tp_experts", "0.up": "packed_colwise", "0.down": "rowwise"}
-    made, sent = rank_of(model, x, 4, plan)
+    made, sent = divide_module(model, x, 4, plan)
     assert made[0].up.shape == (8, 2 * 24, 64)
     assert made[0].down.shape == (8, 64, 24)
     assert tuple(sent) == (1, 2 * 3 / 4 * 40 * 48 * 2)
     (found,) = anatune.compare(model, x, hw="h100", precision="bfloat16", ranks=4, rank_plan=plan)
     assert "grouped_matmul 40x8x2x24x64 --activation" in {kernel.workload for kernel in found.kernels}
     with refuses(SpaceError):
-        rank_of(model, x, 5, plan)
+        divide_module(model, x, 5, plan)
 
 
 def test_a_part_of_the_outputs_goes_to_all():
     with torch.device("meta"):
         model, inputs = torch.nn.Sequential(torch.nn.Linear(32, 64)).eval(), torch.zeros(5, 32)
     model.tp_plan = {"0": "colwise_gather_output"}
-    made, sent = rank_of(model, inputs, 4)
+    made, sent = divide_module(model, inputs, 4)
     assert made(inputs).shape == (5, 16)
     assert tuple(sent) == (1, 3 * 5 * 16 * 2)
     assert model(inputs).shape == (5, 64)

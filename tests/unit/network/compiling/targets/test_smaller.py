@@ -6,7 +6,7 @@ pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
 
 import anatune
 from anatune.core.workload.operators.attention import strided_attention
-from anatune.network.compiling.targets.smaller import smaller
+from anatune.network.compiling.targets.smaller import shrink_schedule
 
 STEP = anatune.attention(8, 32, 8, 1, 4096, 128, dtype="bfloat16")
 PAGED = anatune.attention(8, 32, 8, 1, 4096, 128, dtype="bfloat16", page_size=16)
@@ -27,16 +27,16 @@ CACHE = (4194304, 524288, 128)
 )
 def test_less_work_of_the_same_kernel(workload, flop):
     schedule = anatune.plan(workload, "h100", 1, template="triton").schedules[0]
-    made = smaller(schedule)
+    made = shrink_schedule(schedule)
     assert made.options == schedule.options
     assert {axis: one[-1] for axis, one in made.tiles.items()} == {a: one[-1] for a, one in schedule.tiles.items()}
     assert made.workload.flop < min(flop, workload.flop)
     assert made.workload.epilogue == workload.epilogue
-    assert smaller(made) == made
+    assert shrink_schedule(made) == made
     found = anatune.verify(made)
     assert found.ok, found.message
 
 
 def test_what_is_small_stays():
     schedule = anatune.plan(anatune.matmul(16, 16, 32, dtype="float16"), "h100", 1, template="triton").schedules[0]
-    assert smaller(schedule) is schedule
+    assert shrink_schedule(schedule) is schedule

@@ -236,7 +236,7 @@ def test_check_runs_all_launches_in_the_interpreter(tmp_path):
 
 
 def test_kernels_of_a_model_that_takes_long_are_checked_for_less_work(monkeypatch):
-    monkeypatch.setattr("anatune.network.compiling.targets.triton._WHOLE_S", 0.0)
+    monkeypatch.setattr("anatune.network.compiling.targets.triton._MOST_INTERPRETER_S", 0.0)
     model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512)).eval()
     own = written(model, (torch.randn(600, 512),), check=True)
     assert own.summary.check is None
@@ -254,7 +254,7 @@ def test_it_is_saved_and_loaded(transformer, tmp_path):
     with refuses(DeviceError):
         anatune.load(tmp_path / "model")(inputs[0].numpy())
     amd = msgspec.structs.replace(own.summary, arch="gfx942", machine="another")
-    LaunchedModel.of(amd, own.program, own.memory).save(tmp_path / "amd")
+    LaunchedModel.from_program(amd, own.program, own.memory).save(tmp_path / "amd")
     with refuses(DeviceError):
         anatune.load(tmp_path / "amd")(inputs[0].numpy())
 
@@ -275,7 +275,7 @@ def test_launches_on_a_device_are_right_and_timed(transformer, monkeypatch):
     assert set(times) == {launch.name for launch in own.program.launches}
     assert times["anatune_1_attention"] == pytest.approx(1e-6)
     device.arch = "sm_80"
-    other = LaunchedModel.of(own.summary, own.program, own.memory)
+    other = LaunchedModel.from_program(own.summary, own.program, own.memory)
     with refuses(RunError):
         other(inputs[0])
 

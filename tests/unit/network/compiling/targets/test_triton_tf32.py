@@ -14,7 +14,7 @@ from torch import nn
 
 import anatune
 from anatune.errors import BuildError, SpaceError, WorkloadError
-from anatune.network.compiling.request import MeasuringOptions, Request
+from anatune.network.compiling.request import CompileRequest, MeasuringOptions
 from anatune.network.compiling.targets import target_of
 from anatune.network.relax.device.ir import NoSourceError
 from anatune.network.report import model_dict, model_lines
@@ -87,7 +87,7 @@ def test_networks_of_any_sizes_err_as_tf32_does(seed):
     ],
 )
 def test_tf32_is_where_it_is_admitted_and_the_device_has_it(hw, options, kind):
-    assert type(target_of(anatune.hardware(hw), Request(**options))).__name__ == kind
+    assert type(target_of(anatune.hardware(hw), CompileRequest(**options))).__name__ == kind
 
 
 class Angles(nn.Linear):
@@ -110,9 +110,9 @@ def test_what_has_no_code_by_triton_stays_on_cuda_cores(model):
 
 def test_what_a_compiler_says_is_no_refusal():
     """Else a fault of Triton's would show as a slower network only."""
-    target = target_of(anatune.hardware("a100"), Request(accuracy="relaxed"))
-    assert target.otherwise(BuildError("ptxas ended")) is None
-    assert type(target.otherwise(NoSourceError("atan"))).__name__ == "GpuTarget"
+    target = target_of(anatune.hardware("a100"), CompileRequest(accuracy="relaxed"))
+    assert target.choose_fallback(BuildError("ptxas ended")) is None
+    assert type(target.choose_fallback(NoSourceError("atan"))).__name__ == "GpuTarget"
 
 
 def test_devices_are_compared_in_tf32_where_it_is_admitted():

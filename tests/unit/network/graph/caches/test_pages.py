@@ -10,7 +10,7 @@ import torch
 from anatune.network.graph.operators import ATTENTION
 from anatune.network.graph.passes.attention import attention_of, with_attention, without_mask
 from anatune.network.graph.passes.order import MATRIX_UNITS, after
-from anatune.network.relax.frontends import imported
+from anatune.network.relax.frontends import import_model
 
 BATCH, HEADS, GROUPS, DIM, PAGE, PAGES, POOL = 2, 4, 2, 16, 8, 3, 10
 SHAPE, TURNED = (POOL, PAGE, GROUPS, DIM), (POOL, GROUPS, PAGE, DIM)
@@ -32,8 +32,8 @@ class Attention(torch.nn.Module):
 def attention(gathered, *shapes, dtype=torch.bfloat16):
     pools = [torch.zeros(shape, dtype=dtype) for shape in shapes]
     inputs = (torch.zeros(BATCH, HEADS * DIM, dtype=dtype), torch.zeros(BATCH, PAGES, dtype=torch.int32), *pools)
-    source = imported(Attention(gathered).eval(), inputs)
-    graph = after(MATRIX_UNITS, (source.widened() if dtype != torch.float32 else source).graph())
+    source = import_model(Attention(gathered).eval(), inputs)
+    graph = after(MATRIX_UNITS, (source.widen() if dtype != torch.float32 else source).graph())
     (node,) = (one for one in with_attention(graph, lambda node: True).nodes() if one.op == ATTENTION)
     return without_mask(node)
 

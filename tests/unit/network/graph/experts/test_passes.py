@@ -8,9 +8,9 @@ pytest.importorskip("torch", reason="the models are PyTorch's")
 import torch
 
 from anatune.network.compiling.session import compile as compile_model
-from anatune.network.graph.experts.passes import expand_groups, unsort_experts
+from anatune.network.graph.experts.passes import with_experts, without_groups
 from anatune.network.graph.operators import EXPERTS, GROUPED_MATMUL, ROUTE
-from anatune.network.relax.frontends import imported
+from anatune.network.relax.frontends import import_model
 from tests.unit.network.compiling.models import difference
 from tests.unit.network.compiling.targets.gpu_models import Experts, experts
 
@@ -22,10 +22,10 @@ def ops(graph):
 @pytest.mark.parametrize("biased", [False, True])
 def test_rows_of_experts_are_not_sorted(biased):
     model, inputs = experts(biased=biased)
-    result = unsort_experts(imported(model, inputs).graph())
-    first, second = (node for node in result.nodes() if node.op == EXPERTS)
-    assert ops(result).count(ROUTE) == 1
-    assert not {GROUPED_MATMUL, "argsort", "cumsum", "scatter_elements"} & {*ops(result)}
+    found = with_experts(import_model(model, inputs).graph())
+    first, second = (node for node in found.nodes() if node.op == EXPERTS)
+    assert ops(found).count(ROUTE) == 1
+    assert not {GROUPED_MATMUL, "argsort", "cumsum", "scatter_elements"} & {*ops(found)}
     assert (first.attributes["expanded"], second.attributes["expanded"]) == (False, True)
     assert first.arguments[0].type.shape == (24, 64)
     assert first.attributes["top_k"] == second.attributes["top_k"] == 2
@@ -34,7 +34,7 @@ def test_rows_of_experts_are_not_sorted(biased):
 def test_many_rows_of_many_experts():
     with torch.device("meta"):
         model, x = Experts(experts=128, top_k=8, inner=8).eval(), torch.zeros(20_000, 64)
-    assert ops(unsort_experts(imported(model, x).graph())).count(EXPERTS) == 2
+    assert ops(with_experts(import_model(model, x).graph())).count(EXPERTS) == 2
 
 
 class Otherwise(Experts):
@@ -49,23 +49,23 @@ class Otherwise(Experts):
         experts_of, order = chosen.sort()
         ends = torch.histc(experts_of.float(), 4, 0, 3).cumsum(0, dtype=torch.int32)
         ends = (ends + 1).clamp(max=len(x)) if self.kind == "ends" else ends
-        outcome = torch.ops.anatune_tests.grouped_mm_fallback(x[order], self.up.transpose(1, 2), ends)
+        made = torch.ops.anatune_tests.grouped_mm_fallback(x[order], self.up.transpose(1, 2), ends)
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order))
-        return outcome[back.flip(0)] if self.kind == "reversed" else outcome[back]
+        return made[back.flip(0)] if self.kind == "reversed" else made[back]
 
 
 @pytest.mark.parametrize("kind", ["reversed", "ends", "plain"])
 def test_what_is_sorted_otherwise_stays(kind):
     torch.manual_seed(0)
-    result = ops(unsort_experts(imported(Otherwise(kind).eval(), torch.randn(12, 64)).graph()))
-    assert (EXPERTS in result) == (kind == "plain")
-    assert (GROUPED_MATMUL in result) == (kind != "plain")
+    found = ops(with_experts(import_model(Otherwise(kind).eval(), torch.randn(12, 64)).graph()))
+    assert (EXPERTS in found) == (kind == "plain")
+    assert (GROUPED_MATMUL in found) == (kind != "plain")
 
 
 def test_elsewhere_rows_are_multiplied_with_all_matrices():
     model, inputs = experts()
-    result = ops(expand_groups(imported(model, inputs).graph()))
-    assert GROUPED_MATMUL not in result
-    attributes = compile_model(model, inputs, hw="host")
-    assert difference(attributes(*inputs), model(*inputs).detach().numpy()) < 1e-5
+    found = ops(without_groups(import_model(model, inputs).graph()))
+    assert GROUPED_MATMUL not in found
+    own = compile_model(model, inputs, hw="host")
+    assert difference(own(*inputs), model(*inputs).detach().numpy()) < 1e-5

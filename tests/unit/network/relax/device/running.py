@@ -5,15 +5,15 @@ import numpy as np
 import anatune
 from anatune.codegen.compat import bare_target
 from anatune.core.compiler_facts import CompilerFacts
-from anatune.network.compiling.targets.interpreted import interpreted
+from anatune.network.compiling.targets.interpreted import interpret_model
 from anatune.network.graph.nodes import Graph, Input, TensorType, rewritten, tensor_type
 from anatune.network.graph.operators import PRODUCTS
 from anatune.network.graph.passes.products import unfused
 from anatune.network.graph.products import workload_of
 from anatune.network.graph.summary import TensorSummary
-from anatune.network.relax.device.lowering import lowered
+from anatune.network.relax.device.lowering import lower_graph
 from anatune.network.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram
-from anatune.network.relax.device.stubs import plain_product
+from anatune.network.relax.device.stubs import make_product
 
 H100 = anatune.hardware("h100")
 
@@ -29,11 +29,11 @@ def lower(graph, precision="bfloat16", hardware=H100):
     """Return a graph as launches, its products as loops."""
     graph = rewritten(graph, lambda node: unfused(node) if node.op in PRODUCTS else node)
     own = {
-        node: plain_product(f"product_{place}", workload_of(node))
+        node: make_product(f"product_{place}", workload_of(node))
         for place, node in enumerate(graph.nodes())
         if node.op in PRODUCTS
     }
-    return lowered(graph, own, {}, precision, hardware, bare_target("x86_64"))
+    return lower_graph(graph, own, {}, precision, hardware, bare_target("x86_64"))
 
 
 def run(graph, made, arrays):
@@ -52,4 +52,4 @@ def run(graph, made, arrays):
     program = DeviceProgram(programs, tuple(kernels), tuple(launches), made.arena_bytes, b"")
     kinds = [tensor_type(one) for one in graph.outputs]
     outputs = [TensorSummary("", kind.dtype, kind.shape) for kind in kinds]
-    return interpreted(program, weights, arrays, outputs)
+    return interpret_model(program, weights, arrays, outputs)

@@ -2,7 +2,7 @@
 
 import random
 
-from anatune.network.relax.device.arena import Life, placed
+from anatune.network.relax.device.arena import Lifetime, place_tensors
 from anatune.network.relax.device.program import ALIGNMENT
 
 
@@ -12,8 +12,8 @@ def test_random_lives_never_share_memory_at_a_time():
         lives = {}
         for number in range(rng.randint(1, 40)):
             first = rng.randint(0, 20)
-            lives[number] = Life(rng.randint(1, 5000), first, first + rng.randint(0, 6))
-        offsets, total = placed(lives)
+            lives[number] = Lifetime(rng.randint(1, 5000), first, first + rng.randint(0, 6))
+        offsets, total = place_tensors(lives)
         for one, life in lives.items():
             assert offsets[one] % ALIGNMENT == 0
             assert offsets[one] + life.num_bytes <= total
@@ -26,6 +26,6 @@ def test_random_lives_never_share_memory_at_a_time():
 
 
 def test_a_chain_needs_two_places():
-    lives = {number: Life(1024, number, number + 1) for number in range(20)}
-    assert placed(lives)[1] == 2048
-    assert placed({}) == ({}, 0)
+    lives = {number: Lifetime(1024, number, number + 1) for number in range(20)}
+    assert place_tensors(lives)[1] == 2048
+    assert place_tensors({}) == ({}, 0)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from anatune.emit.script import Script
-from anatune.network.relax.device.ir import Assign, Call, For, Load, Name, Number, Store, finite, where
+from anatune.network.relax.device.ir import Assign, CallExpr, For, Load, Name, Number, Store, clamp_finite, where
 from anatune.network.relax.device.printing import helpers_in, print_expr, print_statements
 
 A, B, C = Name("a"), Name("b"), Name("c")
@@ -30,7 +30,7 @@ def value(node, values):
 def test_statements_are_lines_with_masks_and_say_which_helpers_they_call():
     body = (
         Assign("x", Load("in0", A + B, A < 5, Number(0.0))),
-        Store("out0", A, finite(Call("_tanh", (Name("x"),)), "float32"), A < 5),
+        Store("out0", A, clamp_finite(CallExpr("_tanh", (Name("x"),)), "float32"), A < 5),
     )
     text = Script()
     print_statements(text, [For("a", 9, 4, body)])

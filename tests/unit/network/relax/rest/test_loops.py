@@ -11,9 +11,9 @@ from anatune.network.graph.integers.scaled import Scale, dequantized, quantized
 from anatune.network.graph.nodes import Graph, Input, TensorType, tensor_type
 from anatune.network.graph.operators import OPERATORS
 from anatune.network.graph.passes.rows import with_scatters
-from anatune.network.relax.building import built, lowered
+from anatune.network.relax.building import build_library, lower_module
 from anatune.network.relax.kernels import unplanned_kernels
-from anatune.network.relax.writing import written
+from anatune.network.relax.writing import write_model
 
 tvm = pytest.importorskip("tvm")
 
@@ -32,10 +32,10 @@ def run(make, *arrays, threads=1, passes=with_scatters, is_scheduled=True):
     inputs = tuple(Input(f"x{n}", TensorType(one.shape, one.dtype.name)) for n, one in enumerate(arrays))
     outputs = make(*inputs)
     graph = passes(Graph(inputs, outputs if isinstance(outputs, tuple) else (outputs,), is_tuple=True))
-    model = written(
+    model = write_model(
         graph, unplanned_kernels(graph, host(), threads), lambda weights: [w.constant.array for w in weights]
     )
-    made = built(model, target_of(host()), threads)
+    made = build_library(model, target_of(host()), threads)
     assert not (is_scheduled and made.unscheduled)
     found = main_of(made)(*(tvm.runtime.tensor(one) for one in arrays))
     found = [one.numpy() for one in found]
@@ -142,8 +142,8 @@ def test_images_of_odd_columns_are_whole_vectors(shape):
     assert (found != want).mean() < 1e-3
     inputs = tuple(Input(f"x{n}", TensorType(shape, "uint8")) for n in range(2))
     graph = Graph(inputs, (make(*inputs),), is_tuple=True)
-    model = written(graph, unplanned_kernels(graph, host(), 1), lambda weights: [])
-    module, _ = lowered(model.module, target_of(host()), 1)
+    model = write_model(graph, unplanned_kernels(graph, host(), 1), lambda weights: [])
+    module, _ = lower_module(model.module, target_of(host()), 1)
     (function,) = [one for _, one in module.functions_items() if type(one).__name__ == "PrimFunc"]
     assembly = tvm.compile(tvm.IRModule({"main": function}), target_of(host())).mod.inspect_source("asm")
     assert "pinsrb" not in assembly
