@@ -82,7 +82,7 @@ def test_detect_keeps_calibrated_numbers(anatune, tmp_path):
     path.write_text(calibrated)
     done = anatune("hw", "detect", XDG_CONFIG_HOME=str(tmp_path))
     assert (done.returncode, path.read_text()) == (0, calibrated)
-    assert "holds calibrated numbers and was kept" in done.stderr
+    assert "holds calibrated numbers and was not replaced" in done.stderr
     assert anatune("hw", "detect", "--force", XDG_CONFIG_HOME=str(tmp_path)).returncode == 0
     assert "calibrate, 2026" not in path.read_text()
 
