@@ -11,7 +11,7 @@ from anatune.arguments import checked_choice
 from anatune.core.trial import Trial
 from anatune.plots.theme import BAR_WIDTH, BEST, COLOURS, GREY, colours_of, label, new_figure, row_figure
 from anatune.report import units
-from anatune.report.findings import Contest, contests, failure_kinds, predicted_and_measured, reference_speeds
+from anatune.report.findings import Contest, contests, failure_kinds, pair_times, reference_speeds
 from anatune.report.sessions import SessionView, Viewed, best_so_far, session_views
 from anatune.report.units import TimeUnit
 
@@ -122,7 +122,7 @@ def plot_predictions(given: Viewed) -> go.Figure:
         As `plot_convergence`. Trials that were not predicted, or have no time, are left out.
     """
     views = session_views(given)
-    found = {view.name: predicted_and_measured(view.trials) for view in views}
+    found = {view.name: pair_times(view.trials) for view in views}
     pairs = [one for some in found.values() for one in some]
     unit = _unit_of([measured for _, measured, _ in pairs])
     figure = new_figure(

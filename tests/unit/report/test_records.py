@@ -38,7 +38,7 @@ def test_trials(store):
     lines = trial_lines(store.trials(), 400)
     assert [line.style for line in lines] == ["bold", "bold", "yellow", "dim", "", "dim", "dim"]
     assert lines[3].text.strip() == "signal 11 in main"
-    assert "as measured then" in lines[-1].text
+    assert "as measured" in lines[-1].text
     assert "98.3" in lines[4].text
     assert " 2.00 " in lines[4].text
     assert lines[5].text.strip() == store.trials()[1].trial.schedule.describe()
