@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from anatune.measure.cpu.calibration.calibrate import Calibration
     from anatune.measure.cuda.calibration.numbers import GpuNumbers, Median
     from anatune.tuning.calibration import Learned
-    from anatune.tuning.training import Family, Judgement, Quality
+    from anatune.tuning.training import Judgement, Quality, TrainingFamily
 
 _QUIET = 0.5
 """Share of undisturbed samples below which the report gives advice."""
@@ -177,7 +177,7 @@ def prediction_lines(result: Calibration) -> list[str]:
     return lines
 
 
-def family_lines(family: Family, judgement: Judgement, saved: Path | None) -> list[Line]:
+def family_lines(family: TrainingFamily, judgement: Judgement, saved: Path | None) -> list[Line]:
     """Return the report of one correction: its training data, and how much it helps.
 
     Parameters

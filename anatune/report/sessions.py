@@ -24,7 +24,7 @@ from anatune.records.schema import Record, Session
 from anatune.report.tuning import ended_text
 from anatune.templates import make_model
 from anatune.templates.cpu.microkernels import constant_tensors
-from anatune.tuning.ending import FinalComparison, Standing, compare_contenders, equalise_speed, time_of_best
+from anatune.tuning.ending import BestTracker, FinalComparison, compare_contenders, equalise_speed, time_of_best
 from anatune.tuning.result import TuningResult, WorkerShare, shares_of
 
 PAUSE_S = 60.0
@@ -272,7 +272,7 @@ def _comparison(trials: Sequence[Trial], plan: Trial | None) -> FinalComparison 
 
 
 def _best(trials: Sequence[Trial], comparison: FinalComparison | None) -> Trial | None:
-    standing = Standing()
+    standing = BestTracker()
     for trial in trials:
         standing.add(trial)
     if comparison is not None:
@@ -282,7 +282,7 @@ def _best(trials: Sequence[Trial], comparison: FinalComparison | None) -> Trial 
 
 def best_so_far(trials: Sequence[Trial]) -> list[Trial | None]:
     """Return the best trial so far after each trial, by times relative to the reference kernel."""
-    standing, bests = Standing(), []
+    standing, bests = BestTracker(), []
     for trial in trials:
         standing.add(trial)
         bests.append(standing.best)

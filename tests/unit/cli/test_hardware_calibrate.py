@@ -37,7 +37,7 @@ def test_the_host_spec_is_written_and_found(instant, capsys, monkeypatch):
     assert "precision" in out
     assert "one core" in err
     assert "best register tile: 14 rows x 2 vectors, 1 iterations unrolled, 98.0 % of the peak" in out
-    assert "1 microkernels from 80 % of the peak on: 14 to 14 rows of 2 vectors" in out
+    assert "1 microkernels reach 80 % of the peak: 14 to 14 rows of 2 vectors" in out
     assert hardware("host").compute.clock_hz == 3.5e9
     assert hardware("host").microkernels.tiles == ((14, 2, 1, 0.98),)
     assert main(["hw", "show", "host"]) == 0

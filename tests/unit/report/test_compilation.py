@@ -42,7 +42,7 @@ def test_first_choice_changes():
     assert "The former first choice is number 3 now" in text
     assert "registers 255 instead of" in text
     assert "spilled registers 16 instead of 0" in text
-    assert "shared memory was as predicted in 3 of 3" in text
+    assert "shared memory was as predicted for 3 of 3" in text
 
 
 def test_failures_are_told():

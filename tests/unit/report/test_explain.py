@@ -27,7 +27,7 @@ def test_everything_is_said_with_numbers():
         "Rules that rejected nothing: registers_per_thread",
         "Legal: 7,500,000 of 1.000e7 points (75 %)",
         "l2.bandwidth_bytes_per_s",
-        "the binding part uses compute.reachable_fraction",
+        "binding resource depends on compute.reachable_fraction",
     ):
         assert part in text
 

@@ -27,7 +27,7 @@ def test_the_numbers_that_come_first():
     assert facts["trials"] == ("8 in 16.00 s", "2 failed")
     lost = recorded(session_of(), [Measurement(Outcome.RUN_ERROR, "crash")])
     facts = session_facts(view_of(lost))
-    assert facts[0] == ("best", "nothing ran", "1 failed")
+    assert facts[0] == ("best", "no trial ran successfully", "1 failed")
 
 
 def test_the_end_in_words():

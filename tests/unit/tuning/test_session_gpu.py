@@ -87,7 +87,9 @@ def test_a_session_whose_kernels_are_emulated_as_they_are(state):
 def test_a_device_that_disappears_is_one_line_and_the_session_goes_on_later(state):
     faults(state, at0="wrong", at2="lost")
     records = state / "r.sqlite"
-    with pytest.raises(DeviceError, match=r"NO_DEVICE from cuInit; 3 trials are kept in .*r\.sqlite, --resume goes on"):
+    with pytest.raises(
+        DeviceError, match=r"NO_DEVICE from cuInit; 3 trials are kept in .*r\.sqlite, --resume continues"
+    ):
         session(trials=5, records=records).run()
     _, trials = recorded(records)
     assert [trial.measurement.outcome for trial in trials] == [Outcome.WRONG_RESULT, Outcome.OK, Outcome.LOST_DEVICE]
