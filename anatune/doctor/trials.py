@@ -135,8 +135,8 @@ def _plan_a_little(tell: Callable[[str, object], None]) -> None:
     compiled = import_module("numba").njit(lambda number: number + 1)
     tell("compiled", compiled(1) == 2)
     try:
-        found = detect_cpu()
-        tell("cpu", f"{found.model} ({found.arch}, {found.compute.isa})")
+        cpu_spec = detect_cpu()
+        tell("cpu", f"{cpu_spec.model} ({cpu_spec.arch}, {cpu_spec.compute.isa})")
     except DeviceError as error:
         tell("cpu", None)
         tell("no cpu", str(error))
@@ -145,8 +145,8 @@ def _plan_a_little(tell: Callable[[str, object], None]) -> None:
 def _tvm(tell: Callable[[str, object], None]) -> str | None:
     """Whether TVM can generate code for CPUs."""
     tvm = import_module("tvm")
-    found = tvm.get_global_func("target.build.llvm", allow_missing=True)
-    return None if found is not None else "this TVM was built without LLVM, which kernels of CPUs need"
+    llvm_version = tvm.get_global_func("target.build.llvm", allow_missing=True)
+    return None if llvm_version is not None else "this TVM was built without LLVM, which kernels of CPUs need"
 
 
 def _compiler(tell: Callable[[str, object], None]) -> None:

@@ -58,10 +58,10 @@ def _host_gpu(index: int) -> GpuSpec:
     from anatune.measure.cuda.detect import present_gpus
 
     name = f"host_gpu{index or ''}"
-    gpus, found = present_gpus()
+    gpus, reason = present_gpus()
     if index >= len(gpus):
         raise DeviceError(
-            f"{name} is GPU {index} of this machine, and there is none that can be used: {found}; `anatune doctor` "
+            f"{name} is GPU {index} of this machine, and there is none that can be used: {reason}; `anatune doctor` "
             "says more; plans need no GPU: name one of `anatune hw list`"
         )
     return msgspec.structs.replace(gpus[index], name=name, aliases=())

@@ -59,12 +59,12 @@ def added_up(before: Sequence[WorkerState], now: Sequence[WorkerState]) -> tuple
         Of all earlier sessions; of this one. Those that are not there any more stay as they were.
     """
     earlier = {worker.name: worker for worker in before}
-    found = []
+    states = []
     for worker in now:
         last = earlier.pop(worker.name, worker)
         trials, failed = (last.trials, last.failed) if last is not worker else (0, 0)
-        found.append(msgspec.structs.replace(worker, trials=worker.trials + trials, failed=worker.failed + failed))
-    return (*earlier.values(), *found)
+        states.append(msgspec.structs.replace(worker, trials=worker.trials + trials, failed=worker.failed + failed))
+    return (*earlier.values(), *states)
 
 
 class MeasurerLike(Protocol):

@@ -107,8 +107,8 @@ class Candidates:
     @cached_property
     def levels(self) -> tuple[str, ...]:
         """The memory levels that predictions tell of, the outermost first."""
-        known = dict.fromkeys(level for one in self for level in one.prediction.traffic_over_bound)
-        return tuple(sorted(known, key=("dram", "l3", "l2", "l1", "shared").index))
+        level_names = dict.fromkeys(level for one in self for level in one.prediction.traffic_over_bound)
+        return tuple(sorted(level_names, key=("dram", "l3", "l2", "l1", "shared").index))
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:
@@ -162,15 +162,15 @@ def candidates_of(plan: Plan, seed: int = 0) -> Candidates:
     is_whole = all(space.is_whole for space in spaces) and whole <= MOST_WHOLE
     bounds = {template: model.plain.io_bounds for template, model in models.items()}
     best = _ranked(zip(plan.schedules, plan.predictions, strict=True), bounds)
-    known = {one.schedule.key for one in best}
+    listed_keys = {one.schedule.key for one in best}
     drawn = []
     for model, space in zip(models.values(), spaces, strict=True):
         count = len(space.points) if is_whole else max(1, MOST_DRAWN // len(spaces))
         points = space.points[:count]
         for point, prediction in zip(points, model.predictions(points), strict=True):
             schedule = model.space.schedule_of(point)
-            if schedule.key not in known:
-                known.add(schedule.key)
+            if schedule.key not in listed_keys:
+                listed_keys.add(schedule.key)
                 moved = _moved(prediction, bounds[space.template])
                 drawn.append(Candidate(schedule, prediction, None, moved))
     return Candidates(plan, best, drawn, spaces, is_whole)

@@ -71,7 +71,7 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
     """
     shown, hardware = candidates or candidates_of(plan), plan.hardware
     work, unit = float(plan.workload.flop or plan.workload.num_points), "FLOP" if plan.workload.flop else "element"
-    saved, known = saved_work(plan), hardware.boundaries
+    saved, boundaries = saved_work(plan), hardware.boundaries
     speed = "effective speed" if saved else "speed"
     figure = new_figure(f"Roofline of {hardware.model}", f"intensity ({unit}/byte)", f"{speed} (G{unit}/s)", height=520)
     intensities = [work / moved for one in shown for moved in one.moved_bytes.values() if moved > 0.0]
@@ -82,13 +82,13 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
     floor = float(speeds[len(speeds) // 50]) / 2  # nearly all candidates are faster than twice that
     roof = _Roof(work, unit, low, high, floor, peak * max([1.0, *saved.values()]))
     for level in shown.levels:
-        _draw_level(figure, roof, level, known[level], shown.io_bounds.get(level, 0.0))
+        _draw_level(figure, roof, level, boundaries[level], shown.io_bounds.get(level, 0.0))
         for members, style in ((shown.drawn, _DRAWN), (shown.best, _BEST)):
             for opened in (False, True) if saved else (False,):
-                own = [member for member in members if (member.schedule.template in saved) is opened]
-                if own:
+                level_members = [member for member in members if (member.schedule.template in saved) is opened]
+                if level_members:
                     symbol = {"symbol": f"{style['symbol']}-open"} if opened else {}
-                    _draw_points(figure, roof, level, known[level].name, own, style | symbol)
+                    _draw_points(figure, roof, level, boundaries[level].name, level_members, style | symbol)
     if plan.workload.flop:
         _draw_peaks(figure, roof, peak, peak * reachable_share(hardware, plan.template), saved)
     paper, reachable = dram_bandwidth(hardware)
@@ -98,7 +98,7 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
             x=ends, y=ends * reachable / 1e9, mode="lines", legendgroup="dram", showlegend=False,
             line={"color": PARTS["dram"], "width": 1.5, "dash": "dash"}, hoverinfo="skip",
         )  # fmt: skip
-    top = min(roof.highest, max(known[level].bytes_per_s for level in shown.levels) * high)
+    top = min(roof.highest, max(boundaries[level].bytes_per_s for level in shown.levels) * high)
     figure.update_xaxes(LOGARITHMIC | {"range": [np.log10(low), np.log10(high)]})
     figure.update_yaxes(LOGARITHMIC | {"range": [np.log10(floor / 1e9), np.log10(2 * top / 1e9)]})
     return figure
@@ -212,15 +212,15 @@ def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
     row_height = _THICK + _THIN * most + _GAP
     figure = new_figure("What the best times consist of", f"time ({unit})", "", height=150 + row_height * len(shown))
     pieces: dict[str, list[tuple[float, float, float, float, str]]] = {}
-    for place, (thick, thin) in enumerate(rows):
-        middle = place + 0.5 * _THICK / row_height
-        for at, (bar, width) in enumerate([(thick, _THICK), *((bar, _THIN - 1) for bar in thin)]):
+    for row, (thick, thin) in enumerate(rows):
+        middle = row + 0.5 * _THICK / row_height
+        for bar_number, (bar, width) in enumerate([(thick, _THICK), *((bar, _THIN - 1) for bar in thin)]):
             start = 0.0
-            where = middle if at == 0 else place + (_THICK + _THIN * (at - 0.5)) / row_height
+            where = middle if bar_number == 0 else row + (_THICK + _THIN * (bar_number - 0.5)) / row_height
             for name, seconds in bar:
-                told = "of the time" if at == 0 else "alone, at the same time as others"
+                told = "of the time" if bar_number == 0 else "alone, at the same time as others"
                 pieces.setdefault(name.removesuffix("_s"), []).append(
-                    (start / scale, seconds / scale, where, width / row_height, f"#{place + 1}: {told}")
+                    (start / scale, seconds / scale, where, width / row_height, f"#{row + 1}: {told}")
                 )
                 start += seconds
     colours = colours_of((name for name in pieces if name != NOT_HIDDEN), PARTS) | {NOT_HIDDEN: REST}
@@ -321,9 +321,9 @@ def _by_distance(shown: Candidates) -> list[tuple[str, str, list[Candidate]]]:
     """Return candidates by how far from the best time they are, the furthest first: (words, colour, candidates)."""
     best_s = shown.best[0].prediction.time_s
     groups: dict[str, list[Candidate]] = {"far": [], "near": [], "best": []}
-    for one in shown:
-        times = one.prediction.time_s / best_s
-        groups["best" if times <= NEAR else "near" if times <= _FAR else "far"].append(one)
+    for candidate in shown:
+        times = candidate.prediction.time_s / best_s
+        groups["best" if times <= NEAR else "near" if times <= _FAR else "far"].append(candidate)
     return [
         (f"more than {_FAR:g} times the best time", GREY, groups["far"]),
         (f"up to {_FAR:g} times", COLOURS[0], groups["near"]),

@@ -63,29 +63,29 @@ def plot_convergence(given: Viewed, *, against: Literal["trials", "seconds"] = "
     low, high = _padded([*times, *(value for _, value, _ in lines)])
     last = 1.0
     for view in views:
-        at = [float(place) for place in range(1, len(view.trials) + 1)] if counts else list(view.ended_s or ())
-        last = max([last, *at])
+        x_values = [float(place) for place in range(1, len(view.trials) + 1)] if counts else list(view.ended_s or ())
+        last = max([last, *x_values])
         colour, is_alone = colours[view.name], len(views) == 1
         ran = [place for place, trial in enumerate(view.trials) if trial.measurement.time_s is not None]
         figure.add_scatter(
-            x=[at[place] for place in ran], y=[unit.of(view.trials[place].measurement.time_s) for place in ran],
+            x=[x_values[place] for place in ran], y=[unit.of(view.trials[place].measurement.time_s) for place in ran],
             mode="markers", name="trials", legendgroup=view.name, showlegend=is_alone,
             marker={"size": 7, "color": colour, "opacity": 0.65},
             text=[_told(view.trials[place]) for place in ran], hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
         best = best_so_far(view.trials)
         steps = [place for place, one in enumerate(best) if place in (0, len(best) - 1) or one is not best[place - 1]]
-        known = [(at[place], one) for place in steps if (one := best[place]) is not None]
+        best_points = [(x_values[place], best_trial) for place in steps if (best_trial := best[place]) is not None]
         figure.add_scatter(
-            x=[x for x, _ in known], y=[unit.of(one.measurement.time_s) for _, one in known], mode="lines",
+            x=[x for x, _ in best_points], y=[unit.of(one.measurement.time_s) for _, one in best_points], mode="lines",
             name="best so far" if is_alone else label(view.name), legendgroup=view.name,
             line={"shape": "hv", "width": 3, "color": BEST if is_alone else colour},
-            text=[f"best so far: {_told(one)}" for _, one in known], hovertemplate="%{text}<extra></extra>",
+            text=[f"best so far: {_told(one)}" for _, one in best_points], hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
         lost = [place for place, trial in enumerate(view.trials) if trial.measurement.time_s is None]
         if lost:
             figure.add_scatter(
-                x=[at[place] for place in lost], y=[unit.of(high)] * len(lost), mode="markers",
+                x=[x_values[place] for place in lost], y=[unit.of(high)] * len(lost), mode="markers",
                 name="failed", legendgroup=view.name, showlegend=is_alone, cliponaxis=False,
                 marker={"symbol": "x", "size": 8, "color": GREY if is_alone else colour},
                 text=[_told(view.trials[place]) for place in lost], hovertemplate="%{text}<extra></extra>",
@@ -122,8 +122,8 @@ def plot_predictions(given: Viewed) -> go.Figure:
         As `plot_convergence`. Trials that were not predicted, or have no time, are left out.
     """
     views = session_views(given)
-    found = {view.name: pair_times(view.trials) for view in views}
-    pairs = [one for some in found.values() for one in some]
+    pairs_by_view = {view.name: pair_times(view.trials) for view in views}
+    pairs = [one for some in pairs_by_view.values() for one in some]
     unit = _unit_of([measured for _, measured, _ in pairs])
     figure = new_figure(
         "Measured against predicted", f"predicted time ({unit.name})", f"measured time ({unit.name})", height=460
@@ -132,13 +132,13 @@ def plot_predictions(given: Viewed) -> go.Figure:
     figure.update_yaxes(type="log")
     if not pairs:
         return figure
-    colours = colours_of(found)
+    colours = colours_of(pairs_by_view)
     for view in views:
-        own = found[view.name]
-        groups = dict.fromkeys(trial.source for _, _, trial in own) if len(views) == 1 else {"": None}
+        view_pairs = pairs_by_view[view.name]
+        groups = dict.fromkeys(trial.source for _, _, trial in view_pairs) if len(views) == 1 else {"": None}
         shades = colours_of(groups)
         for source in groups:
-            members = [one for one in own if not source or one[2].source == source]
+            members = [one for one in view_pairs if not source or one[2].source == source]
             figure.add_scatter(
                 x=[unit.of(predicted) for predicted, _, _ in members],
                 y=[unit.of(measured) for _, measured, _ in members],
@@ -173,10 +173,10 @@ def plot_failures(given: Viewed) -> go.Figure:
     kinds = failure_kinds(trial for view in session_views(given) for trial in view.trials)
     figure = row_figure("Trials without a time, by how they ended", "trials", [kind.outcome.value for kind in kinds])
     for row, kind in enumerate(kinds):
-        for place, (line, count) in enumerate(kind.messages):
+        for position, (line, count) in enumerate(kind.messages):
             figure.add_bar(
                 x=[count], y=[row], width=BAR_WIDTH, orientation="h", showlegend=False,
-                marker={"color": COLOURS[place % len(COLOURS)], "line": {"width": 1, "color": _EDGE}},
+                marker={"color": COLOURS[position % len(COLOURS)], "line": {"width": 1, "color": _EDGE}},
                 hovertext=f"{count} of {kind.num}: {label(_cut(line))}", hovertemplate="%{hovertext}<extra></extra>",
             )  # fmt: skip
     figure.update_layout(barmode="stack")
@@ -199,15 +199,15 @@ def plot_drift(given: Viewed) -> go.Figure:
     names = {(view.name, one.worker): _machine(view, one.worker, several) for view, one in samples}
     colours = colours_of(names.values())
     for (view_name, worker), name in names.items():
-        own = [one for view, one in samples if view.name == view_name and one.worker == worker]
+        drift = [one for view, one in samples if view.name == view_name and one.worker == worker]
         figure.add_scatter(
-            x=[one.place + 1 for one in own], y=[round(one.median, 4) for one in own], mode="lines+markers",
+            x=[one.place + 1 for one in drift], y=[round(one.median, 4) for one in drift], mode="lines+markers",
             name=label(name),
             marker={"size": 6, "color": colours[name]}, line={"width": 1.5, "color": colours[name]},
             error_y={
                 "type": "data", "symmetric": False, "thickness": 1, "width": 0, "color": colours[name],
-                "array": [round(one.high - one.median, 4) for one in own],
-                "arrayminus": [round(one.median - one.low, 4) for one in own],
+                "array": [round(one.high - one.median, 4) for one in drift],
+                "arrayminus": [round(one.median - one.low, 4) for one in drift],
             },
             hovertemplate="measurement %{x}: %{y:.3f} times its median<extra></extra>",
         )  # fmt: skip
@@ -239,17 +239,17 @@ def plot_comparison(given: Viewed) -> go.Figure:
     ]
     names = [_contender(view, one, len(views) > 1) for view, one in rows]
     figure = row_figure("Final comparison, measured in turn", "time over the winner's", names)
-    found = [one for _, one in rows]
+    contest_list = [one for _, one in rows]
     figure.add_scatter(
-        x=[one.ratio for one in found], y=list(range(len(found))), mode="markers", showlegend=False,
-        marker={"size": 12, "color": [BEST if one.low == one.high else COLOURS[0] for one in found]},
+        x=[one.ratio for one in contest_list], y=list(range(len(contest_list))), mode="markers", showlegend=False,
+        marker={"size": 12, "color": [BEST if one.low == one.high else COLOURS[0] for one in contest_list]},
         error_x={
             "type": "data", "symmetric": False, "thickness": 2, "width": 6, "color": COLOURS[0],
-            "array": [one.high - one.ratio for one in found], "arrayminus": [one.ratio - one.low for one in found],
+            "array": [one.high - one.ratio for one in contest_list], "arrayminus": [one.ratio - one.low for one in contest_list],
         },
         text=[
             f"{units.duration(one.time_s)}, {one.ratio:.3f} times the winner's ({one.low:.3f} to {one.high:.3f}),<br>"
-            f"{one.num_samples} samples" for one in found
+            f"{one.num_samples} samples" for one in contest_list
         ],
         hovertemplate="%{text}<extra></extra>",
     )  # fmt: skip
@@ -258,11 +258,11 @@ def plot_comparison(given: Viewed) -> go.Figure:
     return figure
 
 
-def _contender(view: SessionView, one: Contest, several: bool) -> str:
-    words = f"trial {one.number}"
-    if view.comparison is not None and one.number == view.comparison.best:
+def _contender(view: SessionView, contest: Contest, several: bool) -> str:
+    words = f"trial {contest.number}"
+    if view.comparison is not None and contest.number == view.comparison.best:
         words += ", the winner"
-    if view.plan_first is not None and one.number == view.plan_first.number:
+    if view.plan_first is not None and contest.number == view.plan_first.number:
         words += ", the plan's first choice"
     return f"{words} ({view.name})" if several else words
 
@@ -372,9 +372,9 @@ def _log_ticks(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)):
         ticks = [digit * 10.0**power for power in decades for digit in digits]
-        found = [tick for tick in ticks if low <= tick <= high]
-        if len(found) >= _FEWEST_TICKS:
-            return found[:: math.ceil(len(found) / _MOST_TICKS)]
+        visible = [tick for tick in ticks if low <= tick <= high]
+        if len(visible) >= _FEWEST_TICKS:
+            return visible[:: math.ceil(len(visible) / _MOST_TICKS)]
     coarse = (high - low) / _FEWEST_TICKS
     power = 10.0 ** math.floor(math.log10(coarse))
     step = power * max(digit for digit in (1, 2, 5) if digit * power <= coarse)

@@ -60,20 +60,20 @@ def plot_distribution(
     best_s = plan.predictions[0].time_s
     scale, unit = duration_unit(best_s)
     times = [(space.template, space.time_s / scale) for space in shown.spaces if len(space.time_s)]
-    known = np.array([time_s for _, time_s in measured]) / scale
+    measured_times = np.array([time_s for _, time_s in measured]) / scale
     every = np.concatenate(
-        [values for _, values in times] + [known, [best_s / scale], [] if cut_s is None else [cut_s / scale]]
+        [values for _, values in times] + [measured_times, [best_s / scale], [] if cut_s is None else [cut_s / scale]]
     )
     every = every[np.isfinite(every)]
     edges = np.geomspace(every.min() * 0.999, every.max() * 1.001, _BINS + 1)
     figure = new_figure("Distribution of the times of legal schedules", f"time ({unit})", "share of schedules (%)")
     named = [(f"predicted, {template}" if len(times) > 1 else "predicted", values) for template, values in times]
-    for at, (name, values) in enumerate(named + ([("measured", known)] if len(known) else [])):
+    for number, (name, values) in enumerate(named + ([("measured", measured_times)] if len(measured_times) else [])):
         counts, _ = np.histogram(values, edges)
         share = 100.0 * counts / max(1, len(values))
         figure.add_bar(
             x=np.sqrt(edges[1:] * edges[:-1]), y=share, width=np.diff(edges), name=label(name),
-            marker={"color": BEST if name == "measured" else COLOURS[at], "opacity": 0.75},
+            marker={"color": BEST if name == "measured" else COLOURS[number], "opacity": 0.75},
             customdata=np.column_stack([edges[:-1], edges[1:]]),
             hovertemplate="%{customdata[0]:.3g} to %{customdata[1]:.3g} " + unit + ": %{y:.3g} %<extra></extra>",
         )  # fmt: skip

@@ -68,10 +68,10 @@ def label(text: object) -> str:
     return html.escape(str(text), quote=False)
 
 
-def colours_of(names: Iterable[str], known: Mapping[str, str] | None = None) -> dict[str, str]:
+def colours_of(names: Iterable[str], fixed: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return a colour for each name: the known ones, and for the others those of `COLOURS` that none of these has."""
     wanted = dict.fromkeys(names)
-    taken = {name: colour for name, colour in (known or {}).items() if name in wanted}
+    taken = {name: colour for name, colour in (fixed or {}).items() if name in wanted}
     free = iter([colour for colour in COLOURS if colour not in taken.values()] + list(COLOURS))
     return {name: taken.get(name) or next(free, GREY) for name in wanted}
 
@@ -123,9 +123,9 @@ def row_figure(title: str, x: str, names: Sequence[str]) -> go.Figure:
     lines = max(map(len, wrapped), default=1)
     count, row = max(1, len(names)), _ROW_HEIGHT + _LINE_HEIGHT * (lines - 1)
     figure = new_figure(title, x, "", height=_FRAME_HEIGHT + row * count)
-    for place, texts in enumerate(wrapped):
+    for y, texts in enumerate(wrapped):
         figure.add_annotation(
-            xref="paper", x=0.0, xanchor="left", y=place, yanchor="bottom", yshift=row * BAR_WIDTH / 2, align="left",
+            xref="paper", x=0.0, xanchor="left", y=y, yanchor="bottom", yshift=row * BAR_WIDTH / 2, align="left",
             text="<br>".join(map(label, texts)), showarrow=False, font={"size": 12.5},
         )  # fmt: skip
     figure.update_yaxes(range=[count - 0.5, -0.75], showticklabels=False, ticks="", showgrid=False, zeroline=False)

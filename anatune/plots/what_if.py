@@ -110,7 +110,7 @@ def what_if(
         if time_limit_s is not None:
             left_s = max(_LEAST_S, (time_limit_s - (time.monotonic() - began)) / (tasks - done))
         template = None if plan.joined else plan.template
-        found = api.plan(
+        changed_plan = api.plan(
             plan.workload, device, 1, template=template, accuracy=plan.accuracy, time_limit_s=left_s, correction="none"
         )
         done += 1
@@ -119,13 +119,13 @@ def what_if(
         return Answer(
             factor,
             _value(change, factor),
-            found.schedules[0] if found.schedules else None,
-            found.predictions[0] if found.schedules else None,
-            found.guarantee,
+            changed_plan.schedules[0] if changed_plan.schedules else None,
+            changed_plan.predictions[0] if changed_plan.schedules else None,
+            changed_plan.guarantee,
             _kept(plan, device),
         )
 
-    own = answer(changes[0], 1.0, plan.hardware)
+    present = answer(changes[0], 1.0, plan.hardware)
     questions = []
     for change in changes:
         answers = []
@@ -135,7 +135,9 @@ def what_if(
                 continue
             if factor == 1.0:
                 value = _value(change, 1.0)
-                answers.append(Answer(1.0, value, own.schedule, own.prediction, own.guarantee, own.kept_s))
+                answers.append(
+                    Answer(1.0, value, present.schedule, present.prediction, present.guarantee, present.kept_s)
+                )
             else:
                 answers.append(answer(change, factor, device))
         questions.append(Question(change, answers))
@@ -179,12 +181,14 @@ def plot_what_if(plan: Plan, questions: Sequence[Question] | None = None) -> go.
     MissingDependencyError
         plotly is not installed.
     """
-    asked = what_if(plan) if questions is None else questions
-    now_s = next(one.prediction.time_s for one in asked[0].answers if one.factor == 1.0 and one.prediction is not None)
+    shown_questions = what_if(plan) if questions is None else questions
+    now_s = next(
+        one.prediction.time_s for one in shown_questions[0].answers if one.factor == 1.0 and one.prediction is not None
+    )
     figure = new_figure(
         f"What if {plan.hardware.model} were another", "times what the device has", "best time over the present one"
     )
-    for question, colour in zip(asked, (COLOURS[3], COLOURS[7], COLOURS[4], COLOURS[0]), strict=False):
+    for question, colour in zip(shown_questions, (COLOURS[3], COLOURS[7], COLOURS[4], COLOURS[0]), strict=False):
         there = [one for one in question.answers if one.prediction is not None]
         figure.add_scatter(
             x=[one.factor for one in there],
@@ -194,7 +198,7 @@ def plot_what_if(plan: Plan, questions: Sequence[Question] | None = None) -> go.
             hovertemplate=f"{label(question.change.name)} %{{customdata}}: %{{y:.3g}} times<extra></extra>",
         )  # fmt: skip
     figure.add_hline(y=1.0, line={"color": GREY, "width": 1, "dash": "dash"})
-    ticks = sorted({one.factor for question in asked for one in question.answers})
+    ticks = sorted({one.factor for question in shown_questions for one in question.answers})
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     figure.update_yaxes(rangemode="tozero")
     return figure

@@ -3,8 +3,8 @@
 JSON lines
 ----------
 Each line is one object with ``"kind"``. A line of kind "session" precedes the first trial of that session. Lines of
-kind "trial" name their session by its id and hold the whole trial with workload and hardware. Files may be concatenated, and
-cut after any line.
+kind "trial" name their session by its id and hold the whole trial with workload and hardware. Files may be
+concatenated, and cut after any line.
 """
 
 from __future__ import annotations

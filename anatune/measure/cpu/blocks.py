@@ -53,12 +53,12 @@ class Block:
 
     def copy_in(self, memory: NDArray[np.uint8]) -> Block:
         """Return a copy of the block that lies in `memory`, as many bytes at an aligned address."""
-        found = Block.__new__(Block)
-        found.dtype, found.shape, found._size, found._guarded = self.dtype, self.shape, self._size, False
-        found._raw, found._start = memory, 0
-        found.array = found.bytes.view(self.array.dtype).reshape(self.shape)
-        found.bytes[:] = self.bytes
-        return found
+        copy = Block.__new__(Block)
+        copy.dtype, copy.shape, copy._size, copy._guarded = self.dtype, self.shape, self._size, False
+        copy._raw, copy._start = memory, 0
+        copy.array = copy.bytes.view(self.array.dtype).reshape(self.shape)
+        copy.bytes[:] = self.bytes
+        return copy
 
     @property
     def tensor(self) -> tvm.runtime.Tensor:

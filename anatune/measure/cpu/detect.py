@@ -70,16 +70,21 @@ def detect_cpu(root: str | Path = "/", *, allowed: Collection[int] | None = None
     num_cores = max(1, min(len(cores), int(quota))) if quota else len(cores)
     clock_hz, clock_from = _clock(folder, entries, fast)
     caches = _caches(folder, cores)
-    found = processor_of(first, l3_bytes=caches.get(3, {}).get("size", 0))
-    model = first.get("model name", "").strip() or first.get("hardware", "").strip() or found.micro.title
-    return _cpu_spec(found, model, num_cores, clock_hz, clock_from, caches)
+    processor = processor_of(first, l3_bytes=caches.get(3, {}).get("size", 0))
+    model = first.get("model name", "").strip() or first.get("hardware", "").strip() or processor.micro.title
+    return _cpu_spec(processor, model, num_cores, clock_hz, clock_from, caches)
 
 
 def _cpu_spec(
-    found: Processor, model: str, num_cores: int, clock_hz: float, clock_from: str, caches: dict[int, dict[str, int]]
+    processor: Processor,
+    model: str,
+    num_cores: int,
+    clock_hz: float,
+    clock_from: str,
+    caches: dict[int, dict[str, int]],
 ) -> CpuSpec:
-    micro = found.micro
-    doubts = {"clock_hz", "fma_latency_cycles", "reachable_fraction", *found.doubts}
+    micro = processor.micro
+    doubts = {"clock_hz", "fma_latency_cycles", "reachable_fraction", *processor.doubts}
     compute = CpuCompute(
         num_cores=num_cores,
         clock_hz=clock_hz,
@@ -93,17 +98,17 @@ def _cpu_spec(
         vector_ops_per_cycle=float(micro.vector_ops),
         issue_width=micro.issue,
         fp32_peak_flop_per_s=2.0 * num_cores * clock_hz * micro.fma * (micro.simd_bits // 32),
-        source=f"detected: {found.why}; clock from {clock_from}",
+        source=f"detected: {processor.why}; clock from {clock_from}",
         unverified=tuple(key for key in CpuCompute.__struct_fields__ if key in doubts),
     )
     core_rate = micro.core_gb_per_s * 1e9
     spec = CpuSpec(
         schema_version=1,
         name="host",
-        vendor=found.vendor,
+        vendor=processor.vendor,
         model=model,
         arch=micro.llvm,
-        hidden_features=found.hidden or msgspec.UNSET,
+        hidden_features=processor.hidden or msgspec.UNSET,
         compute=compute,
         l1=_level(caches.get(1), micro, 0, 32 * 1024),
         l2=_level(caches.get(2), micro, 1, 512 * 1024),
@@ -116,18 +121,18 @@ def _cpu_spec(
             unverified=("bandwidth_bytes_per_s", "core_bandwidth_bytes_per_s", "latency_s"),
         ),
     )
-    return msgspec.structs.replace(spec, **_dot_instructions(found), **_tiles(found))
+    return msgspec.structs.replace(spec, **_dot_instructions(processor), **_tiles(processor))
 
 
-def _dot_instructions(found: Processor) -> dict[str, DotInstruction]:
+def _dot_instructions(processor: Processor) -> dict[str, DotInstruction]:
     """Return the instructions that sum products of neighbours; no file tells how often one starts.
 
     Those on widened operands are left out where others multiply the same, four at a time.
     """
-    micro, instructions = found.micro, {}
+    micro, instructions = processor.micro, {}
     shown = {name: feature for (isa, name), feature in DOT_FEATURES.items() if isa == micro.isa}
     for name, feature in shown.items():
-        if missing_features([feature], found.flags) or (name in WIDENED and "vpdpbusd" in instructions):
+        if missing_features([feature], processor.flags) or (name in WIDENED and "vpdpbusd" in instructions):
             continue
         share, latency, how = 1.0, _DOT_LATENCY_CYCLES, "assumed to start as often as a float32 multiply-add"
         if name in WIDENED:
@@ -142,14 +147,14 @@ def _dot_instructions(found: Processor) -> dict[str, DotInstruction]:
     return instructions
 
 
-def _tiles(found: Processor) -> dict[str, tuple[str, ...]]:
+def _tiles(processor: Processor) -> dict[str, tuple[str, ...]]:
     """Return AMX's instructions, where there are any."""
     names = tuple(
         name
         for name, feature in TILE_FEATURES.items()
-        if found.flags
-        and not missing_features(["amx-tile", feature], found.flags)
-        and (feature != "amx-fp16" or found.micro.llvm in _FP16_TILES)
+        if processor.flags
+        and not missing_features(["amx-tile", feature], processor.flags)
+        and (feature != "amx-fp16" or processor.micro.llvm in _FP16_TILES)
     )
     return {"amx": names} if names else {}
 
@@ -326,7 +331,7 @@ def _macos_cpu(sysctl: Callable[[str], str]) -> CpuSpec:
     }
     clock_hz = {"M1": 3.2e9, "M2": 3.5e9, "M3": 4.05e9, "M4": 4.4e9}.get(apple.group(1), 3.2e9)
     llvm = f"apple-{apple.group(1).lower()}" if apple.group(1) in ("M1", "M2", "M3", "M4") else "apple-m1"
-    known = processor_of({"cpu implementer": "0x61"})
-    micro = msgspec.structs.replace(known.micro, title=brand, llvm=llvm)
-    found = known._replace(micro=micro, why=f"{brand}, pipes as in M1", doubts=MICRO_KEYS)
-    return _cpu_spec(found, brand, num_cores, clock_hz, "a table by generation", caches)
+    base = processor_of({"cpu implementer": "0x61"})
+    micro = msgspec.structs.replace(base.micro, title=brand, llvm=llvm)
+    processor = base._replace(micro=micro, why=f"{brand}, pipes as in M1", doubts=MICRO_KEYS)
+    return _cpu_spec(processor, brand, num_cores, clock_hz, "a table by generation", caches)

@@ -144,15 +144,15 @@ class Prepared:
         """Return copies of some arguments, as many as fit into `memory`."""
         sizes = {name: -(-self._blocks[name].bytes.size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for name in sorted(names)}
         each = sum(sizes.values())
-        found = []
+        copies = []
         for start in range(0, memory.bytes.size - each + 1, each) if each else ():
-            at, own = start, {}
+            offset, blocks = start, {}
             for name, size in sizes.items():
                 block = self._blocks[name]
-                own[name] = block.copy_in(memory.bytes[at : at + block.bytes.size])
-                at += size
-            found.append(own)
-        return found
+                blocks[name] = block.copy_in(memory.bytes[offset : offset + block.bytes.size])
+                offset += size
+            copies.append(blocks)
+        return copies
 
     def check(self, workload: Workload, want: Expected) -> Correctness:
         """Run on a result filled with NaN and compare; operands, packed constants and guard zones must be unchanged.
@@ -271,8 +271,8 @@ class Kernel:
         """Return the packed constant, anew only if its contents changed."""
         name = self._packed_by[buffer.tensor]
         if name in self._constants:
-            known, contents, block = self._constants[name]
-            frozen = known is given and not checked.flags.writeable and checked.base is None
+            packed_array, contents, block = self._constants[name]
+            frozen = packed_array is given and not checked.flags.writeable and checked.base is None
             if frozen or same_bytes(contents, checked):
                 return block
         block = Block(buffer.dtype, buffer.shape)

@@ -63,14 +63,16 @@ class CpuMeasurer(Measurer):
 
     def _make_runner(self, environment: Mapping[str, str]) -> Worker:
         cores, limits = self._cores, self.limits
-        own = 48 * sum(access.num_elements for access in self.workload.tensors)  # copies, packed ones, float64 values
-        own += int(str(self._options["cold_bytes"]))
+        extra_bytes = 48 * sum(
+            access.num_elements for access in self.workload.tensors
+        )  # copies, packed ones, float64 values
+        extra_bytes += int(str(self._options["cold_bytes"]))
         environment = {**environment, "TVM_NUM_THREADS": str(self.threads)}
         if len(cores.runner) == self.threads and cores.overlap:
             environment["TVM_BIND_THREADS"] = "0"  # the process is pinned to exactly as many cores
         return Worker(
             "runner",
-            memory_bytes=limits.memory_bytes + own,
+            memory_bytes=limits.memory_bytes + extra_bytes,
             cores=cores.runner,
             environment=environment,
             setup=("anatune.measure.cpu.runner:import_first", {}),

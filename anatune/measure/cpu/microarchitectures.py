@@ -154,13 +154,13 @@ def known_cores() -> KnownCores:
 
     def cores(kind: str) -> tuple[Micro, ...]:
         by_title: dict[str, dict[str, object]] = {}
-        found = []
+        micros = []
         for entry in tree[kind]:
-            own = {"processors": (), "parts": (), **entry}
-            core = {**by_title.get(own.pop("like", ""), {}), **own}
+            fields = {"processors": (), "parts": (), **entry}
+            core = {**by_title.get(fields.pop("like", ""), {}), **fields}
             by_title[entry["title"]] = core
-            found.append(converted({**core, "features": features(core["features"])}, Micro))
-        return tuple(found)
+            micros.append(converted({**core, "features": features(core["features"])}, Micro))
+        return tuple(micros)
 
     return KnownCores(cores("x86"), cores("arm"), tree["vendors"])
 
@@ -239,9 +239,9 @@ def _arm(implementer: int, part: int) -> Processor:
     cores = known_cores()
     by_part = {number: core for core in cores.arm for number in core.parts}
     vendor = cores.vendors.get(f"{implementer:#x}", "arm")
-    known = by_part.get((implementer, part)) or by_part.get((implementer, _ANY_PART))
-    if known:
-        return Processor(known, vendor, f"{known.title} (part {part:#x})")
+    micro = by_part.get((implementer, part)) or by_part.get((implementer, _ANY_PART))
+    if micro:
+        return Processor(micro, vendor, f"{micro.title} (part {part:#x})")
     why = f"unknown Arm core, part {part:#x}: conservative numbers"
     return Processor(cores.arm[-1], vendor, why, doubts=MICRO_KEYS)
 

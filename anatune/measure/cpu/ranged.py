@@ -48,13 +48,13 @@ class RangeKernel:
         RunError
             Another number of arrays, one of another shape or dtype, or an extent outside of the range.
         """
-        place, tensor = self._place
-        if len(arrays) <= place or not getattr(arrays[place], "shape", ()):
-            raise RunError(f"operand {tensor} is missing or {shown(arrays[place:])}, expected an array")
+        position, tensor = self._place
+        if len(arrays) <= position or not getattr(arrays[position], "shape", ()):
+            raise RunError(f"operand {tensor} is missing or {shown(arrays[position:])}, expected an array")
         try:
-            kernel = self.at(arrays[place].shape[0])
+            kernel = self.at(arrays[position].shape[0])
         except SpaceError as error:
-            raise RunError(f"operand {tensor} has shape {arrays[place].shape}: {error}") from None
+            raise RunError(f"operand {tensor} has shape {arrays[position].shape}: {error}") from None
         return kernel(*arrays)
 
     def at(self, extent: int) -> Kernel:

@@ -112,17 +112,17 @@ def compiled_kernels(
         Processes cannot be started; Triton is not installed.
     """
     free: SimpleQueue[Worker] = SimpleQueue()
-    own = [
+    processes = [
         Worker("builder", environment=single_threaded(None), setup=(_SET_UP, {}), setup_s=_START_S)
         for _ in range(max(1, min(workers, len(wanted))))
     ]
-    for worker in own:
+    for worker in processes:
         free.put(worker)
     done = 0
 
-    def build(one: tuple[TritonProgram, TritonKernel]) -> Cubin:
+    def build(pair: tuple[TritonProgram, TritonKernel]) -> Cubin:
         nonlocal done
-        program, kernel = one
+        program, kernel = pair
         worker = free.get()
         try:
             worker.submit(_COMPILE, {"program": program, "kernel": kernel, "hardware": hardware}, _LIMIT_S)
@@ -141,10 +141,10 @@ def compiled_kernels(
             raise BuildError(f"{kernel.name}: {reply.message}")
         raise refusal(reply, f"{kernel.name} cannot be compiled")
 
-    with ThreadPoolExecutor(len(own)) as pool:
+    with ThreadPoolExecutor(len(processes)) as pool:
         try:
             return list(pool.map(build, wanted))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # what still compiles ends with its process
-            for worker in own:
+            for worker in processes:
                 worker.kill()

@@ -102,8 +102,8 @@ def compile_schedules(
     if not schedules:
         return
     refused = _refused(schedules)
-    for at, why in refused.items():
-        yield at, Compiled(Outcome.BUILD_ERROR, message=why)
+    for position, why in refused.items():
+        yield position, Compiled(Outcome.BUILD_ERROR, message=why)
     count = num_processes or min(_MOST_PROCESSES, len(physical_cores()) or os.cpu_count() or 1, usable_cores())
     deadline = float("inf") if time_limit_s is None else time.monotonic() + time_limit_s
     folder = scratch_folder(RunError)
@@ -132,8 +132,8 @@ def _refused(schedules: Sequence[Schedule]) -> dict[int, str]:
             errors[key] = error
         else:
             errors[key] = None
-    found = {at: errors[one.template, one.hardware.arch] for at, one in enumerate(schedules)}
-    failed = {at: error for at, error in found.items() if error is not None}
+    errors_by_position = {at: errors[one.template, one.hardware.arch] for at, one in enumerate(schedules)}
+    failed = {at: error for at, error in errors_by_position.items() if error is not None}
     if len(failed) == len(schedules):
         raise failed[0]
     return {at: str(error) for at, error in failed.items()}
@@ -194,8 +194,8 @@ def compile_ranking(
         models[schedule.template].predictions(point[None])[0] for schedule, point in zip(schedules, points, strict=True)
     ]
     results: dict[int, Compiled] = {}
-    for at, compiled in compile_schedules(schedules, time_limit_s=time_limit_s, limits=limits, entry=entry):
-        results[at] = compiled
+    for position, compiled in compile_schedules(schedules, time_limit_s=time_limit_s, limits=limits, entry=entry):
+        results[position] = compiled
         if progress is not None:
             progress(len(results), len(schedules))
     facts = {at: result.facts for at, result in results.items() if result.facts is not None}

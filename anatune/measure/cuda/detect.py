@@ -20,9 +20,11 @@ from anatune.resources import data_folder
 
 def present_gpus() -> tuple[list[GpuSpec], str]:
     """Return the specs of this machine's GPUs, NVIDIA's first, and how they were found, or why there are none."""
-    (found, how), (others, of_others) = gpu_detection(), amd_detection()
-    if found or others:
-        return [*found, *others], "; ".join(said for specs, said in ((found, how), (others, of_others)) if specs)
+    (nvidia_gpus, how), (others, of_others) = gpu_detection(), amd_detection()
+    if nvidia_gpus or others:
+        return [*nvidia_gpus, *others], "; ".join(
+            said for specs, said in ((nvidia_gpus, how), (others, of_others)) if specs
+        )
     return [], f"{how}; {of_others}"
 
 
@@ -33,12 +35,12 @@ def amd_detection(driver: Backend | None = None) -> tuple[list[GpuSpec], str]:
         backend = driver or make_backend(arch="gfx")
         for index in range(backend.count()):
             arch, units = backend.arch(index), backend.attribute(index, "MULTIPROCESSOR_COUNT")
-            known = [spec for spec in _packaged_gpus("amd") if (spec.arch, spec.compute.num_sms) == (arch, units)]
+            matching = [spec for spec in _packaged_gpus("amd") if (spec.arch, spec.compute.num_sms) == (arch, units)]
             product = backend.device_name(index)
-            if not known:  # later ones would get its number
+            if not matching:  # later ones would get its number
                 strange = f"{product} ({arch}, {units} compute units) has no packaged spec; name one of its kind"
                 break
-            specs.append(max(known, key=functools.partial(_likeness, product)))
+            specs.append(max(matching, key=functools.partial(_likeness, product)))
     except (DeviceError, RunError) as error:
         return [], _reason(error)
     number = f"{len(specs)} found through {backend.name}" if specs else ""

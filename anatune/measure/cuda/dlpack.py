@@ -57,10 +57,10 @@ def device_address(name: str, dtype: str, sizes: tuple[int, ...], tensor: object
     """
     if not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
         raise RunError(f"{name} is of type {type(tensor).__name__}, expected a tensor with DLPack (PyTorch, CuPy, JAX)")
-    place = tuple(int(number) for number in tensor.__dlpack_device__())
+    dlpack_device = tuple(int(number) for number in tensor.__dlpack_device__())
     kind, stream = _ROCM if arch.startswith("gfx") else _CUDA
-    if place != (kind, index):
-        raise RunError(f"{name} is on DLPack's device {place}, expected {(kind, index)}; move it to the GPU")
+    if dlpack_device != (kind, index):
+        raise RunError(f"{name} is on DLPack's device {dlpack_device}, expected {(kind, index)}; move it to the GPU")
     try:
         capsule = tensor.__dlpack__(stream=stream)
     except (BufferError, RuntimeError, TypeError) as error:

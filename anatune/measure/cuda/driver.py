@@ -377,15 +377,15 @@ def open_device(index: int = 0, backend: str | Backend | None = None, *, arch: s
 
 
 def _attributes(backend: Backend, index: int) -> dict[str, int]:
-    found = {}
+    values = {}
     for name in _ATTRIBUTES:
         try:
-            found[name] = backend.attribute(index, name)
+            values[name] = backend.attribute(index, name)
         except LostDeviceError:
             raise
         except (DeviceError, RunError):  # too old a package or driver for this one
             continue
-    return found
+    return values
 
 
 def _size(given: int | Sequence[int]) -> tuple[int, int, int]:

@@ -75,12 +75,12 @@ class GpuKernel:
         for name, array in checked_operands(self.workload, self.operands, arrays).items():
             self._device.upload(self._buffers[name], array)
         self._launch()
-        found = {}
+        arrays_by_name = {}
         for name in self.written:
             access = self._accesses[name]
-            found[name] = np.empty(access.shape, array_dtype(access.dtype))
-            self._device.download(self._buffers[name], found[name])
-        return found
+            arrays_by_name[name] = np.empty(access.shape, array_dtype(access.dtype))
+            self._device.download(self._buffers[name], arrays_by_name[name])
+        return arrays_by_name
 
     def launch(self, *tensors: object) -> None:
         """Launch on tensors that lie on the device already, operands and then results, and return at once.

@@ -59,8 +59,8 @@ def load_kernel(device: GpuDevice, artifact: GpuArtifact, buffers: Mapping[str, 
         The device refuses it, there is no memory for its workspace, or a tensor is missing or of another size.
     """
     for tensor, buffer in artifact.tensors.items():
-        known = buffers.get(tensor)
-        if known is None or known.num_bytes != buffer.num_bytes:
+        given_buffer = buffers.get(tensor)
+        if given_buffer is None or given_buffer.num_bytes != buffer.num_bytes:
             raise RunError(f"the kernel takes {tensor} of {buffer.num_bytes} bytes, which the workload lacks")
     functions = load_functions(device, artifact)
     workspace: GpuBuffer | None = None
@@ -94,8 +94,8 @@ def load_functions(device: GpuDevice, artifact: GpuArtifact) -> tuple[GpuFunctio
     functions: list[GpuFunction] = []
     try:
         for launch in artifact.launches:
-            own = read_image(launch) if launch.image else image
-            functions.append(device.load(own, launch.name, launch.dynamic_shared_bytes))
+            code = read_image(launch) if launch.image else image
+            functions.append(device.load(code, launch.name, launch.dynamic_shared_bytes))
     except RunError:
         _unload(device, functions, ())
         raise

@@ -126,12 +126,12 @@ class GpuRangeKernel:
     def _reserve(self, sizes: Mapping[str, int]) -> None:
         """Give tensors at least so many bytes of device memory."""
         for name, size in sizes.items():
-            known = self._buffers.get(name)
-            if known is not None and known.num_bytes >= size:
+            buffer = self._buffers.get(name)
+            if buffer is not None and buffer.num_bytes >= size:
                 continue
-            if known is not None:
+            if buffer is not None:
                 del self._buffers[name]
-                known.free()
+                buffer.free()
             self._buffers[name] = self._device.allocate(size)
 
     def _program(self, number: int) -> _Program:

@@ -111,50 +111,50 @@ def _local_arrays(text: str, names: Iterable[str]) -> str:
 
 
 def _assembly(text: str) -> str:
-    pieces, at = [], 0
+    pieces, position = [], 0
     for match in _ASM.finditer(text):
-        if match.start() < at:
+        if match.start() < position:
             continue
         stop = _closing(text, match.end())
         statement = text[match.end() : stop]
-        pieces += [text[at : match.start()], "{ ", _calls(statement), " }", "\n" * statement.count("\n")]
-        at = stop + 1
-    return "".join([*pieces, text[at:]])
+        pieces += [text[position : match.start()], "{ ", _calls(statement), " }", "\n" * statement.count("\n")]
+        position = stop + 1
+    return "".join([*pieces, text[position:]])
 
 
 def _closing(text: str, start: int) -> int:
     """Return where the parenthesis ends that was opened before `start`."""
-    depth, place = 1, start
+    depth, position = 1, start
     while depth:
-        string = _STRING.match(text, place)
+        string = _STRING.match(text, position)
         if string:
-            place = string.end()
+            position = string.end()
             continue
-        if place >= len(text):
+        if position >= len(text):
             raise RunError("the CUDA source ends inside an asm statement")
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
-        place += 1
-    return place - 1
+        depth += {"(": 1, ")": -1}.get(text[position], 0)
+        position += 1
+    return position - 1
 
 
 def _calls(statement: str) -> str:
     """Turn the inside of asm(...) into C++ calls."""
-    template, place = "", 0
-    while string := re.compile(r"\s*" + _STRING.pattern).match(statement, place):
+    template, position = "", 0
+    while string := re.compile(r"\s*" + _STRING.pattern).match(statement, position):
         template += string.group(1)
-        place = string.end()
+        position = string.end()
     operands: list[str] = []
-    while operand := _next_operand(statement, place):
+    while operand := _next_operand(statement, position):
         stop = _closing(statement, operand.end())
         operands.append(statement[operand.end() : stop])
-        place = stop + 1
+        position = stop + 1
     code = re.sub(r"//[^\n]*", "", template.replace(r"\n", "\n").replace(r"\t", " "))
     return " ".join(_call(line, operands) for line in _instructions(code))
 
 
-def _next_operand(statement: str, place: int) -> re.Match[str] | None:
-    separators = re.compile(r"[\s:,]*").match(statement, place)
-    return _OPERAND.match(statement, separators.end() if separators else place)
+def _next_operand(statement: str, position: int) -> re.Match[str] | None:
+    separators = re.compile(r"[\s:,]*").match(statement, position)
+    return _OPERAND.match(statement, separators.end() if separators else position)
 
 
 def _instructions(code: str) -> Iterator[str]:

@@ -180,10 +180,10 @@ class EmulatedKernel:
             An array is missing or of another kind; or what the kernel did wrong, in one line.
         """
         kernel = self.kernel
-        arrays, own = dict(arrays), kernel.workspace
-        if own is not None and launch is None:
-            arrays[own.tensor] = np.empty(own.shape, array_dtype(own.dtype))
-            arrays[own.tensor].reshape(-1).view(np.uint8)[:] = 0xFF
+        arrays, workspace = dict(arrays), kernel.workspace
+        if workspace is not None and launch is None:
+            arrays[workspace.tensor] = np.empty(workspace.shape, array_dtype(workspace.dtype))
+            arrays[workspace.tensor].reshape(-1).view(np.uint8)[:] = 0xFF
         chosen = range(len(kernel.launches)) if launch is None else [launch]
         buffers = {parameter.tensor: parameter for at in chosen for parameter in kernel.launches[at].parameters}
         places, size = {}, 0
@@ -195,17 +195,17 @@ class EmulatedKernel:
             whole = np.frombuffer(memory, np.uint8)
             whole[:] = 0xFF
             views = {}
-            for tensor, place in places.items():
-                start = place + _start(arrays[tensor].nbytes, order)
+            for tensor, offset in places.items():
+                start = offset + _start(arrays[tensor].nbytes, order)
                 views[tensor] = whole[start : start + arrays[tensor].nbytes]
                 views[tensor][:] = arrays[tensor].reshape(-1).view(np.uint8)
             try:
-                for at in chosen:
+                for number in chosen:
                     words = []
-                    for tensor in (parameter.tensor for parameter in kernel.launches[at].parameters):
-                        writable = tensor in written_by(kernel, at)
+                    for tensor in (parameter.tensor for parameter in kernel.launches[number].parameters):
+                        writable = tensor in written_by(kernel, number)
                         words += [tensor, str(arrays[tensor].nbytes), str(places[tensor]), str(int(writable))]
-                    self._run(file.fileno(), at, words, order, blocks, limit_s)
+                    self._run(file.fileno(), number, words, order, blocks, limit_s)
                 for tensor in set[str]().union(*(written_by(kernel, at) for at in chosen)):
                     arrays[tensor].reshape(-1).view(np.uint8)[:] = views[tensor]
             finally:

@@ -146,12 +146,12 @@ class _Memory:
 
     def __init__(self, program: TritonProgram, inputs: dict[str, Array]) -> None:
         self.spaces: dict[str, _Space] = {}
-        own = {program.result, *program.further} | ({program.workspace.tensor} if program.workspace else set())
+        outputs = {program.result, *program.further} | ({program.workspace.tensor} if program.workspace else set())
         for kernel in program.kernels:
             for buffer in kernel.parameters:
                 if buffer.tensor not in self.spaces:
                     number = len(self.spaces) + 1
-                    is_input = buffer.tensor not in own
+                    is_input = buffer.tensor not in outputs
                     given = inputs.get(buffer.tensor)
                     values = _filled(buffer) if given is None else np.array(given, order="C", copy=not is_input)
                     self.spaces[buffer.tensor] = _Space(buffer, values, number, is_input=is_input)
@@ -289,8 +289,8 @@ def _mend(interpreter: ModuleType) -> None:
 
     def dot(self: object, left: Handle, right: Handle, sums: Handle, precision: object, *how: object) -> object:
         kinds = (left.dtype.scalar.name, right.dtype.scalar.name)
-        made = _product(left.data, right.data, kinds, sums.data, tf32=precision == tf32)
-        return handle(made, sums.dtype.scalar)
+        product = _product(left.data, right.data, kinds, sums.data, tf32=precision == tf32)
+        return handle(product, sums.dtype.scalar)
 
     scale_of = getattr(interpreter, "_dot_scaled_scale_to_f32", None)
 

@@ -110,11 +110,11 @@ def _reordered(
         blocks = ALL_BLOCKS if adds else spread_blocks(kernel.launches[number].grid, share)
         now = {tensor: found.before.copy() for tensor, found in changed.items()}
         if not adds:
-            for tensor, found in changed.items():
-                _bytes(now[tensor])[...] = ~_bytes(found.after)
+            for tensor, change in changed.items():
+                _bytes(now[tensor])[...] = ~_bytes(change.after)
         program.run({**arrays, **now}, order=order, blocks=blocks, launch=number, limit_s=limit_s)
-        for tensor, found in changed.items():
-            complaint = _difference(tensor, now[tensor], found, partly=blocks != ALL_BLOCKS, adds=adds)
+        for tensor, change in changed.items():
+            complaint = _difference(tensor, now[tensor], change, partly=blocks != ALL_BLOCKS, adds=adds)
             if complaint:
                 return complaint
     return ""
@@ -132,9 +132,9 @@ def spread_blocks(grid: int, share: float) -> Blocks:
 def _with_result(kernel: CudaKernel, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
     """Return the kernel's arrays by tensor, with new ones for the result and the workspace."""
     arrays: dict[str, Array] = {}
-    own = () if kernel.workspace is None else (kernel.workspace,)
-    for buffer in (*kernel.tensors.values(), *own):
-        if buffer.tensor == kernel.result or buffer in own:
+    workspaces = () if kernel.workspace is None else (kernel.workspace,)
+    for buffer in (*kernel.tensors.values(), *workspaces):
+        if buffer.tensor == kernel.result or buffer in workspaces:
             arrays[buffer.tensor] = np.empty(buffer.shape, array_dtype(buffer.dtype))
             _bytes(arrays[buffer.tensor])[...] = 0xFF
         elif buffer.tensor in inputs:
@@ -163,6 +163,6 @@ def _difference(tensor: str, now: Array, wanted: _Change, *, partly: bool, adds:
     if same.all():
         return ""
     where = int(np.argmin(same))
-    place = ", ".join(str(int(index)) for index in np.unravel_index(where, now.shape))
+    index_text = ", ".join(str(int(index)) for index in np.unravel_index(where, now.shape))
     value, earlier = now.reshape(-1)[where], wanted.after.reshape(-1)[where]
-    return f"{tensor}[{place}] is {float(value):.6g} instead of {float(earlier):.6g}"
+    return f"{tensor}[{index_text}] is {float(value):.6g} instead of {float(earlier):.6g}"

@@ -107,8 +107,8 @@ def array_dtype(dtype: str) -> np.dtype[Any]:
         raise MissingDependencyError(
             f"{dtype} arrays need the package ml_dtypes, which is not installed; run: pip install ml_dtypes"
         ) from None
-    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype))
-    return found
+    numpy_dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype))
+    return numpy_dtype
 
 
 def random_inputs(workload: Workload, seed: int = 0) -> dict[str, Array]:
@@ -130,10 +130,10 @@ def random_inputs(workload: Workload, seed: int = 0) -> dict[str, Array]:
     check_memory(workload, checked=False)
     arrays: dict[str, Array] = {}
     factors = _typical_factors(workload)
-    for place, access in enumerate(workload.operands):
+    for position, access in enumerate(workload.operands):
         if access.tensor in arrays:
             continue
-        rng = np.random.default_rng([seed, place])
+        rng = np.random.default_rng([seed, position])
         drawn = KERNEL_OPERANDS.get((workload.body, access.tensor))
         if drawn is not None:
             values: Array = drawn(workload, rng).astype(array_dtype(access.dtype))
@@ -224,12 +224,12 @@ def _expected_further(workload: Workload, inputs: Mapping[str, Array]) -> dict[s
     operands = (
         {name: np.asarray(array).astype(np.float64) for name, array in inputs.items()} if workload.further else {}
     )
-    found = {}
+    further = {}
     for access in workload.further:
         values = FURTHER_REFERENCES[access.tensor](workload, operands)
         allowed = EPS[access.dtype] + EPS[workload.dtype] + 32 * EPS["float32"]
-        found[access.tensor] = Expected(values, float(np.abs(values).max()) or 1.0, allowed)
-    return found
+        further[access.tensor] = Expected(values, float(np.abs(values).max()) or 1.0, allowed)
+    return further
 
 
 def tolerance(workload: Workload, scale: float = 1.0) -> float:
@@ -348,12 +348,12 @@ def _complaint(name: str, flat: Array, want: Expected, relative: float) -> str:
     with np.errstate(invalid="ignore"):
         wrong = ~((np.abs(values - exact) <= want.tolerance * want.scale) | _alike(values, exact))
     where = int(np.argmax(wrong))
-    place = ", ".join(str(int(index)) for index in np.unravel_index(where, want.result.shape))
+    index_text = ", ".join(str(int(index)) for index in np.unravel_index(where, want.result.shape))
     count = f"{int(wrong.sum())} of {flat.size} elements"
     if math.isnan(values[where]):
-        return f"{name}[{place}] is NaN or was never written, expected {exact[where]:.6g}; {count} are wrong"
+        return f"{name}[{index_text}] is NaN or was never written, expected {exact[where]:.6g}; {count} are wrong"
     return (
-        f"{name}[{place}] is {values[where]:.6g}, expected {exact[where]:.6g}; {count} are wrong, "
+        f"{name}[{index_text}] is {values[where]:.6g}, expected {exact[where]:.6g}; {count} are wrong, "
         f"the largest error is {relative:.2g} of the largest magnitude (allowed {want.tolerance:.2g})"
     )
 

@@ -89,13 +89,13 @@ def _any_scale(workload: Workload, rng: np.random.Generator) -> Drawn:
 
 def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
     """Softmax of scaled products of queries and keys, times values; one head of keys at a time."""
-    own = workload.attribute
+    attributes = workload.attribute
     heads, kv_heads, seq_q, seq_kv, window = (
-        int(str(own[name])) for name in ("heads", "kv_heads", "seq_q", "seq_kv", "window")
+        int(str(attributes[name])) for name in ("heads", "kv_heads", "seq_q", "seq_kv", "window")
     )
-    if strides := own.get("strides"):
+    if strides := attributes.get("strides"):
         assert isinstance(strides, tuple)
-        batch, dim, page, pool = (int(str(own[name])) for name in ("batch", "head_dim", "page_size", "pool"))
+        batch, dim, page, pool = (int(str(attributes[name])) for name in ("batch", "head_dim", "page_size", "pool"))
         cache = (pool, kv_heads, page) if page else (batch, kv_heads, seq_kv)
         tokens = {"queries": (batch, heads, seq_q), "keys": cache, "values": cache}
         operands = dict(operands) | {
@@ -110,7 +110,7 @@ def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
         count = int(operands["lengths"][batch]) if "lengths" in operands else most
         seq_kv = min(count, most)
         keys, last = np.arange(seq_kv), np.arange(seq_q)[:, None] + (count - seq_q)
-        hidden = (keys > last) | ((keys <= last - window) if window else False) if own["causal"] else None
+        hidden = (keys > last) | ((keys <= last - window) if window else False) if attributes["causal"] else None
         for group in range(kv_heads):
             key, value = (_cached(operands, name, batch, group, seq_kv) for name in ("keys", "values"))
             for head in range(group * shared, (group + 1) * shared):
@@ -139,8 +139,8 @@ def _pages(workload: Workload, rng: np.random.Generator) -> Drawn:
 
 def _held(workload: Workload, rng: np.random.Generator) -> Drawn:
     """Return how many keys are there before those of the queries' tokens."""
-    own = workload.attribute
-    return rng.integers(0, int(str(own["seq_kv"])) - int(str(own["seq_q"])), 1, endpoint=True)
+    attributes = workload.attribute
+    return rng.integers(0, int(str(attributes["seq_kv"])) - int(str(attributes["seq_q"])), 1, endpoint=True)
 
 
 def _lengths(workload: Workload, rng: np.random.Generator) -> Drawn:
@@ -164,31 +164,33 @@ def _along(scales: Values, shape: tuple[int, ...], sides: tuple[int, ...]) -> Va
 
 def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tuple[Values, Values]:
     """Return data (rows, k) and weights (columns, k) as they are multiplied, of experts those of one."""
-    own = workload.attribute
-    found, k = SCALED_FORMATS[str(own["dtype"]).partition(":")[0]], int(str(own["k"]))
+    attributes = workload.attribute
+    number_format, k = SCALED_FORMATS[str(attributes["dtype"]).partition(":")[0]], int(str(attributes["k"]))
     data, weight = operands["data"], operands["weight"]
-    if not found.scale:
+    if not number_format.scale:
         return data, weight
     scales = operands["weight_scales"]
-    if found.run:
+    if number_format.run:
         signed = np.array([*E2M1, *(-value for value in E2M1)])
-        data, weight = (_unpacked(values, signed) if found.data_bits == 4 else values for values in (data, weight))
-        mean = [np.exp2(s - 127.0) if found.scale == "uint8" else s for s in (operands["data_scales"], scales)]
-        runs = [_along(s, values.shape, (found.run,)) for s, values in zip(mean, (data, weight), strict=True)]
+        data, weight = (
+            _unpacked(values, signed) if number_format.data_bits == 4 else values for values in (data, weight)
+        )
+        mean = [np.exp2(s - 127.0) if number_format.scale == "uint8" else s for s in (operands["data_scales"], scales)]
+        runs = [_along(s, values.shape, (number_format.run,)) for s, values in zip(mean, (data, weight), strict=True)]
         return data * runs[0], weight * runs[1] * operands.get("factor", 1.0)
-    if found.converts:
-        run = int(str(own["group"])) or k
-        if found.weight_bits == 4:
+    if number_format.converts:
+        run = int(str(attributes["group"])) or k
+        if number_format.weight_bits == 4:
             weight = _unpacked(weight, np.arange(16.0))
             zeros = operands.get("weight_zeros")
             weight = weight - (8.0 if zeros is None else _along(zeros, weight.shape, (run,)))
         elif "weight_zeros" in operands:
             weight = weight - _along(operands["weight_zeros"], weight.shape, (run,))
         return data, weight * _along(scales, weight.shape, (run,))
-    if own["scales"] == "blocks":
+    if attributes["scales"] == "blocks":
         data = data * _along(operands["data_scales"], data.shape, (SIDE,))
         return data, weight * _along(scales, weight.shape, (SIDE, SIDE))
-    if own["scales"] == "rows":
+    if attributes["scales"] == "rows":
         return data * operands["data_scales"][:, None], weight * scales[:, None]
     return data * operands["data_scales"], weight * scales
 
@@ -200,21 +202,21 @@ def _scaled_matmul(workload: Workload, operands: Mapping[str, Values]) -> Values
 
 def _grouped_matmul(workload: Workload, operands: Mapping[str, Values]) -> Values:
     """Each row times its expert's weights; with an activation, silu of the first half times the second."""
-    own = workload.attribute
+    attributes = workload.attribute
     order, result, first = operands["order"].astype(np.int64), np.empty(workload.write.shape), 0
     of_experts = [name for name in operands if name.startswith("weight") or name == "factor"]
-    by_row = own["scales"] != "tensor" or operands.get("data_scales", np.ones(1)).ndim > 1
+    by_row = attributes["scales"] != "tensor" or operands.get("data_scales", np.ones(1)).ndim > 1
     of_rows = ["data", *["data_scales"] * by_row]
     for expert, end in enumerate(operands["ends"].astype(np.int64)):
         rows = order[first:end]
         if not len(rows):
             continue
-        read = rows if own["expanded"] else rows // int(str(own["top_k"]))
+        read = rows if attributes["expanded"] else rows // int(str(attributes["top_k"]))
         mine = {name: np.asarray(operands[name][expert], np.float64) for name in of_experts}
         mine |= {name: operands[name][read] for name in of_rows}
         data, weight = _scaled_operands(workload, {**operands, **mine})
         sums = data @ weight.T
-        if own["activation"]:
+        if attributes["activation"]:
             gate, up = np.split(sums, 2, axis=1)
             sums = _silu(gate) * up
         result[rows], first = sums, end
@@ -234,8 +236,8 @@ def _ends(workload: Workload, rng: np.random.Generator) -> Drawn:
         chosen = rng.random((tokens, experts)).argpartition(top_k - 1, axis=1)[:, :top_k]
         counts = np.bincount(chosen.reshape(-1), minlength=experts)
     elif isinstance(spread, str):
-        found = routing_of(spread, tokens, experts, top_k)
-        counts = np.repeat(found.rows, found.experts.astype(np.int64)).astype(np.int64)
+        routing = routing_of(spread, tokens, experts, top_k)
+        counts = np.repeat(routing.rows, routing.experts.astype(np.int64)).astype(np.int64)
         counts = rng.permutation(np.pad(counts, (0, experts - len(counts))))
     else:
         counts = np.array(spread)

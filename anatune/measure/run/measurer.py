@@ -386,9 +386,9 @@ class Measurer:
         builders = self._drained()
         jobs = [self._job(schedule) for schedule in schedules]
         for job in jobs:
-            known = self._kept.get(job.schedule.key)
-            if known is not None:
-                job.artifact, job.build_s = known.artifact, known.build_s
+            kept_job = self._kept.get(job.schedule.key)
+            if kept_job is not None:
+                job.artifact, job.build_s = kept_job.artifact, kept_job.build_s
         for _ in builders.finish(job for job in jobs if not job.settled):
             pass  # settled jobs know how they ended
         built = [job for job in jobs if job.artifact is not None]

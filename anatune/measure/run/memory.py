@@ -68,14 +68,14 @@ def needed_bytes(workload: Workload, *, checked: bool) -> int:
 
 def free_bytes() -> int | None:
     """Return the memory that this process may still use, bytes; None where the system does not tell."""
-    found = [limit for path in _GROUPS if (limit := _number(path)) is not None]
+    limits = [limit for path in _GROUPS if (limit := _number(path)) is not None]
     try:
         lines = _MEMORY.read_text().splitlines()
-        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+        limits += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     except (OSError, ValueError, IndexError):
         if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(found, default=None)
+            limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(limits, default=None)
 
 
 def _number(path: Path) -> int | None:

@@ -39,13 +39,13 @@ class Prebuilt(Measurer):
 
     def _job(self, schedule: Schedule) -> BuildJob:
         job = super()._job(schedule)
-        known = self.built.get(schedule.key)
-        if known is None:
+        result = self.built.get(schedule.key)
+        if result is None:
             raise SpaceError(f"there is no kernel for the schedule {schedule.key}; build it again")
-        if isinstance(known, Measurement):
-            job.measurement = known
+        if isinstance(result, Measurement):
+            job.measurement = result
         else:
-            job.artifact = known
+            job.artifact = result
         return job
 
     def _keep(self, job: BuildJob) -> None:

@@ -49,11 +49,11 @@ def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
     """
     checked = {access.tensor: _checked(workload, access, inputs) for access in workload.operands}
     if workload.is_kernel:
-        found = KERNEL_REFERENCES[workload.body](workload, checked)
+        kernel_values = KERNEL_REFERENCES[workload.body](workload, checked)
         for step in workload.epilogue:  # along the columns, or of all elements
             name = STEP_OPERANDS[step]
-            found = ACTIVATIONS[step](found) if name is None else found + checked[name]
-        return found
+            kernel_values = ACTIVATIONS[step](kernel_values) if name is None else kernel_values + checked[name]
+        return kernel_values
     outside = -math.inf if workload.body == "max" else 0.0
     views = []
     for access in workload.reads:
@@ -226,17 +226,17 @@ def _matrix_product(left: Values, right: Values, result: Values, sizes: tuple[in
     batch, rows, inner, columns = sizes
     outer = batch + rows
     if left.size > _COPIED_ELEMENTS and outer and max(left.shape[:outer]) > 1:
-        place = int(np.argmax(left.shape[:outer]))
-        half = left.shape[place] // 2
+        axis = int(np.argmax(left.shape[:outer]))
+        half = left.shape[axis] // 2
         for part in (slice(None, half), slice(half, None)):
-            here = (*(slice(None),) * place, part)
-            _matrix_product(left[here], right[here] if place < batch else right, result[here], sizes)
+            here = (*(slice(None),) * axis, part)
+            _matrix_product(left[here], right[here] if axis < batch else right, result[here], sizes)
         return
     if right.size > _COPIED_ELEMENTS and columns and max(right.shape[batch + inner :]) > 1:
-        place = int(np.argmax(right.shape[batch + inner :]))
-        half = right.shape[batch + inner + place] // 2
+        axis = int(np.argmax(right.shape[batch + inner :]))
+        half = right.shape[batch + inner + axis] // 2
         for part in (slice(None, half), slice(half, None)):
-            shared: tuple[slice | EllipsisType, ...] = (..., part, *(slice(None),) * (columns - 1 - place))
+            shared: tuple[slice | EllipsisType, ...] = (..., part, *(slice(None),) * (columns - 1 - axis))
             _matrix_product(left, right[shared], result[shared], sizes)
         return
     groups = left.shape[:batch]

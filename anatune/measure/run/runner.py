@@ -119,8 +119,8 @@ def contest(artifacts: Sequence[object], budget_s: float) -> list[RunReport]:
     if right:
         meters = [Metered(checked[place][0], session.counter) for place in right]
         timings = alternate(meters, session.reference, session.setting.protocol, budget_s=budget_s)
-        for place, taken, meter in zip(right, timings, meters, strict=True):
-            reports[place] = reports[place]._replace(timings=taken._replace(energy_j=meter.energy_j))
+        for position, taken, meter in zip(right, timings, meters, strict=True):
+            reports[position] = reports[position]._replace(timings=taken._replace(energy_j=meter.energy_j))
     return reports
 
 

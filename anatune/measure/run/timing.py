@@ -254,10 +254,10 @@ def alternate(
     before = reference()
     while running:
         shift = len(times[running[0]]) % len(running)
-        for place in running[shift:] + running[:shift]:
-            times[place].append(samplers[place].sample())
+        for number in running[shift:] + running[:shift]:
+            times[number].append(samplers[number].sample())
             after = reference()
-            bases[place].append((before + after) / 2)
+            bases[number].append((before + after) / 2)
             before = after
         if len(times[running[0]]) >= least_rounds:
             leader = min(running, key=lambda place: _log_mean(times[place]))

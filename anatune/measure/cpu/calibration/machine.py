@@ -87,8 +87,8 @@ def beside_pool() -> Iterator[None]:
     bound: set[int] = set()
     for task in os.listdir("/proc/self/task"):
         with suppress(OSError):  # it may have ended
-            own = os.sched_getaffinity(int(task))
-            bound |= own if len(own) == 1 and int(task) != threading.get_native_id() else set()
+            allowed = os.sched_getaffinity(int(task))
+            bound |= allowed if len(allowed) == 1 and int(task) != threading.get_native_id() else set()
     os.sched_setaffinity(0, (before - bound) or before)
     try:
         yield

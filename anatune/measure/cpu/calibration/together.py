@@ -73,13 +73,13 @@ class Together(NamedTuple):
     @property
     def line(self) -> str:
         """Return the verdict as a sentence."""
-        found = f"{self.cores} cores at once do the work of {self.speedup:.2f}"
+        summary = f"{self.cores} cores at once do the work of {self.speedup:.2f}"
         varied = f"samples from {self.low:.2f} on, the host took {100 * self.steal:.1f} % of the time"
         return {
-            "independent": f"{found}: cores of their own ({varied})",
-            "shared": f"{found} in every sample: they are threads that share the units of physical cores ({varied})",
-            "clock": f"{found} in every sample: a lower clock with all cores busy, or parts that they share ({varied})",
-            "crowded": f"{found}: a crowded host ({varied}); calibrate again when it is quieter",
+            "independent": f"{summary}: cores of their own ({varied})",
+            "shared": f"{summary} in every sample: they are threads that share the units of physical cores ({varied})",
+            "clock": f"{summary} in every sample: a lower clock with all cores busy, or parts that they share ({varied})",
+            "crowded": f"{summary}: a crowded host ({varied}); calibrate again when it is quieter",
         }[self.cause]
 
 

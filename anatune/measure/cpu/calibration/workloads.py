@@ -91,7 +91,7 @@ def _one_a_program(
 ) -> tuple[Integers, NDArray[np.float64]]:
     """Return a point of each program, with its time."""
     first: dict[object, int] = {}
-    for at, point in enumerate(points):
-        first.setdefault(model.program_key(point), at)
+    for position, point in enumerate(points):
+        first.setdefault(model.program_key(point), position)
     kept = list(first.values())
     return points[kept], times[kept]

@@ -111,7 +111,7 @@ def calibrate_gpu(
         The device's driver refused what every device must do.
     """
     report = progress or (lambda _stage, _share: None)
-    own = device is None
+    is_own = device is None
     device = device or open_device(index)
     try:
         if hardware is None:
@@ -125,7 +125,7 @@ def calibrate_gpu(
         finally:
             machine.close()
     finally:
-        if own:
+        if is_own:
             device.close()
     spec, notes = calibrated_gpu_spec(hardware, numbers, datetime.date.today().isoformat())
     return GpuCalibration(spec, numbers, notes)
@@ -182,8 +182,8 @@ def calibrated_gpu_spec(hardware: GpuSpec, numbers: GpuNumbers, today: str) -> t
             taken[key] = value
         if not taken and not unsure:
             continue
-        known = set(taken) - unsure
-        kept = tuple(key for key in group.unverified if key not in known)
+        verified = set(taken) - unsure
+        kept = tuple(key for key in group.unverified if key not in verified)
         said = f"{', '.join(taken)}: {source}; the rest: {group.source}" if taken else group.source
         groups[name] = msgspec.structs.replace(
             group,
@@ -203,7 +203,7 @@ def _values(hardware: GpuSpec, numbers: GpuNumbers) -> tuple[dict[str, dict[str,
     compute, notes = hardware.compute, []
     clock = numbers.clock_hz or compute.clock_hz
     best = numbers.best_fma
-    found: dict[str, dict[str, Median]] = {name: {} for name in ("compute", "shared_memory", "l1", "l2", "dram")}
+    values: dict[str, dict[str, Median]] = {name: {} for name in ("compute", "shared_memory", "l1", "l2", "dram")}
     if numbers.clock_hz:
         share = numbers.clock_hz / compute.clock_hz
         notes.append(
@@ -212,64 +212,64 @@ def _values(hardware: GpuSpec, numbers: GpuNumbers) -> tuple[dict[str, dict[str,
         )
         if SUSTAINED in numbers.clocks_hz:
             notes[-1] += f"; {numbers.clocks_hz[SUSTAINED] / 1e9:.3f} GHz when it does nothing else for long"
-        found["compute"]["clock_hz"] = Median(numbers.clock_hz, 0.0, best[1].samples if best else 0)
+        values["compute"]["clock_hz"] = Median(numbers.clock_hz, 0.0, best[1].samples if best else 0)
     if best is not None:
         per_cycle = best[1].value / (2 * compute.num_sms * clock)
         lanes = compute.fp32_lanes_per_sm
         if per_cycle > 1.03 * lanes:
             lanes = next((each for each in _LANES if each >= per_cycle / 1.03), lanes)
             notes.append(f"{per_cycle:.1f} multiply-adds a cycle: {lanes} lanes instead of {compute.fp32_lanes_per_sm}")
-            found["compute"]["fp32_lanes_per_sm"] = Median(lanes, 0.0, best[1].samples)
+            values["compute"]["fp32_lanes_per_sm"] = Median(lanes, 0.0, best[1].samples)
         reached = best[1].value / (2 * compute.num_sms * lanes * clock)
-        found["compute"]["reachable_fraction"] = Median(min(1.0, reached), best[1].spread, best[1].samples)
+        values["compute"]["reachable_fraction"] = Median(min(1.0, reached), best[1].spread, best[1].samples)
         for key, dtype in (("fp16_rate", "float16"), ("int8_rate", "int8")):
             rate = numbers.rates.get(f"fma_{dtype}")
             if rate is not None:
-                found["compute"][key] = Median(rate.value / best[1].value, rate.spread, rate.samples)
+                values["compute"][key] = Median(rate.value / best[1].value, rate.spread, rate.samples)
     latency = numbers.latency_cycles
     if "fma" in latency:
-        found["compute"]["fma_latency_cycles"] = latency["fma"]
+        values["compute"]["fma_latency_cycles"] = latency["fma"]
     if numbers.shared_bytes_cycle:
         width, bandwidth = max(numbers.shared_bytes_cycle.items(), key=lambda item: item[1].value)
-        found["shared_memory"]["bytes_per_cycle_per_sm"] = bandwidth
+        values["shared_memory"]["bytes_per_cycle_per_sm"] = bandwidth
         shares = [f"{w} bytes {m.value:.1f}" for w, m in numbers.shared_bytes_cycle.items()]
         notes.append(f"shared memory, bytes a cycle by width of a load: {', '.join(shares)}; taken: {width}")
     for group, level in (("shared_memory", "shared"), ("l1", "l1")):
         if level in latency:
-            found[group]["latency_cycles"] = latency[level]
+            values[group]["latency_cycles"] = latency[level]
     for level in ("l2", "dram"):
         seconds = numbers.latency_s.get(level)
         if seconds is not None and seconds.value > 0:  # their clock is another one
-            found[level]["latency_cycles"] = Median(seconds.value * clock, seconds.spread, seconds.samples)
+            values[level]["latency_cycles"] = Median(seconds.value * clock, seconds.spread, seconds.samples)
         elif level in latency:
-            found[level]["latency_cycles"] = latency[level]
+            values[level]["latency_cycles"] = latency[level]
     if "l2_read" in numbers.rates:
-        found["l2"]["bandwidth_bytes_per_s"] = numbers.rates["l2_read"]
+        values["l2"]["bandwidth_bytes_per_s"] = numbers.rates["l2_read"]
     reading = numbers.rates.get("dram_read")
     if reading is not None:
         paper = hardware.dram.bandwidth_bytes_per_s
         if reading.value > paper:
             notes.append(f"DRAM is faster than the {paper / 1e9:.0f} GB/s of the spec")
-            found["dram"]["bandwidth_bytes_per_s"] = reading
+            values["dram"]["bandwidth_bytes_per_s"] = reading
             paper = reading.value
-        found["dram"]["reachable_fraction"] = Median(reading.value / paper, reading.spread, reading.samples)
+        values["dram"]["reachable_fraction"] = Median(reading.value / paper, reading.spread, reading.samples)
     if hardware.tensor_cores is not None:
-        found["tensor_cores"] = _tensor_core_values(hardware.tensor_cores, numbers)
+        values["tensor_cores"] = _tensor_core_values(hardware.tensor_cores, numbers)
     if numbers.launch_s is not None:
-        found["launch"] = {"overhead_s": numbers.launch_s}
-    return found, notes
+        values["launch"] = {"overhead_s": numbers.launch_s}
+    return values, notes
 
 
 def _with_tensor_cores(hardware: GpuSpec, numbers: GpuNumbers) -> GpuSpec:
     """Return the spec with what was measured as the rates of its tensor cores where it says nothing about them."""
     rates = {dtype: numbers.best_matrix(dtype) for dtype in ("float16", "bfloat16", "tfloat32")}
-    found = {dtype: rate[1].value for dtype, rate in rates.items() if rate is not None}
-    if hardware.tensor_cores is not None or len(found) < len(rates) or "mma" not in numbers.latency_cycles:
+    rate_by_dtype = {dtype: rate[1].value for dtype, rate in rates.items() if rate is not None}
+    if hardware.tensor_cores is not None or len(rate_by_dtype) < len(rates) or "mma" not in numbers.latency_cycles:
         return hardware
     cores = TensorCores(
-        float16_flop_per_s=_round(found["float16"]),
-        bfloat16_flop_per_s=_round(found["bfloat16"]),
-        tf32_flop_per_s=_round(found["tfloat32"]),
+        float16_flop_per_s=_round(rate_by_dtype["float16"]),
+        bfloat16_flop_per_s=_round(rate_by_dtype["bfloat16"]),
+        tf32_flop_per_s=_round(rate_by_dtype["tfloat32"]),
         latency_cycles=_round(numbers.latency_cycles["mma"].value),
         source="rates: what mma.sync reaches, measured",
     )
@@ -278,17 +278,17 @@ def _with_tensor_cores(hardware: GpuSpec, numbers: GpuNumbers) -> GpuSpec:
 
 def _tensor_core_values(cores: TensorCores, numbers: GpuNumbers) -> dict[str, Median]:
     """Return the measured share of the paper's rates, the best of the 16-bit types, and the latency."""
-    found = {}
+    values = {}
     shares = [
         Median(min(1.0, rate[1].value / paper), rate[1].spread, rate[1].samples)
         for dtype, paper in (("float16", cores.float16_flop_per_s), ("bfloat16", cores.bfloat16_flop_per_s))
         if (rate := numbers.best_matrix(dtype)) is not None
     ]
     if shares:
-        found["mma_sync_fraction"] = max(shares, key=lambda share: share.value)
+        values["mma_sync_fraction"] = max(shares, key=lambda share: share.value)
     if "mma" in numbers.latency_cycles:
-        found["latency_cycles"] = numbers.latency_cycles["mma"]
-    return found
+        values["latency_cycles"] = numbers.latency_cycles["mma"]
+    return values
 
 
 def _round(value: float) -> float:

@@ -92,7 +92,7 @@ def numbers_of(samples: Mapping[str, Sequence[Sample]], refused: Mapping[str, st
             rates[name] = _median([sample.rate for sample in taken])
             if kind == "shared":
                 shared[rest] = _median([sample.cycle_rate for sample in taken])
-    found = GpuNumbers(
+    numbers = GpuNumbers(
         clock_hz=0.0,
         fma_per_cycle=fma_cycle,
         rates=rates,
@@ -103,8 +103,8 @@ def numbers_of(samples: Mapping[str, Sequence[Sample]], refused: Mapping[str, st
         clocks_hz={name: clock for name, clock in clocks.items() if clock > 0},
         refused=dict(refused),
     )
-    best = found.best_fma
-    return msgspec.structs.replace(found, clock_hz=clocks[best[0]] if best is not None else 0.0)
+    best = numbers.best_fma
+    return msgspec.structs.replace(numbers, clock_hz=clocks[best[0]] if best is not None else 0.0)
 
 
 def _median(values: Sequence[float]) -> Median:
@@ -114,5 +114,5 @@ def _median(values: Sequence[float]) -> Median:
 
 
 def _best(rates: Mapping[str, Median], prefix: str, *, without: Sequence[str] = ()) -> tuple[str, Median] | None:
-    known = [item for item in rates.items() if item[0].startswith(prefix) and item[0] not in without]
-    return max(known, key=lambda item: item[1].value, default=None)
+    matching = [item for item in rates.items() if item[0].startswith(prefix) and item[0] not in without]
+    return max(matching, key=lambda item: item[1].value, default=None)

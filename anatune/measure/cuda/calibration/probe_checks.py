@@ -98,9 +98,9 @@ def check_result(probe: GpuProbe, given: Array, rounds: int, result: Array, *, b
     wrong = np.flatnonzero(result.reshape(-1)[: expected.size] != expected.reshape(-1))
     if not wrong.size:
         return None
-    at = int(wrong[0])
+    index = int(wrong[0])
     return (
-        f"{probe.kernel.name} computed {result.reshape(-1)[at]!r} at {at}, expected {expected.reshape(-1)[at]!r} "
+        f"{probe.kernel.name} computed {result.reshape(-1)[index]!r} at {index}, expected {expected.reshape(-1)[index]!r} "
         f"({wrong.size} of {expected.size} are wrong)"
     )
 
@@ -116,33 +116,33 @@ def _expected(probe: GpuProbe, given: Array, rounds: int, before: int) -> Array 
     if probe.kind == "read_shared":
         width, threads = int(facts["width"]) // 4, kernel.block
         base = np.arange(threads * width).reshape(threads, width)
-        found = np.zeros(threads, dtype=np.uint32)
+        words = np.zeros(threads, dtype=np.uint32)
         for turn in range(rounds):
             shift = turn * int(given[-1]) % int(facts["shifted_words"])
             for load in range(int(facts["loads"])):
-                found ^= np.bitwise_xor.reduce(given[base + (load * threads * width + shift)], axis=1)
-        return np.tile(found, kernel.grid)
+                words ^= np.bitwise_xor.reduce(given[base + (load * threads * width + shift)], axis=1)
+        return np.tile(words, kernel.grid)
     if probe.kind == "read_global":
         vectors = given.reshape(-1, 4)
         threads = kernel.grid * kernel.block
-        found = np.zeros(threads, dtype=np.uint32)
+        words = np.zeros(threads, dtype=np.uint32)
         for load in range(rounds * int(facts["loads"])):
             read = vectors[(np.arange(threads) + load * threads) % len(vectors)]
-            found ^= read[:, 0] ^ read[:, 1] ^ read[:, 2] ^ read[:, 3]
-        return found
+            words ^= read[:, 0] ^ read[:, 1] ^ read[:, 2] ^ read[:, 3]
+        return words
     if probe.kind == "copy":
         copied = min(given.size, rounds * int(facts["loads"]) * kernel.grid * kernel.block * 4)
         return given[:copied]
     if probe.kind == "chase_global":
-        at = 0
+        offset = 0
         for _ in range(before + rounds * CHASE_UNROLL):
-            at = int(given[at // 8])
-        return np.array([at], dtype=np.uint64)
+            offset = int(given[offset // 8])
+        return np.array([offset], dtype=np.uint64)
     if probe.kind == "chase_shared":
-        at = 0
+        offset = 0
         for _ in range(rounds * CHASE_UNROLL):
-            at = int(given[at])
-        return np.array([at], dtype=np.uint32)
+            offset = int(given[offset])
+        return np.array([offset], dtype=np.uint32)
     return None
 
 

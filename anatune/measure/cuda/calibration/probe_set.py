@@ -70,30 +70,30 @@ def probe_set(arch: str, num_sms: int, threads_per_sm: int, l2_bytes: int) -> di
     """
     capability = int(arch[3:])
     blocks = num_sms * max(1, threads_per_sm // _THREADS)
-    found = {
+    probes = {
         sweep_name(c, w): Planned(gpu_probes.multiply_add(arch, "float32", c, w, num_sms))
         for c in CHAINS
         for w in WARPS
     }
-    found["fma_latency"] = Planned(gpu_probes.multiply_add(arch, "float32", 1, 1, 1))
+    probes["fma_latency"] = Planned(gpu_probes.multiply_add(arch, "float32", 1, 1, 1))
     for dtype, arithmetic in gpu_probes.ARITHMETIC.items():
         if dtype != "float32" and capability >= arithmetic.least_capability:
-            found[f"fma_{dtype}"] = Planned(gpu_probes.multiply_add(arch, dtype, 8, 32, num_sms))
+            probes[f"fma_{dtype}"] = Planned(gpu_probes.multiply_add(arch, dtype, 8, 32, num_sms))
     if capability >= gpu_probes.MATRIX_CAPABILITY:
         for dtype in gpu_probes.MATRIX:
             for c, w in _MATRIX_SWEEP:
-                found[matrix_name(dtype, c, w)] = Planned(gpu_probes.matrix_unit(arch, dtype, c, w, num_sms))
-        found["mma_latency"] = Planned(gpu_probes.matrix_unit(arch, "bfloat16", 1, 1, 1))
+                probes[matrix_name(dtype, c, w)] = Planned(gpu_probes.matrix_unit(arch, dtype, c, w, num_sms))
+        probes["mma_latency"] = Planned(gpu_probes.matrix_unit(arch, "bfloat16", 1, 1, 1))
     for width, warps in ((4, 32), (8, 32), (16, 16)):
-        found[f"shared_{width}"] = Planned(gpu_memory_probes.read_shared(arch, width, warps, num_sms))
+        probes[f"shared_{width}"] = Planned(gpu_memory_probes.read_shared(arch, width, warps, num_sms))
     fitting = 1 << ((l2_bytes // 2).bit_length() - 1)
     beyond = min(_MOST_DRAM_BYTES, max(_LEAST_DRAM_BYTES, 1 << (_BEYOND_L2 * l2_bytes - 1).bit_length()))
-    found["l2_read"] = Planned(gpu_memory_probes.read_global(arch, _THREADS, blocks, fitting))
-    found["dram_read"] = Planned(gpu_memory_probes.read_global(arch, _THREADS, blocks, beyond))
-    found["dram_copy"] = Planned(gpu_memory_probes.copy(arch, _THREADS, blocks, beyond), reads="dram_read")
-    found["shared_latency"] = Planned(gpu_memory_probes.chase_shared(arch))
-    found["l1_latency"] = Planned(gpu_memory_probes.chase_global(arch, "l1", _L1_LINES), visited=_L1_LINES)
-    found["l2_latency"] = Planned(gpu_memory_probes.chase_global(arch, "l2", _L2_LINES), visited=_L2_LINES)
+    probes["l2_read"] = Planned(gpu_memory_probes.read_global(arch, _THREADS, blocks, fitting))
+    probes["dram_read"] = Planned(gpu_memory_probes.read_global(arch, _THREADS, blocks, beyond))
+    probes["dram_copy"] = Planned(gpu_memory_probes.copy(arch, _THREADS, blocks, beyond), reads="dram_read")
+    probes["shared_latency"] = Planned(gpu_memory_probes.chase_shared(arch))
+    probes["l1_latency"] = Planned(gpu_memory_probes.chase_global(arch, "l1", _L1_LINES), visited=_L1_LINES)
+    probes["l2_latency"] = Planned(gpu_memory_probes.chase_global(arch, "l2", _L2_LINES), visited=_L2_LINES)
     dram = gpu_memory_probes.chase_global(arch, "l2", _DRAM_LINES)
-    found["dram_latency"] = Planned(dram, visited=_DRAM_VISITED, is_cold=True)
-    return found
+    probes["dram_latency"] = Planned(dram, visited=_DRAM_VISITED, is_cold=True)
+    return probes

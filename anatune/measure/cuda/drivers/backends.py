@@ -33,17 +33,17 @@ def make_backend(name: str | None = None, arch: str = "") -> Backend:
         None works here; the message says why and what works without.
     """
     if name is not None and ":" in name:
-        made: Backend = resolve(name)()
-        return made
-    known = _OF_AMD if arch.startswith("gfx") else BACKENDS
-    if name is not None and name not in known:
-        raise DeviceError(f"unknown GPU backend {name!r}, expected one of {', '.join(known)}")
-    why = f"neither {' nor '.join(known)} is installed: pip install cuda-bindings"
-    for each in [name] if name is not None else known:
+        backend: Backend = resolve(name)()
+        return backend
+    backends = _OF_AMD if arch.startswith("gfx") else BACKENDS
+    if name is not None and name not in backends:
+        raise DeviceError(f"unknown GPU backend {name!r}, expected one of {', '.join(backends)}")
+    why = f"neither {' nor '.join(backends)} is installed: pip install cuda-bindings"
+    for each in [name] if name is not None else backends:
         try:
-            return known[each]()
+            return backends[each]()
         except MissingDependencyError as error:
-            why = str(error) if name is not None or len(known) == 1 else why
+            why = str(error) if name is not None or len(backends) == 1 else why
         except DeviceError as error:
             why = str(error)  # says more than that the other package is missing
     raise DeviceError(f"{NO_GPU}{why}; {WITHOUT_GPU}")

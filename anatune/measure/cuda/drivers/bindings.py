@@ -158,17 +158,17 @@ class Bindings(ABC):
             finally:
                 self._stream = 0
                 graph = self._call("StreamEndCapture", stream)
-            made = self._call("GraphInstantiate", graph, 0)
+            instance = self._call("GraphInstantiate", graph, 0)
         finally:
             if graph is not None:
                 self._call("GraphDestroy", graph)
             self._call("StreamDestroy", stream)
 
         def launch() -> None:
-            self._call("GraphLaunch", made, 0)
+            self._call("GraphLaunch", instance, 0)
 
         def free() -> None:
-            self._call("GraphExecDestroy", made)
+            self._call("GraphExecDestroy", instance)
 
         return launch, free
 
