@@ -1,8 +1,8 @@
-"""What CPU the present machine has, with every doubt listed.
+"""Detection of this machine's CPU, with a list of unverified numbers.
 
 The CPU is read from ``/proc/cpuinfo`` and ``/sys`` (macOS: ``sysctl``) and looked up among the known microarchitectures
-(`microarchitectures`), since no file tells ports and latencies. What is not known is filled in conservatively and named
-in `unverified`; ``anatune hw detect`` and ``calibrate`` replace such numbers by measured ones.
+(`microarchitectures`), because the system does not report ports and latencies. Unknown numbers are conservative guesses
+and listed in `unverified`; ``anatune hw detect`` and ``calibrate`` replace them by measured ones.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from anatune.measure.cpu.features import missing_features
 from anatune.measure.cpu.microarchitectures import MICRO_KEYS, Micro, Processor, integer, processor_of
 
 _MOST_CPUS = 1 << 16
-"""What a damaged text names beyond is no logical CPU."""
+"""Largest number of logical CPUs, beyond which a list of CPUs is damaged."""
 
 _DOT_LATENCY_CYCLES = 5.0
 _FP16_TILES = ("graniterapids",)
-"""LLVM's names of processors whose tiles multiply float16, which no flag tells."""
-_BY_HAND = "write a spec by hand from a file of hwspecs/ and pass its path"
+"""LLVM's names of processors whose AMX tiles multiply float16, for which there is no flag."""
+_BY_HAND = "write a spec yourself, starting from a file in hwspecs/, and pass its path"
 _LEVEL_DOUBTS = ("bandwidth_bytes_per_cycle", "latency_cycles")
 
 
@@ -37,22 +37,22 @@ _LEVEL_DOUBTS = ("bandwidth_bytes_per_cycle", "latency_cycles")
 
 
 def detect_cpu(root: str | Path = "/", *, allowed: Collection[int] | None = None) -> CpuSpec:
-    """Return the spec of the present machine's CPU, named "host".
+    """Return the spec of this machine's CPU, named "host".
 
     Cores are physical cores of one socket that this process may use (affinity mask, container quota); of a
-    hybrid CPU only the fast ones. The clock, and with it the peak, is what the system says, hence unverified.
+    hybrid CPU only the fast ones. The clock is that reported by the system, so that it and the peak are unverified.
 
     Parameters
     ----------
     root
-        Where ``proc`` and ``sys`` are; another folder holds a copy of another machine's files.
+        Folder that contains ``proc`` and ``sys``; another folder may hold a copy of another machine's files.
     allowed
-        Logical CPUs that count; by default those this process may run on (all of them for another `root`).
+        Logical CPUs to use; by default those on which this process may run (all of them for another `root`).
 
     Raises
     ------
     DeviceError
-        The system tells nothing usable about its CPU.
+        The system reports no usable data about its CPU.
     """
     root = Path(root)
     here = root == Path("/")
@@ -125,9 +125,9 @@ def _cpu_spec(
 
 
 def _dot_instructions(processor: Processor) -> dict[str, DotInstruction]:
-    """Return the instructions that sum products of neighbours; no file tells how often one starts.
+    """Return the instructions that sum products of neighbours, with assumed rates.
 
-    Those on widened operands are left out where others multiply the same, four at a time.
+    Those on widened operands are left out if others multiply four of the same numbers at once.
     """
     micro, instructions = processor.micro, {}
     shown = {name: feature for (isa, name), feature in DOT_FEATURES.items() if isa == micro.isa}
@@ -148,7 +148,7 @@ def _dot_instructions(processor: Processor) -> dict[str, DotInstruction]:
 
 
 def _tiles(processor: Processor) -> dict[str, tuple[str, ...]]:
-    """Return AMX's instructions, where there are any."""
+    """Return the AMX instructions, if there are any."""
     names = tuple(
         name
         for name, feature in TILE_FEATURES.items()
@@ -164,7 +164,7 @@ def _level(cache: dict[str, int] | None, micro: Micro, index: int, default_bytes
     if cache is None:
         cache = {"size": default_bytes, "ways": 8, "line": 64, "shared": 1}
         doubts |= {"size_bytes", "ways", "line_bytes", "shared_by_cores"}
-        source = "not told by the system: a common size"
+        source = "not reported by the system: a common size"
     else:
         source = "sizes from the system"
     ways, line = cache["ways"], cache["line"] or 64
@@ -202,7 +202,7 @@ def _cpuinfo(path: Path) -> dict[int, dict[str, str]]:
         elif colon:
             (current if current is not None else common)[key] = value
     if not entries:
-        raise DeviceError(f"{path} names no processor; {_BY_HAND}")
+        raise DeviceError(f"{path} describes no processor; {_BY_HAND}")
     return {cpu: common | lines for cpu, lines in entries.items()}
 
 
@@ -214,7 +214,7 @@ def _read(path: Path) -> str | None:
 
 
 def cpu_list(text: str | None) -> set[int]:
-    """Return the logical CPUs that "0-3,8" names, as sysfs and /proc write them."""
+    """Return the logical CPUs in a list such as "0-3,8", as sysfs and /proc write it."""
     cpus: set[int] = set()
     for part in (text or "").split(","):
         first, _, last = part.strip().partition("-")
@@ -246,7 +246,7 @@ def _core_of(folder: Path, entries: dict[int, dict[str, str]], cpu: int) -> tupl
 def _one_socket(
     folder: Path, entries: dict[int, dict[str, str]], cpus: list[int]
 ) -> dict[tuple[int, int, int], list[int]]:
-    """Return physical core -> its logical CPUs, for the socket that has the most of them."""
+    """Return physical core -> its logical CPUs, for the socket with the most CPUs."""
     cores: dict[tuple[int, int, int], list[int]] = {}
     for cpu in cpus:
         cores.setdefault(_core_of(folder, entries, cpu), []).append(cpu)
@@ -256,7 +256,7 @@ def _one_socket(
 
 
 def _quota(root: Path) -> float | None:
-    """Return how many CPUs a container's quota is worth, None without one."""
+    """Return the CPU quota of the container, in CPUs; None without one."""
     group = root / "sys" / "fs" / "cgroup"
     words = (_read(group / "cpu.max") or "").split()
     if len(words) != 2:
@@ -276,11 +276,11 @@ def _clock(folder: Path, entries: dict[int, dict[str, str]], cpus: list[int]) ->
     named = re.search(r"@ *(\d+\.\d+) *GHz", entries[cpus[0]].get("model name", ""))
     if named:
         return float(named.group(1)) * 1e9, "the model's name"
-    return 2e9, "nowhere: the system does not tell, 2 GHz assumed"
+    return 2e9, "an assumption of 2 GHz, because the system does not report it"
 
 
 def _caches(folder: Path, cores: dict[tuple[int, int, int], list[int]]) -> dict[int, dict[str, int]]:
-    """Return level -> size (bytes), ways, line (bytes), shared (cores of this process on one such cache)."""
+    """Return level -> size (bytes), ways, line (bytes), shared (cores of this process that share one such cache)."""
     first = min(min(cpus) for cpus in cores.values())
     caches: dict[int, dict[str, int]] = {}
     for index in sorted((folder / f"cpu{first}" / "cache").glob("index*")):
@@ -306,11 +306,11 @@ def _sysctl(key: str) -> str:
 
 
 def _macos_cpu(sysctl: Callable[[str], str]) -> CpuSpec:
-    """Return the spec of a Mac's performance cores; not tried on a Mac so far."""
+    """Return the spec of a Mac's performance cores; never run on a Mac so far."""
     brand = sysctl("machdep.cpu.brand_string")
     apple = re.match(r"Apple (M\d+)", brand)
     if apple is None:
-        raise DeviceError(f"CPU {brand or 'unnamed'!r} on macOS is not detected; {_BY_HAND}")
+        raise DeviceError(f"the CPU {brand or 'unnamed'!r} on macOS is not supported by detection; {_BY_HAND}")
     level = "hw.perflevel0."
     num_cores = max(1, integer(sysctl(level + "physicalcpu") or sysctl("hw.physicalcpu"), 1))
     line = integer(sysctl("hw.cachelinesize"), 128)

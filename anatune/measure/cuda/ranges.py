@@ -1,4 +1,4 @@
-"""Plans for a range on a GPU: verified on the CPU, and called from Python on arrays of any extent of the range."""
+"""Kernels of plans for a range on a GPU: verified on the CPU, and called on arrays of any extent of the range."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from anatune.model.ranges.plan import RangePlan
 from anatune.templates.triton.program.kernel import TritonProgram
 
 _SCRATCH = "scratch of Triton"
-"""Beside tensors: what its compiler keeps something in."""
+"""Name of the scratch memory that Triton's compiler needs, next to the tensors."""
 
 
 def verify(plan: RangePlan, threads: int, seed: int) -> Verification:
-    """Run each program on the CPU, CUDA C or Triton's text, at both ends and in the middle of intervals it serves.
+    """Run each kernel on the CPU at both ends and in the middle of the intervals that it serves.
 
-    See `anatune.verify`.
+    `anatune.verify` describes the checks.
     """
     worst, tolerance, note = 0.0, 0.0, ""
     try:
@@ -51,24 +51,24 @@ def verify(plan: RangePlan, threads: int, seed: int) -> Verification:
             else:
                 answer = check_kernel(workload, kernel.at(extent), inputs, want)
         except RunError as error:
-            return Verification(False, message=f"program {number}: {error}", tolerance=want.tolerance, note=note)
+            return Verification(False, message=f"kernel {number}: {error}", tolerance=want.tolerance, note=note)
         if not answer.ok:
-            where = f"program {number} at {plan.workload.axis}={extent}: {answer.message}"
+            where = f"kernel {number} at {plan.workload.axis}={extent}: {answer.message}"
             return Verification(False, answer.max_rel_error, where, want.tolerance, note)
         worst, tolerance = max(worst, answer.max_rel_error or 0.0), max(tolerance, want.tolerance)
     return Verification(True, worst, "", tolerance, note)
 
 
 class GpuRangeKernel:
-    """A built range: ``kernel(*arrays)`` computes on NumPy arrays of any extent of the range, in their own layouts.
+    """A built range: ``kernel(*arrays)`` computes on NumPy arrays of any extent of the range in the workload's layouts.
 
-    Programs are compiled and loaded when an extent needs them first, and stay; tensors keep the memory of the largest
-    extent so far. Not safe to call from several threads at once.
+    Kernels are compiled and loaded when an extent first needs them, and stay loaded. Tensors keep the memory of the
+    largest extent so far. Not safe to call from several threads at once.
 
     Parameters
     ----------
     plan, device
-        What was planned; an open device of its architecture.
+        The plan; an open device of its architecture.
     """
 
     def __init__(self, plan: RangePlan, device: GpuDevice) -> None:
@@ -79,7 +79,7 @@ class GpuRangeKernel:
         weakref.finalize(self, _free, device, self._programs, self._buffers)
 
     def extent_of(self, *arrays: Array) -> int:
-        """Return the extent that operands have along the ranged axis; errors as the call's."""
+        """Return the extent of operands along the ranged axis; raise the errors of a call."""
         axis = self.plan.workload.axis
         accesses = {access.tensor: access for access in self.plan.workload.largest.operands}
         for access, array in zip(accesses.values(), arrays, strict=False):
@@ -87,7 +87,7 @@ class GpuRangeKernel:
             for dimension, terms in enumerate(access.indices):
                 if any(term.axis == axis for term in terms) and len(shape) == len(access.shape):
                     return int(shape[dimension])
-        raise RunError(f"range: no operand says how long {axis} is; expected {', '.join(accesses)} in this order")
+        raise RunError(f"range: no operand has the axis {axis}; expected {', '.join(accesses)} in this order")
 
     def __call__(self, *arrays: Array) -> Array:
         """Return the result for `arrays`: the workload's reads, then its epilogue's.
@@ -95,8 +95,7 @@ class GpuRangeKernel:
         Raises
         ------
         RunError
-            Another number of arrays, one of another shape or dtype, or an extent outside of the range; the kernel
-            failed.
+            The number of arrays, a shape, a dtype or the extent is wrong; or the kernel failed.
         """
         extent = self.extent_of(*arrays)
         try:
@@ -124,7 +123,7 @@ class GpuRangeKernel:
         return result
 
     def _reserve(self, sizes: Mapping[str, int]) -> None:
-        """Give tensors at least so many bytes of device memory."""
+        """Allocate at least the given bytes of device memory for tensors."""
         for name, size in sizes.items():
             buffer = self._buffers.get(name)
             if buffer is not None and buffer.num_bytes >= size:
@@ -135,7 +134,7 @@ class GpuRangeKernel:
             self._buffers[name] = self._device.allocate(size)
 
     def _program(self, number: int) -> _Program:
-        """Return a program, built and loaded."""
+        """Return a kernel; build and load it first if needed."""
         if number not in self._programs:
             kernel, hardware = self._kernels[number], self.plan.hardware
             assert hardware.kind == "gpu"
@@ -154,14 +153,14 @@ class GpuRangeKernel:
 
 
 class _Program(NamedTuple):
-    """A program on the device."""
+    """A loaded kernel of a range."""
 
     artifact: GpuArtifact
     functions: tuple[GpuFunction, ...]
 
 
 def _free(device: GpuDevice, programs: dict[int, _Program], buffers: dict[str, GpuBuffer]) -> None:
-    with contextlib.suppress(AnatuneError):  # the context is dead, its memory with it
+    with contextlib.suppress(AnatuneError):  # the context was destroyed with its memory
         for buffer in buffers.values():
             buffer.free()
         for program in programs.values():
@@ -170,17 +169,20 @@ def _free(device: GpuDevice, programs: dict[int, _Program], buffers: dict[str, G
 
 
 def build(plan: RangePlan, threads: int, device: GpuDevice | None = None) -> GpuRangeKernel:
-    """Return a plan for a range as one call on this machine's GPU.
+    """Build the kernels of a plan for a range as one call on this machine's GPU.
 
     Raises
     ------
     DeviceError
         There is no GPU, or it is of another architecture.
     SpaceError, BuildError, MissingDependencyError
-        It cannot be built.
+        The plan cannot be built.
     """
     hardware = plan.hardware
     device = device or first_device()
     if device.arch != getattr(hardware, "arch", ""):
-        raise DeviceError(f"range is planned for {hardware.name}, this machine's GPU ({device.name}) is {device.arch}")
+        raise DeviceError(
+            f"the plan is for {hardware.name} ({hardware.arch}), but the GPU of this machine ({device.name}) is "
+            f"{device.arch}; plan for --hw host_gpu"
+        )
     return GpuRangeKernel(plan, device)

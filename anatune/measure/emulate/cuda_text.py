@@ -1,7 +1,7 @@
-"""CUDA C as text for a C++ compiler: what no macro of cuda_shim.h can turn into C++ is rewritten, line for line.
+"""Rewriting CUDA C for a C++ compiler, line by line, where no macro of cuda_shim.h suffices.
 
-- ``__shared__ float x[8];`` becomes a pointer to memory that the shim gives out, alone between guard pages.
-- ``float x[8];`` in the kernel is filled with what should not be there: registers that are used before they are set.
+- ``__shared__ float x[8];`` becomes a pointer to memory between guard pages that the shim allocates.
+- ``float x[8];`` in the kernel is filled with a marker, so that registers used before they are set are detected.
 - Inline PTX becomes calls: ``asm("op.a %0, [%1], 4;" : "=r"(x) : "r"(y));`` becomes ``ptx_op_a((x), (y), 4);``.
 - ``#include`` lines go; the shim is told which of NVIDIA's headers were asked for.
 """
@@ -35,16 +35,16 @@ _PTX_REGISTERS = {"pred": "bool", "b32": "unsigned", "u32": "unsigned", "s32": "
 
 
 def cpp_source(kernel: CudaKernel, shim: str, *, traced: bool) -> str:
-    """Return the C++ source of a kernel: the shim's headers, the CUDA C, and what the shim calls its functions by.
+    """Return the C++ source of a kernel: the shim's headers, the CUDA C, and the entry that the shim calls.
 
     Parameters
     ----------
     kernel
-        What to run.
+        The kernel to run.
     shim : str
         Lines that include the shim.
     traced : bool
-        Whether it will be compiled so that it reports its accesses.
+        Whether it will be compiled to report its memory accesses.
 
     Raises
     ------
@@ -99,12 +99,12 @@ def _shared_arrays(text: str) -> str:
     text = _SHARED.sub(declare, text)
     if "__shared__" in text:
         line = next(line for line in text.splitlines() if "__shared__" in line)
-        raise RunError(f"this declaration of shared memory is not understood by the emulator: {line.strip():.80}")
+        raise RunError(f"the emulator does not support this declaration of shared memory: {line.strip():.80}")
     return text
 
 
 def _local_arrays(text: str, names: Iterable[str]) -> str:
-    """Fill the arrays of kernels, which follow all helpers; each is mentioned last where it is defined."""
+    """Fill the local arrays of kernels with the marker."""
     body = min([match.end() for match in re.finditer(rf"\b{re.escape(name)}\s*\(", text)][-1] for name in names)
     filled = _LOCAL.sub(r"\g<0> SHIM_FILL(\g<1>)", text[body:])
     return text[:body] + filled
@@ -123,7 +123,7 @@ def _assembly(text: str) -> str:
 
 
 def _closing(text: str, start: int) -> int:
-    """Return where the parenthesis ends that was opened before `start`."""
+    """Return the position after the parenthesis that closes the one opened before `start`."""
     depth, position = 1, start
     while depth:
         string = _STRING.match(text, position)
@@ -138,7 +138,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _calls(statement: str) -> str:
-    """Turn the inside of asm(...) into C++ calls."""
+    """Translate the inside of asm(...) to C++ calls."""
     template, position = "", 0
     while string := re.compile(r"\s*" + _STRING.pattern).match(statement, position):
         template += string.group(1)
@@ -158,7 +158,7 @@ def _next_operand(statement: str, position: int) -> re.Match[str] | None:
 
 
 def _instructions(code: str) -> Iterator[str]:
-    """Split PTX at semicolons; braces of a scope are statements, those of operand lists are not."""
+    """Yield the statements of PTX code; braces of a scope are statements, those of operand lists are not."""
     for part in code.split(";"):
         part = part.strip()
         while part[:1] in ("{", "}") and part:
@@ -177,7 +177,7 @@ def _call(instruction: str, operands: list[str]) -> str:
         instruction = instruction[guard.end() :]
     if register := re.match(r"\.reg\s+\.(\w+)\s+", instruction):
         if register.group(1) not in _PTX_REGISTERS:
-            raise RunError(f"PTX is not understood by the emulator: {instruction:.80}")
+            raise RunError(f"the emulator does not support this PTX instruction: {instruction:.80}")
         return f"{_PTX_REGISTERS[register.group(1)]} {instruction[register.end() :]};"
     name, _, rest = re.sub(r"\s+", " ", instruction).partition(" ")
     words = [re.sub(r"[\[\]{}]", "", word).strip() for word in rest.split(",")]

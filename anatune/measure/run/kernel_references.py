@@ -1,4 +1,4 @@
-"""Float64 results of the bodies that are more than a statement (`core.workload.kernels`), and their random operands."""
+"""Float64 results and random operands of workloads that are more than one statement (`core.workload.kernels`)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from anatune.core.workload.routing import routing_of
 from anatune.core.workload.scaling import E2M1, SCALED_FORMATS, SIDE
 
 _LOWEST, _LEAST = -1e300, 1e-300
-"""Score of no key at all, and what the powers of none are divided by."""
+"""The score of a masked key, and the smallest divisor of a softmax."""
 Values = NDArray[np.float64]
 Drawn = NDArray[np.generic]
 
 
 def _softmax(workload: Workload, operands: Mapping[str, Values]) -> Values:
-    """Over the last dimension of the first operand."""
+    """Return the softmax over the last dimension of the first operand."""
     values = operands[workload.reads[0].tensor]
     powers = np.exp(values - values.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
@@ -44,7 +44,7 @@ def _rms_norm(workload: Workload, operands: Mapping[str, Values]) -> Values:
 
 
 def _silu(values: Values) -> Values:
-    with np.errstate(over="ignore"):  # of what becomes 0
+    with np.errstate(over="ignore"):  # exp(-x) overflows where the result is 0
         return np.asarray(values / (1.0 + np.exp(-values)))
 
 
@@ -60,7 +60,7 @@ def _rotary(workload: Workload, operands: Mapping[str, Values]) -> Values:
 
 
 def _rounded(workload: Workload, values: Values) -> Values:
-    """Return values as the result's dtype holds them, saturated; 8-bit floats are rounded when they are compared."""
+    """Return values rounded to the result's dtype, saturated; 8-bit floats are rounded when they are compared."""
     dtype = workload.write.dtype
     values = np.clip(values, -LARGEST[dtype], LARGEST[dtype])
     return np.rint(values) if dtype == "int8" else values
@@ -83,12 +83,12 @@ def _quantise_tensor(workload: Workload, operands: Mapping[str, Values]) -> Valu
 
 
 def _any_scale(workload: Workload, rng: np.random.Generator) -> Drawn:
-    """Return a factor with which some results are saturated."""
+    """Return a factor with which some results saturate."""
     return np.asarray([rng.uniform(0.3, 0.6) / LARGEST[workload.write.dtype]], np.float32)
 
 
 def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
-    """Softmax of scaled products of queries and keys, times values; one head of keys at a time."""
+    """Return attention: the softmax of scaled products of queries and keys, times values."""
     attributes = workload.attribute
     heads, kv_heads, seq_q, seq_kv, window = (
         int(str(attributes[name])) for name in ("heads", "kv_heads", "seq_q", "seq_kv", "window")
@@ -138,24 +138,24 @@ def _pages(workload: Workload, rng: np.random.Generator) -> Drawn:
 
 
 def _held(workload: Workload, rng: np.random.Generator) -> Drawn:
-    """Return how many keys are there before those of the queries' tokens."""
+    """Return the random number of keys before those of the query tokens."""
     attributes = workload.attribute
     return rng.integers(0, int(str(attributes["seq_kv"])) - int(str(attributes["seq_q"])), 1, endpoint=True)
 
 
 def _lengths(workload: Workload, rng: np.random.Generator) -> Drawn:
-    """Return how many keys each sequence has, perhaps none."""
+    """Return the random number of keys of each sequence, which may be 0."""
     return rng.integers(0, int(str(workload.attribute["seq_kv"])), workload.extents["b"], endpoint=True)
 
 
 def _unpacked(stored: Values, means: Values) -> Values:
-    """Return what 4-bit numbers mean that lie in bytes, the even ones in the low bits."""
+    """Return the values of 4-bit numbers that are packed in bytes, the even ones in the low bits."""
     numbers = stored.astype(np.uint8)
     return np.asarray(means[np.stack([numbers & 15, numbers >> 4], axis=-1)].reshape(*stored.shape[:-1], -1))
 
 
 def _along(scales: Values, shape: tuple[int, ...], sides: tuple[int, ...]) -> Values:
-    """Return scales spread over operands of a shape: each is of so many neighbours along the last dimensions."""
+    """Return scales repeated to the shape of the operands; each belongs to a block along the last dimensions."""
     for axis, side in zip(range(-len(sides), 0), sides, strict=True):
         scales = np.repeat(scales, side, axis=axis)
     kept = tuple(slice(size) for size in shape)
@@ -163,7 +163,7 @@ def _along(scales: Values, shape: tuple[int, ...], sides: tuple[int, ...]) -> Va
 
 
 def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tuple[Values, Values]:
-    """Return data (rows, k) and weights (columns, k) as they are multiplied, of experts those of one."""
+    """Return data (rows, k) and weights (columns, k) as they are multiplied; those of one expert if there are several."""
     attributes = workload.attribute
     number_format, k = SCALED_FORMATS[str(attributes["dtype"]).partition(":")[0]], int(str(attributes["k"]))
     data, weight = operands["data"], operands["weight"]
@@ -201,7 +201,7 @@ def _scaled_matmul(workload: Workload, operands: Mapping[str, Values]) -> Values
 
 
 def _grouped_matmul(workload: Workload, operands: Mapping[str, Values]) -> Values:
-    """Each row times its expert's weights; with an activation, silu of the first half times the second."""
+    """Return each row times its expert's weights; with an activation, silu of the first half times the second."""
     attributes = workload.attribute
     order, result, first = operands["order"].astype(np.int64), np.empty(workload.write.shape), 0
     of_experts = [name for name in operands if name.startswith("weight") or name == "factor"]
@@ -224,12 +224,12 @@ def _grouped_matmul(workload: Workload, operands: Mapping[str, Values]) -> Value
 
 
 def _any_order(workload: Workload, rng: np.random.Generator) -> Drawn:
-    """Return all rows in any order."""
+    """Return all rows in random order."""
     return np.asarray(rng.permutation(workload.extents["i"]))
 
 
 def _ends(workload: Workload, rng: np.random.Generator) -> Drawn:
-    """Return where experts' rows end, as the routing spreads tokens."""
+    """Return the ends of the experts' rows for the routing of the workload."""
     tokens, experts, top_k = (int(str(workload.attribute[name])) for name in ("tokens", "experts", "top_k"))
     spread = workload.attribute["routing"]
     if spread == "uniform":
@@ -245,11 +245,11 @@ def _ends(workload: Workload, rng: np.random.Generator) -> Drawn:
 
 
 _TYPICAL = {"int8": 74.0, "uint8": 4.6}
-"""Root of the mean square of random operands; of floats that of numbers in [-0.5, 0.5)."""
+"""Root mean square of random operands; floats are uniform in [-0.5, 0.5)."""
 
 
 def _any_byte(workload: Workload, rng: np.random.Generator, tensor: str) -> Drawn:
-    """Return zero points, powers of two up to 1, or positive factors that make results about 1."""
+    """Return random zero points, powers of two up to 1, or positive factors for results of about 1."""
     access = workload.tensor(tensor)
     if tensor == "weight_zeros":
         return rng.integers(*((0, 16) if access.dtype == "uint8" else (-20, 21)), access.shape)
@@ -276,16 +276,16 @@ KERNEL_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]]
     "scaled_matmul": _scaled_matmul,
     "grouped_matmul": _grouped_matmul,
 }
-"""Body -> its result of float64 operands by tensor, in the result's shape."""
+"""Body of a workload -> function that computes its result from float64 operands by tensor."""
 
 IN_PARTS = (("grouped_matmul", "weight"),)
-"""(body, tensor) of operands that references get as they are, and take to float64 a part (an expert's) at a time."""
+"""(body, tensor) of operands that are converted to float64 in parts (by expert), because they are large."""
 
 FURTHER_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]] = {
     "sum": _added,
     "scales": _scales,
 }
-"""Tensor of `Workload.further` -> the same of it."""
+"""Tensor of `Workload.further` -> function that computes it."""
 
 KERNEL_OPERANDS: dict[tuple[str, str], Callable[[Workload, np.random.Generator], Drawn]] = {
     ("quantise_tensor", "scale"): _any_scale,
@@ -300,4 +300,4 @@ KERNEL_OPERANDS: dict[tuple[str, str], Callable[[Workload, np.random.Generator],
         for tensor in ("data_scales", "weight_scales", "weight_zeros", "factor")
     },
 }
-"""(body, tensor) -> random elements of an operand that is no matter of chance alone: indices, positive factors."""
+"""(body, tensor) -> function that draws operands with restricted values, such as indices or positive factors."""

@@ -1,4 +1,4 @@
-"""Which probes measure a GPU: every one by its name, fitted to the device's multiprocessors and caches."""
+"""The set of probes that measure a GPU, by name, with sizes for the device's SMs and caches."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from anatune.codegen.cuda import probes as gpu_probes
 from anatune.codegen.cuda.probes import GpuProbe
 
 CHAINS = (1, 2, 4, 8)
-"""Independent multiply-adds of a thread."""
+"""Numbers of independent multiply-adds of a thread."""
 WARPS = (4, 8, 16, 32)
-"""Warps of a multiprocessor."""
+"""Numbers of warps of an SM."""
 _MATRIX_SWEEP = ((4, 8), (8, 8), (4, 16))
 _THREADS = 512
 _L1_LINES, _L2_LINES = 64, 8192
 _DRAM_LINES, _DRAM_VISITED = 1 << 18, 4096
-"""32 MiB: few pages, so that address translation counts little; lines so far apart that none brings the next."""
+"""Lines of a DRAM chase and visited ones: 32 MiB, so that address translation matters little, with lines far apart."""
 _LEAST_DRAM_BYTES, _MOST_DRAM_BYTES = 1 << 28, 1 << 31
 _BEYOND_L2 = 12
-"""What is read from DRAM is so many times the L2 cache: a twelfth at most is still there."""
+"""Size of DRAM reads over the L2 cache, so that at most a twelfth is still in the cache."""
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -29,11 +29,11 @@ class Planned(msgspec.Struct, frozen=True):
     ----------
     probe : GpuProbe
     reads : str
-        Another probe, made before, whose input it shares; "" for its own.
+        An earlier probe whose input it shares; "" if it has its own input.
     visited : int
-        Lines of the chain in global memory that it follows; 0: it follows none.
+        Number of lines of the chain in global memory that it follows; 0 if there is none.
     is_cold : bool
-        Nothing of it may be in a cache: memory that does not fit there is read before, and each line once.
+        Whether its data must not be in a cache: other memory is read before, and each line only once.
     """
 
     probe: GpuProbe
@@ -64,9 +64,9 @@ def probe_set(arch: str, num_sms: int, threads_per_sm: int, l2_bytes: int) -> di
     arch : str
         "sm_90".
     num_sms, threads_per_sm : int
-        Multiprocessors, and threads that each can hold.
+        Number of SMs, and of threads that each can hold.
     l2_bytes : int
-        Memory of half of it is read from L2.
+        Size of the L2 cache; half of it is read.
     """
     capability = int(arch[3:])
     blocks = num_sms * max(1, threads_per_sm // _THREADS)
