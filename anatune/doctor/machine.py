@@ -87,7 +87,7 @@ def _counters(base: Path) -> Iterator[Finding]:
     folder = base / "sys/class/powercap"
     counters = sorted(folder.glob("intel-rapl:?/energy_uj"))
     if not counters:
-        yield Finding(_MACHINE, "note", "energy counter", "the CPU has none: records contain no energy")
+        yield Finding(_MACHINE, "note", "energy counter", "none on this CPU: records contain no energy")
     elif cpu_counter(folder) is not None:
         yield Finding(_MACHINE, "ok", "energy counter", "RAPL can be read")
     else:
@@ -149,7 +149,7 @@ def gpu_findings(told: Told, compiler: Told | None) -> Iterator[Finding]:
             text = f"{compiler.get('version')} compiles for {compiler.get('archs')}"
             yield Finding(_COMPILERS, "ok", "NVRTC", text)
     if amd := told.get("amd"):
-        yield Finding(_COMPILERS, "ok", "AMD GPU", f"{_counted(amd)}, through HIP")
+        yield Finding(_COMPILERS, "ok", "AMD GPU", f"{_count_names(amd)}, through HIP")
     reason, devices = told.get("died") or told.get("*gpu"), told.get("devices") or []
     if reason:
         text = f"none: {reason}; planning and compiling kernels need no GPU"
@@ -159,13 +159,13 @@ def gpu_findings(told: Told, compiler: Told | None) -> Iterator[Finding]:
             _COMPILERS, "note", "GPU", f"the driver (CUDA {told.get('driver')}) finds none", "tune --hw host_gpu"
         )
     else:
-        yield Finding(_COMPILERS, "ok", "GPU", f"{_counted(devices)}, driver for CUDA {told.get('driver')}")
+        yield Finding(_COMPILERS, "ok", "GPU", f"{_count_names(devices)}, driver for CUDA {told.get('driver')}")
         if version_of("nvidia-ml-py") is None:
             text = "nvidia-ml-py is not installed: sessions do not measure the energy of GPUs"
             yield Finding(_COMPILERS, "note", "NVML", text, "tune --hw host_gpu", "pip install nvidia-ml-py")
 
 
-def _counted(names: Sequence[str]) -> str:
+def _count_names(names: Sequence[str]) -> str:
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
 

@@ -96,7 +96,7 @@ def version_lines() -> list[str]:
 
 
 def problem(need: Need) -> str:
-    """Return what is wrong with the installed version of a package, "" where nothing is."""
+    """Return the problem of the installed version of a package; "" if there is none."""
     version = version_of(need.name)
     if version is None:
         return f"{need.name} is not installed"
@@ -107,11 +107,11 @@ def problem(need: Need) -> str:
     except Exception:  # noqa: BLE001 - as in `requirements`; and versions that are none
         return ""
     why = f" ({_WHY[need.name]})" if need.name in _WHY else ""
-    return "" if fits else f"{need.name} {version} is installed, {need.specifier} is asked for{why}"
+    return "" if fits else f"{need.name} {version} is installed, but {need.specifier} is required{why}"
 
 
 def module_of(name: str) -> str:
-    """Return the module that a distribution is imported as; "": none, or none that is there."""
+    """Return the module of a distribution; "" if it has none, or if that is missing."""
     module = _MODULES.get(name, name.replace("-", "_"))
     root = module.partition(".")[0]
     if not root or root in sys.modules:
@@ -119,4 +119,4 @@ def module_of(name: str) -> str:
     try:
         return module if find_spec(root) else ""
     except (ImportError, ValueError):
-        return module  # damaged: the trial says how
+        return module  # the package is damaged, which the trial reports

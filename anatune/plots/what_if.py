@@ -1,4 +1,4 @@
-"""What a plan would be on a device with one number changed: answers computed beforehand, and a figure of them."""
+"""Plans for a device with one changed number, and a figure of their predicted times."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 FACTORS = (0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
-"""Times what the spec says."""
+"""Factors of the number in the spec."""
 _LEAST_S = 0.05
-"""Least time limit of one plan, s."""
+"""Shortest time limit of one plan, s."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Answer:
     Attributes
     ----------
     factor : float
-        The number over what the spec says.
+        The number over that in the spec.
     value : str
-        The number, as people read it.
+        The number as text with its unit.
     schedule, prediction
-        The best one there; None where nothing is legal or was found.
+        The best schedule there; None if none is legal or was found in time.
     guarantee : Guarantee
-        How sure that is.
+        What is proven about it.
     kept_s : float or None
         Predicted seconds there of the schedule that is best on the device as it is; None where it would be illegal.
     """
@@ -122,7 +122,7 @@ def what_if(
             changed_plan.schedules[0] if changed_plan.schedules else None,
             changed_plan.predictions[0] if changed_plan.schedules else None,
             changed_plan.guarantee,
-            _kept(plan, device),
+            _kept_seconds(plan, device),
         )
 
     present = answer(changes[0], 1.0, plan.hardware)
@@ -144,7 +144,7 @@ def what_if(
     return questions
 
 
-def _kept(plan: Plan, device: HardwareSpec) -> float | None:
+def _kept_seconds(plan: Plan, device: HardwareSpec) -> float | None:
     """Return the predicted seconds of the plan's best schedule on another device, None where it is illegal there."""
     schedule = plan.best
     try:

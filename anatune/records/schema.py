@@ -23,7 +23,7 @@ SCHEMA_VERSION = 2
 
 
 class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One recorded session. Immutable; JSON both ways.
+    """A recorded session. Immutable; JSON both ways.
 
     Attributes
     ----------

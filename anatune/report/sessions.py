@@ -33,7 +33,7 @@ PAUSE_S = 60.0
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SessionView:
-    """One session, made from a result, from records or from trials. Immutable.
+    """A session, made from a result, from records or from trials. Immutable.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ MIN_TRIALS = 10
 _ONE_THREAD = 0.65
 """Share of the time for kernels with one thread; the rest is for kernels with all cores."""
 _EACH = 3
-"""With all cores one of this many workloads is measured, because learning needs a dozen kernels of a workload."""
+"""Step of the workloads that are measured with all cores, because learning needs a dozen kernels of a workload."""
 _LEAST_S, _FIT_S = 30.0, 12.0
 """Fewest seconds for which starting the processes is worthwhile; most seconds for learning and testing."""
 

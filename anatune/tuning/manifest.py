@@ -42,7 +42,7 @@ Builds: TypeAlias = Callable[[Sequence[Schedule], GpuSpec, Path], Iterable[GpuAr
 
 
 class ManifestEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One schedule with its predicted time, and its kernel or the reason why there is none."""
+    """A schedule with its predicted time, and its kernel or the reason why there is none."""
 
     schedule: str
     predicted_s: float | None = None

@@ -263,7 +263,7 @@ class TuningResult:
 
     @property
     def shares(self) -> tuple[WorkerShare, ...]:
-        """Who measured what; empty where this machine measured all."""
+        """The part of each worker; empty if this machine measured all trials."""
         return shares_of(self.equalise_trials(), self.workers)
 
     def __repr__(self) -> str:

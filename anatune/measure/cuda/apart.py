@@ -40,7 +40,7 @@ def build_apart(schedule: Schedule, folder: Path) -> GpuArtifact:
     RunError
         The process cannot be started.
     """
-    built = _apart("build_schedule", schedule, folder)
+    built = _run_apart("build_schedule", schedule, folder)
     assert isinstance(built, GpuArtifact)
     return built
 
@@ -65,12 +65,12 @@ def images_apart(schedule: Schedule) -> list[Cubin]:
 def _in_scratch(function: str, schedule: Schedule) -> object:
     try:
         with temporary_folder() as folder:
-            return _apart(function, schedule, folder)
+            return _run_apart(function, schedule, folder)
     except OSError as error:
         raise BuildError(no_scratch(error)) from None
 
 
-def _apart(function: str, schedule: Schedule, folder: Path) -> object:
+def _run_apart(function: str, schedule: Schedule, folder: Path) -> object:
     builders = BuildProcesses(
         entry_of(schedule.template, function),
         [()],

@@ -35,7 +35,7 @@ _MOST_PROCESSES = 8
 _ENTRY = "anatune.codegen.toolchains:compile_entry"
 
 
-class Compiled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CompileResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The result of compiling one schedule. Immutable; JSON both ways.
 
     Attributes
@@ -63,7 +63,7 @@ def compile_schedules(
     time_limit_s: float | None = None,
     num_processes: int | None = None,
     entry: str = _ENTRY,
-) -> Iterator[tuple[int, Compiled]]:
+) -> Iterator[tuple[int, CompileResult]]:
     """Generate and compile schedules and yield each result as soon as it is there; no GPU is needed.
 
     The processes end with the iterator, also after an error or Ctrl-C.
@@ -83,7 +83,7 @@ def compile_schedules(
 
     Yields
     ------
-    (int, Compiled)
+    (int, CompileResult)
         Position in `schedules`, and the result.
 
     Raises
@@ -102,9 +102,9 @@ def compile_schedules(
         checked_schedule("compile", schedule)
     if not schedules:
         return
-    refused = _refused(schedules)
+    refused = _find_refused(schedules)
     for position, why in refused.items():
-        yield position, Compiled(Outcome.BUILD_ERROR, message=why)
+        yield position, CompileResult(Outcome.BUILD_ERROR, message=why)
     count = num_processes or min(_MOST_PROCESSES, len(physical_cores()) or os.cpu_count() or 1, usable_cores())
     deadline = float("inf") if time_limit_s is None else time.monotonic() + time_limit_s
     folder = scratch_folder(RunError)
@@ -114,13 +114,13 @@ def compile_schedules(
     places = {BuildJob(schedule, folder): at for at, schedule in enumerate(schedules) if at not in refused}
     try:
         for job in builders.finish(places, deadline=deadline):
-            yield places[job], _compiled(job)
+            yield places[job], _compile_result(job)
     finally:
         builders.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _refused(schedules: Sequence[Schedule]) -> dict[int, str]:
+def _find_refused(schedules: Sequence[Schedule]) -> dict[int, str]:
     """Return why some schedules cannot be compiled, by position; raise an error if none can be compiled."""
     errors: dict[tuple[str, str], BuildError | None] = {}
     for schedule in schedules:
@@ -140,12 +140,12 @@ def _refused(schedules: Sequence[Schedule]) -> dict[int, str]:
     return {at: str(error) for at, error in failed.items()}
 
 
-def _compiled(job: BuildJob) -> Compiled:
+def _compile_result(job: BuildJob) -> CompileResult:
     """Return how a job ended."""
     if isinstance(job.artifact, CompilerFacts):
-        return Compiled(Outcome.OK, job.artifact, seconds=job.build_s)
+        return CompileResult(Outcome.OK, job.artifact, seconds=job.build_s)
     assert job.measurement is not None
-    return Compiled(job.measurement.outcome, message=job.measurement.message, seconds=job.build_s)
+    return CompileResult(job.measurement.outcome, message=job.measurement.message, seconds=job.build_s)
 
 
 def compile_ranking(
@@ -194,7 +194,7 @@ def compile_ranking(
     before = [
         models[schedule.template].predictions(point[None])[0] for schedule, point in zip(schedules, points, strict=True)
     ]
-    results: dict[int, Compiled] = {}
+    results: dict[int, CompileResult] = {}
     for position, compiled in compile_schedules(schedules, time_limit_s=time_limit_s, limits=limits, entry=entry):
         results[position] = compiled
         if progress is not None:

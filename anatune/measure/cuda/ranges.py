@@ -74,7 +74,7 @@ class GpuRangeKernel:
     def __init__(self, plan: RangePlan, device: GpuDevice) -> None:
         self.plan, self._device = plan, device
         self._kernels = range_kernels(plan)
-        self._programs: dict[int, _Program] = {}
+        self._programs: dict[int, _LoadedProgram] = {}
         self._buffers: dict[str, GpuBuffer] = {}
         weakref.finalize(self, _free, device, self._programs, self._buffers)
 
@@ -133,7 +133,7 @@ class GpuRangeKernel:
                 buffer.free()
             self._buffers[name] = self._device.allocate(size)
 
-    def _program(self, number: int) -> _Program:
+    def _program(self, number: int) -> _LoadedProgram:
         """Return a kernel; build and load it first if needed."""
         if number not in self._programs:
             kernel, hardware = self._kernels[number], self.plan.hardware
@@ -146,20 +146,20 @@ class GpuRangeKernel:
                     else:
                         artifact = write_artifact(kernel, compile_kernel(kernel), folder)
                         check_resources(artifact, hardware)
-                    self._programs[number] = _Program(artifact, load_functions(self._device, artifact))
+                    self._programs[number] = _LoadedProgram(artifact, load_functions(self._device, artifact))
             except OSError as error:
                 raise BuildError(no_scratch(error)) from None
         return self._programs[number]
 
 
-class _Program(NamedTuple):
+class _LoadedProgram(NamedTuple):
     """A loaded kernel of a range."""
 
     artifact: GpuArtifact
     functions: tuple[GpuFunction, ...]
 
 
-def _free(device: GpuDevice, programs: dict[int, _Program], buffers: dict[str, GpuBuffer]) -> None:
+def _free(device: GpuDevice, programs: dict[int, _LoadedProgram], buffers: dict[str, GpuBuffer]) -> None:
     with contextlib.suppress(AnatuneError):  # the context was destroyed with its memory
         for buffer in buffers.values():
             buffer.free()

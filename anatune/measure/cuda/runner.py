@@ -1,9 +1,9 @@
 """The runner session of a GPU: operands in device memory, checking, timing by CUDA events.
 
-A sample is as many launches as fill `TimingProtocol.sample_s`. With "flush", twice the size of the L2 cache is overwritten
-before each launch, and each launch has its own pair of events. With "warm", launches follow each other in short batches,
-so that operands stay in the caches. In both cases other work (the overwriting, the reference kernel) occupies the
-device while the host queues the launches, so that the events measure the device's time, not the host's.
+A sample is as many launches as fill `TimingProtocol.sample_s`. With "flush", twice the size of the L2 cache is
+overwritten before each launch, and each launch has its own pair of events. With "warm", launches follow each other in
+short batches, so that operands stay in the caches. In both cases other work (the overwriting, the reference kernel)
+occupies the device while the host queues the launches, so that the events measure the time on the device only.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class EmulatedKernel:
         buffers = {parameter.tensor: parameter for at in chosen for parameter in kernel.launches[at].parameters}
         places, size = {}, 0
         for tensor, buffer in buffers.items():
-            array = self._checked(buffer, arrays)
+            array = self._check_array(buffer, arrays)
             places[tensor] = size
             size += -(-max(array.nbytes, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         with _file_of(size) as file, mmap.mmap(file.fileno(), size) as memory:
@@ -203,15 +203,15 @@ class EmulatedKernel:
                 for number in chosen:
                     words = []
                     for tensor in (parameter.tensor for parameter in kernel.launches[number].parameters):
-                        writable = tensor in written_by(kernel, number)
+                        writable = tensor in written_tensors(kernel, number)
                         words += [tensor, str(arrays[tensor].nbytes), str(places[tensor]), str(int(writable))]
                     self._run(file.fileno(), number, words, order, blocks, limit_s)
-                for tensor in set[str]().union(*(written_by(kernel, at) for at in chosen)):
+                for tensor in set[str]().union(*(written_tensors(kernel, at) for at in chosen)):
                     arrays[tensor].reshape(-1).view(np.uint8)[:] = views[tensor]
             finally:
                 del whole, views
 
-    def _checked(self, buffer: Buffer, arrays: Mapping[str, Array]) -> Array:
+    def _check_array(self, buffer: Buffer, arrays: Mapping[str, Array]) -> Array:
         name = buffer.tensor
         if name not in arrays:
             raise RunError(f"{self.kernel.name}: the array for {name} is missing")
@@ -247,7 +247,7 @@ class EmulatedKernel:
             raise RunError(f"{launch.name}: {lines[-1].strip()}")
 
 
-def written_by(kernel: CudaKernel, launch: int) -> frozenset[str]:
+def written_tensors(kernel: CudaKernel, launch: int) -> frozenset[str]:
     """Return the tensors that a launch may write: the result, and the workspace up to the principal kernel."""
     parameters = {parameter.tensor for parameter in kernel.launches[launch].parameters}
     allowed = {kernel.result}

@@ -69,7 +69,7 @@ def _interpreter() -> ModuleType:
     import_optional("triton", "triton", "running a Triton kernel on the CPU")
     interpreter = importlib.import_module("triton.runtime.interpreter")
     if not hasattr(interpreter, "anatune_memory"):
-        _mend(interpreter)
+        _patch_interpreter(interpreter)
     return interpreter
 
 
@@ -111,7 +111,7 @@ class _Space:
         self.dtype = f"torch.{buffer.dtype}"
         self.base = number << _SPACE_BITS
         self.written = np.zeros(0 if is_input else values.size, np.int8)
-        """Whether each element was written: 0 never, 1 before this launch, 2 by this launch."""
+        """State of each element: 0 never written, 1 written before this launch, 2 written by this launch."""
 
     def data_ptr(self) -> int:
         return self.base
@@ -153,7 +153,7 @@ class _Memory:
                     number = len(self.spaces) + 1
                     is_input = buffer.tensor not in outputs
                     given = inputs.get(buffer.tensor)
-                    values = _filled(buffer) if given is None else np.array(given, order="C", copy=not is_input)
+                    values = _new_array(buffer) if given is None else np.array(given, order="C", copy=not is_input)
                     self.spaces[buffer.tensor] = _Space(buffer, values, number, is_input=is_input)
                     if given is not None and not is_input:  # a result that keeps what is not written
                         self.spaces[buffer.tensor].written[:] = 1
@@ -208,7 +208,7 @@ class _Memory:
         return space, elements
 
 
-def _filled(buffer: Buffer) -> Array:
+def _new_array(buffer: Buffer) -> Array:
     """Return an array of unwritten elements."""
     array: Array = np.empty(buffer.shape, array_dtype(buffer.dtype))
     array.reshape(-1).view(np.uint8)[...] = GUARD_FILL
@@ -228,7 +228,7 @@ _NARROW = {
 """Types that the interpreter keeps as bits -> their names in ml_dtypes."""
 
 
-def _decoded(data: Array, kind: str) -> Array:
+def _decode(data: Array, kind: str) -> Array:
     """Return the numbers that an array holds in a type of Triton."""
     if kind not in _NARROW:
         return data
@@ -238,7 +238,7 @@ def _decoded(data: Array, kind: str) -> Array:
     return decoded
 
 
-def _encoded(values: Array, kind: str, bits: Bits) -> Array:
+def _encode(values: Array, kind: str, bits: Bits) -> Array:
     """Return numbers encoded in a type of Triton; 8-bit floats saturate. Source: [PTX-ISA] cvt.satfinite."""
     encoded: Array = values
     if kind in _NARROW:
@@ -254,7 +254,7 @@ def _encoded(values: Array, kind: str, bits: Bits) -> Array:
 
 def _product(left: Array, right: Array, kinds: tuple[str, str], sums: Array, *, tf32: bool) -> Array:
     """Return sums with the products of a tile added, in the type of the sums."""
-    first, second = (_decoded(data, kind) for data, kind in zip((left, right), kinds, strict=True))
+    first, second = (_decode(data, kind) for data, kind in zip((left, right), kinds, strict=True))
     if tf32 and first.dtype == np.float32 and kinds == ("fp32", "fp32"):
         first, second = as_tf32(first), as_tf32(second)
     products = np.matmul(first.astype(np.float64), second.astype(np.float64))
@@ -263,7 +263,7 @@ def _product(left: Array, right: Array, kinds: tuple[str, str], sums: Array, *, 
     return added.astype(sums.dtype)  # integers wrap around
 
 
-def _mend(interpreter: ModuleType) -> None:
+def _patch_interpreter(interpreter: ModuleType) -> None:
     """Replace the memory accesses, the arithmetic and the loops of the interpreter."""
     language = importlib.import_module("triton.language")
     builder, handle, bits_of = interpreter.InterpreterBuilder, interpreter.TensorHandle, interpreter._get_np_dtype
@@ -285,7 +285,7 @@ def _mend(interpreter: ModuleType) -> None:
 
     def cast(self: object, source: Handle, kind: Handle, *how: object) -> object:
         kind = kind.scalar
-        return handle(_encoded(_decoded(source.data, source.dtype.scalar.name), kind.name, bits_of(kind)), kind)
+        return handle(_encode(_decode(source.data, source.dtype.scalar.name), kind.name, bits_of(kind)), kind)
 
     def dot(self: object, left: Handle, right: Handle, sums: Handle, precision: object, *how: object) -> object:
         kinds = (left.dtype.scalar.name, right.dtype.scalar.name)
@@ -296,7 +296,7 @@ def _mend(interpreter: ModuleType) -> None:
 
     def scale(scales: Handle, kind: Handle) -> Array:
         name = scales.dtype.scalar.name
-        decoded: Array = _decoded(scales.data, name) if name in _NARROW else scale_of(scales, kind)  # type: ignore[misc]
+        decoded: Array = _decode(scales.data, name) if name in _NARROW else scale_of(scales, kind)  # type: ignore[misc]
         return decoded
 
     interpreter._dot_scaled_scale_to_f32 = scale  # type: ignore[attr-defined]

@@ -59,7 +59,7 @@ def _rotary(workload: Workload, operands: Mapping[str, Values]) -> Values:
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def _rounded(workload: Workload, values: Values) -> Values:
+def _round_result(workload: Workload, values: Values) -> Values:
     """Return values rounded to the result's dtype, saturated; 8-bit floats are rounded when they are compared."""
     dtype = workload.write.dtype
     values = np.clip(values, -LARGEST[dtype], LARGEST[dtype])
@@ -75,11 +75,11 @@ def _scales(workload: Workload, operands: Mapping[str, Values]) -> Values:
 
 def _quantise_rows(workload: Workload, operands: Mapping[str, Values]) -> Values:
     data, scales = operands["data"], _scales(workload, operands)
-    return _rounded(workload, (data.reshape(*scales.shape, -1) / scales[..., None]).reshape(data.shape))
+    return _round_result(workload, (data.reshape(*scales.shape, -1) / scales[..., None]).reshape(data.shape))
 
 
 def _quantise_tensor(workload: Workload, operands: Mapping[str, Values]) -> Values:
-    return _rounded(workload, operands["data"] / operands["scale"])
+    return _round_result(workload, operands["data"] / operands["scale"])
 
 
 def _any_scale(workload: Workload, rng: np.random.Generator) -> Drawn:
@@ -112,7 +112,7 @@ def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
         keys, last = np.arange(seq_kv), np.arange(seq_q)[:, None] + (count - seq_q)
         hidden = (keys > last) | ((keys <= last - window) if window else False) if attributes["causal"] else None
         for group in range(kv_heads):
-            key, value = (_cached(operands, name, batch, group, seq_kv) for name in ("keys", "values"))
+            key, value = (_cached_operand(operands, name, batch, group, seq_kv) for name in ("keys", "values"))
             for head in range(group * shared, (group + 1) * shared):
                 scores = queries[batch, head] @ key.T / np.sqrt(queries.shape[-1])
                 if hidden is not None:
@@ -122,7 +122,7 @@ def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
     return result.transpose(0, 2, 1, 3).reshape(workload.write.shape) if strides else result
 
 
-def _cached(operands: Mapping[str, Values], name: str, batch: int, group: int, seq_kv: int) -> Values:
+def _cached_operand(operands: Mapping[str, Values], name: str, batch: int, group: int, seq_kv: int) -> Values:
     """Return the keys or values of a head in order, (seq_kv, head_dim), also of a paged cache."""
     if "block_table" not in operands:
         return np.asarray(operands[name][batch, group, :seq_kv])
@@ -137,7 +137,7 @@ def _pages(workload: Workload, rng: np.random.Generator) -> Drawn:
     return np.asarray(rng.permutation(pool)[: table.num_elements].reshape(table.shape))
 
 
-def _held(workload: Workload, rng: np.random.Generator) -> Drawn:
+def _draw_cached_keys(workload: Workload, rng: np.random.Generator) -> Drawn:
     """Return the random number of keys before those of the query tokens."""
     attributes = workload.attribute
     return rng.integers(0, int(str(attributes["seq_kv"])) - int(str(attributes["seq_q"])), 1, endpoint=True)
@@ -148,7 +148,7 @@ def _lengths(workload: Workload, rng: np.random.Generator) -> Drawn:
     return rng.integers(0, int(str(workload.attribute["seq_kv"])), workload.extents["b"], endpoint=True)
 
 
-def _unpacked(stored: Values, means: Values) -> Values:
+def _unpack(stored: Values, means: Values) -> Values:
     """Return the values of 4-bit numbers that are packed in bytes, the even ones in the low bits."""
     numbers = stored.astype(np.uint8)
     return np.asarray(means[np.stack([numbers & 15, numbers >> 4], axis=-1)].reshape(*stored.shape[:-1], -1))
@@ -163,7 +163,7 @@ def _along(scales: Values, shape: tuple[int, ...], sides: tuple[int, ...]) -> Va
 
 
 def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tuple[Values, Values]:
-    """Return data (rows, k) and weights (columns, k) as they are multiplied; those of one expert if there are several."""
+    """Return data (rows, k) and weights (columns, k) as they are multiplied, of one expert if there are several."""
     attributes = workload.attribute
     number_format, k = SCALED_FORMATS[str(attributes["dtype"]).partition(":")[0]], int(str(attributes["k"]))
     data, weight = operands["data"], operands["weight"]
@@ -173,7 +173,7 @@ def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tupl
     if number_format.run:
         signed = np.array([*E2M1, *(-value for value in E2M1)])
         data, weight = (
-            _unpacked(values, signed) if number_format.data_bits == 4 else values for values in (data, weight)
+            _unpack(values, signed) if number_format.data_bits == 4 else values for values in (data, weight)
         )
         mean = [np.exp2(s - 127.0) if number_format.scale == "uint8" else s for s in (operands["data_scales"], scales)]
         runs = [_along(s, values.shape, (number_format.run,)) for s, values in zip(mean, (data, weight), strict=True)]
@@ -181,7 +181,7 @@ def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tupl
     if number_format.converts:
         run = int(str(attributes["group"])) or k
         if number_format.weight_bits == 4:
-            weight = _unpacked(weight, np.arange(16.0))
+            weight = _unpack(weight, np.arange(16.0))
             zeros = operands.get("weight_zeros")
             weight = weight - (8.0 if zeros is None else _along(zeros, weight.shape, (run,)))
         elif "weight_zeros" in operands:
@@ -290,7 +290,7 @@ FURTHER_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]
 KERNEL_OPERANDS: dict[tuple[str, str], Callable[[Workload, np.random.Generator], Drawn]] = {
     ("quantise_tensor", "scale"): _any_scale,
     ("attention", "block_table"): _pages,
-    ("attention", "held"): _held,
+    ("attention", "held"): _draw_cached_keys,
     ("attention", "lengths"): _lengths,
     ("grouped_matmul", "order"): _any_order,
     ("grouped_matmul", "ends"): _ends,

@@ -233,7 +233,7 @@ class Measurer:
         RunError
             The runner cannot be set up.
         """
-        self._drained()
+        self._drain()
         assert self._folder is not None
         reference = self._built_reference
         self.workload, self.incumbent = workload, None
@@ -285,7 +285,7 @@ class Measurer:
         MissingDependencyError
             A package is missing.
         """
-        builders = self._drained()
+        builders = self._drain()
         count = len(builders.workers)
         ahead = count + 2 if self._cores.overlap else 2 * count + 2
         jobs: list[BuildJob] = []
@@ -384,7 +384,7 @@ class Measurer:
         RunError
             A process cannot be started.
         """
-        builders = self._drained()
+        builders = self._drain()
         jobs = [self._job(schedule) for schedule in schedules]
         for job in jobs:
             kept_job = self._kept.get(job.schedule.key)
@@ -402,7 +402,7 @@ class Measurer:
             shutil.rmtree(job.folder, ignore_errors=True)
         return [job.measurement for job in jobs if job.measurement is not None]
 
-    def _drained(self) -> BuildProcesses:
+    def _drain(self) -> BuildProcesses:
         """Return the builders, after waiting for runs of an abandoned `serve`."""
         if not self._runners or self._builders is None:
             raise RunError("the measurer is not open; use it in a with statement")

@@ -59,7 +59,7 @@ class Prebuilt(Measurer):
         RunError, DeviceError, MissingDependencyError
             It does not run.
         """
-        self._drained()
+        self._drain()
         worker = self._runners[0].worker
         # Our own kernel, under suspicion of nothing: a busy machine may take its time, and is told by the time it took.
         limit_s = self.limits.start_s + self.limits.run_s

@@ -49,7 +49,7 @@ class Reply(NamedTuple):
     fresh: bool = False
 
 
-class _Call(NamedTuple):
+class _SubmittedCall(NamedTuple):
     limit_s: float
     is_setup: bool
     name: str
@@ -100,7 +100,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: connection.Connection | None = None
         self._errors: IO[bytes] | None = None
-        self._calls: deque[_Call] = deque()
+        self._calls: deque[_SubmittedCall] = deque()
         self._began = 0.0
         self._stopped_at: float | None = None
         self._served = 0
@@ -178,7 +178,7 @@ class Worker:
     def _send(self, function: str, arguments: Mapping[str, object], *, limit_s: float, is_setup: bool) -> None:
         if not self._calls:
             self._began = self._now()
-        self._calls.append(_Call(limit_s, is_setup, function))
+        self._calls.append(_SubmittedCall(limit_s, is_setup, function))
         with contextlib.suppress(BrokenPipeError, ConnectionError):  # if the process died, `poll` reports it
             assert self._connection is not None
             self._connection.send((function, dict(arguments)))

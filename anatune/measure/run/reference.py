@@ -47,7 +47,7 @@ def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
     RunError
         An operand is missing or has another shape.
     """
-    checked = {access.tensor: _checked(workload, access, inputs) for access in workload.operands}
+    checked = {access.tensor: _check_operand(workload, access, inputs) for access in workload.operands}
     if workload.is_kernel:
         kernel_values = KERNEL_REFERENCES[workload.body](workload, checked)
         for step in workload.epilogue:  # operands for the columns, or for all elements
@@ -61,7 +61,7 @@ def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
         if access.zero_point:  # the padding has this value
             values = values - access.zero_point
         views.append(_view(workload, access, values, outside))
-    values, axes = _reduced(workload, views)
+    values, axes = _reduce(workload, views)
     result = np.zeros(workload.write.shape)
     written, written_axes = _view(workload, workload.write, result, 0.0)
     written[...] = _broadcast(values, axes, written_axes)
@@ -103,7 +103,7 @@ def _round_to_float32(values: Values) -> None:
     values[...] = values.astype(np.float32)
 
 
-def _checked(workload: Workload, access: Access, inputs: Mapping[str, Operand]) -> Any:
+def _check_operand(workload: Workload, access: Access, inputs: Mapping[str, Operand]) -> Any:
     """Return one operand, converted to float64 unless the reference does that itself.
 
     Raises
@@ -152,7 +152,7 @@ def _view(workload: Workload, access: Access, array: Values, outside: float) -> 
     return as_strided(base, [extents[axis] for axis in axes], [steps[axis] for axis in axes]), axes
 
 
-def _reduced(workload: Workload, views: Sequence[tuple[Values, tuple[str, ...]]]) -> tuple[Values, tuple[str, ...]]:
+def _reduce(workload: Workload, views: Sequence[tuple[Values, tuple[str, ...]]]) -> tuple[Values, tuple[str, ...]]:
     """Return the values before the epilogue, and their spatial axes in any order."""
     spatial = tuple(axis.name for axis in workload.spatial_axes)
     if workload.body in ("multiply_add", "multiply"):
@@ -193,8 +193,8 @@ def _product(
         words: list[Any] = [item for view, axes in views for item in (view, [numbers[axis] for axis in axes])]
         return np.asarray(np.einsum(*words, [numbers[axis] for axis in kept], optimize="greedy")), kept
     (left, left_axes), (right, right_axes) = (
-        _summed_alone(*views[0], {*spatial, *views[1][1]}),
-        _summed_alone(*views[1], {*spatial, *views[0][1]}),
+        _sum_single_axes(*views[0], {*spatial, *views[1][1]}),
+        _sum_single_axes(*views[1], {*spatial, *views[0][1]}),
     )
     both = [axis for axis in left_axes if axis in right_axes]
     inner = [axis for axis in both if axis not in spatial]
@@ -211,7 +211,7 @@ def _product(
     return result, (*batch, *rows, *columns)
 
 
-def _summed_alone(values: Values, axes: tuple[str, ...], wanted: set[str]) -> tuple[Values, tuple[str, ...]]:
+def _sum_single_axes(values: Values, axes: tuple[str, ...], wanted: set[str]) -> tuple[Values, tuple[str, ...]]:
     """Sum over the axes that neither the result nor the other operand has."""
     alone = tuple(place for place, axis in enumerate(axes) if axis not in wanted)
     return (values.sum(axis=alone), tuple(axis for axis in axes if axis in wanted)) if alone else (values, axes)

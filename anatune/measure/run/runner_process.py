@@ -90,7 +90,7 @@ class RunnerProcess:
             self.begin(job, incumbent)
             return None
         else:
-            self._failed(job, reply)
+            self._record_failure(job, reply)
         self.job = None
         return job
 
@@ -108,7 +108,7 @@ class RunnerProcess:
         reports = reply.value if isinstance(reply.value, list) else [None] * len(jobs)
         for job, report in zip(jobs, reports, strict=True):
             if report is None:
-                self._failed(job, reply)
+                self._record_failure(job, reply)
             else:
                 job.measurement = self._measurement(report, job.build_s, share)
 
@@ -122,7 +122,7 @@ class RunnerProcess:
         """Return whether a new process may succeed, because an earlier kernel may have damaged this one."""
         return reply.kind in ("died", "memory") and not reply.fresh
 
-    def _failed(self, job: BuildJob, reply: Reply) -> None:
+    def _record_failure(self, job: BuildJob, reply: Reply) -> None:
         if reply.error == "MissingDependencyError":
             raise MissingDependencyError(reply.message)
         if reply.error in _DEAD:

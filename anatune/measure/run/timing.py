@@ -193,7 +193,7 @@ def sample_candidate(
                 return samples
 
 
-class Contest(NamedTuple):
+class PairedTest(NamedTuple):
     """The result of a paired test: the mean of log(a / b), and half the width of its confidence interval."""
 
     difference: float
@@ -205,7 +205,7 @@ class Contest(NamedTuple):
         return abs(self.difference) > self.half_width
 
 
-def paired_test(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> Contest:
+def paired_test(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> PairedTest:
     """Compare two kernels by samples taken in turn: a paired t-test on the logarithms of their ratios.
 
     Pairs share the machine's speed of their moment, so that drift cancels; the logarithm makes the test symmetric.
@@ -219,9 +219,9 @@ def paired_test(first: Sequence[float], second: Sequence[float], confidence: flo
 
     logs = [math.log(a / b) for a, b in zip(first, second, strict=True)]
     if len(logs) < 2:
-        return Contest(math.fsum(logs), math.inf)
+        return PairedTest(math.fsum(logs), math.inf)
     quantile = float(stdtrit(len(logs) - 1, 0.5 + confidence / 2))
-    return Contest(statistics.fmean(logs), quantile * statistics.stdev(logs) / math.sqrt(len(logs)))
+    return PairedTest(statistics.fmean(logs), quantile * statistics.stdev(logs) / math.sqrt(len(logs)))
 
 
 def alternate(

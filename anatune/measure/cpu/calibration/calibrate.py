@@ -41,9 +41,9 @@ from anatune.measure.cpu.calibration.numbers import Numbers, numbers_of
 from anatune.measure.cpu.calibration.samples import Samples, sample_quantities
 from anatune.measure.cpu.calibration.spec import calibrated_spec
 from anatune.measure.cpu.calibration.tiles import (
-    Agreement,
     MeasuredTile,
     RegisterTile,
+    TileAgreement,
     agreement,
     candidate_tiles,
     fits_registers,
@@ -66,7 +66,7 @@ class Calibration:
     ----------
     tiles : tuple of MeasuredTile
         All tiles that were measured.
-    agreement, fitting : Agreement
+    agreement, fitting : TileAgreement
         Quality of the predictions for all tiles, and for tiles that fit into the registers.
     quiet_share : float
         Share of undisturbed samples.
@@ -77,8 +77,8 @@ class Calibration:
     spec: CpuSpec
     numbers: Numbers
     tiles: tuple[MeasuredTile, ...]
-    agreement: Agreement
-    fitting: Agreement
+    agreement: TileAgreement
+    fitting: TileAgreement
     quiet_share: float
     notes: tuple[str, ...]
 

@@ -36,7 +36,7 @@ from anatune.core.hardware.dot import dot_instructions, tile_features
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import RunError
 from anatune.measure.cpu.blocks import Block, tensor_of
-from anatune.measure.cpu.calibration.samples import Quantity, Reading
+from anatune.measure.cpu.calibration.samples import ProbeTimes, Quantity
 from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth
 from anatune.measure.cpu.calibration.together import Together, measure_together
 from anatune.measure.cpu.features import allow_tiles
@@ -133,10 +133,10 @@ class Machine:
             self.work[kind] = artifact.facts["flop"]
         self._fma, self._gemm = standard
 
-    def probes(self) -> Reading:
+    def probes(self) -> ProbeTimes:
         """Run the two standard probes; the operands of the tile are in the L2 cache."""
         self._gemm(1)
-        return Reading(self._fma(1), self._gemm(1))
+        return ProbeTimes(self._fma(1), self._gemm(1))
 
     # -- one core ------------------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class Machine:
         module = build_probes(probes, self.hardware, threads=threads)
         self._modules.append(module)
         self.work.update({probe.name: probe.work for probe in probes})
-        return self._bound(module, probes)
+        return self._bind(module, probes)
 
     def _start_of(self, probe: Probe) -> int | None:
         """Return the offset of a probe's first buffer in the arena; None if it has separate memory."""
@@ -292,7 +292,7 @@ class Machine:
         """Return a standard probe with its own memory."""
         return own_call(Library(artifact).main, [buffer.shape[0] for buffer in artifact.arguments])
 
-    def _bound(self, module: ProbeModule, probes: Sequence[Probe]) -> dict[str, Timed]:
+    def _bind(self, module: ProbeModule, probes: Sequence[Probe]) -> dict[str, Timed]:
         calls = {}
         for probe in probes:
             start, function = self._start_of(probe), module.functions[probe.name]
@@ -302,7 +302,7 @@ class Machine:
             blocks = _random_blocks(probe.sizes[1:])
             blocks[-1].array[...] = 0.0  # pointers start at the first line
             first = tensor_of(self._arena[start : start + 4 * probe.sizes[0]].view(np.float32))
-            calls[probe.name] = _timed(function, [first, *(block.tensor for block in blocks)])
+            calls[probe.name] = _time_function(function, [first, *(block.tensor for block in blocks)])
         return calls
 
 
@@ -343,7 +343,7 @@ def pointer_chain(size: int, line_bytes: int) -> NDArray[np.int64]:
 
 def own_call(function: Callable[..., object], sizes: Sequence[int]) -> Timed:
     """Return a function that times a probe on its own float32 buffers of the given sizes."""
-    return _timed(function, [block.tensor for block in _random_blocks(sizes)])
+    return _time_function(function, [block.tensor for block in _random_blocks(sizes)])
 
 
 def _random_blocks(sizes: Sequence[int]) -> list[Block]:
@@ -354,7 +354,7 @@ def _random_blocks(sizes: Sequence[int]) -> list[Block]:
     return blocks
 
 
-def _timed(function: Callable[..., object], tensors: Sequence[tvm.runtime.Tensor]) -> Timed:
+def _time_function(function: Callable[..., object], tensors: Sequence[tvm.runtime.Tensor]) -> Timed:
     return timed(lambda: function(*tensors))
 
 

@@ -12,8 +12,8 @@ from anatune.core.hardware.cpu_groups import CacheLevel, CpuCompute, CpuDram, Cp
 from anatune.core.hardware.dot import dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.measure.cpu.calibration.numbers import Numbers
-from anatune.measure.cpu.calibration.peak import Core, solved, sure_units, with_core
-from anatune.measure.cpu.calibration.samples import snapped
+from anatune.measure.cpu.calibration.peak import Core, solve_core, sure_units, with_core
+from anatune.measure.cpu.calibration.samples import snap
 from anatune.measure.cpu.calibration.tiles import RegisterTile
 
 _POOL_SHARE = 0.9
@@ -37,7 +37,7 @@ def calibrated_spec(
     source = f"anatune hw calibrate, {today}"
     fma_per_s = numbers.fma_flop_per_s / (2 * hardware.fp32_lanes)
     rates = (fma_per_s, numbers.fma_latency_s, numbers.integer_clock_hz)
-    core = solved(*rates, compute.fma_latency_cycles, sure_units(compute))
+    core = solve_core(*rates, compute.fma_latency_cycles, sure_units(compute))
     clock = core.clock_hz
     measured = _compute(hardware, numbers, core, shares, source)
     caches = {
@@ -186,8 +186,8 @@ def _instruction(name: str, numbers: Numbers, clock: float, source: str) -> DotI
     group = dot_operands(name).size
     unsure = {"rate": name in numbers.doubtful, "latency_cycles": f"{name}_latency" in numbers.doubtful}
     return DotInstruction(
-        rate=snapped(rate, [group * share for share in (0.25, 0.5, 1.0, 2.0)]) or round(rate, 2),
-        latency_cycles=snapped(latency, [*range(1, 20)]) or round(latency, 1),
+        rate=snap(rate, [group * share for share in (0.25, 0.5, 1.0, 2.0)]) or round(rate, 2),
+        latency_cycles=snap(latency, [*range(1, 20)]) or round(latency, 1),
         source=source,
         unverified=_unverified((), unsure),
     )

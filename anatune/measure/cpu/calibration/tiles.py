@@ -16,9 +16,9 @@ __all__ = [
     "LEAST_SHARE",
     "MOST_STEPS",
     "UNROLLS",
-    "Agreement",
     "MeasuredTile",
     "RegisterTile",
+    "TileAgreement",
     "agreement",
     "candidate_tiles",
     "fits_registers",
@@ -30,7 +30,7 @@ __all__ = [
 LEAST_SHARE = 0.8
 """Share of the peak above which a tile is good and kept. Source: [TACO22] Sec. 4.1."""
 UNROLLS = (1, 8, 16)
-"""Unroll factors of the loop body; those between differ by 2 %, and 16 of many rows need more addresses than registers."""
+"""Unroll factors of the loop body; those between differ by 2 %, 16 of many rows need too many registers."""
 MOST_STEPS = 256
 """Largest number of iterations of a tile's reduction."""
 MOST_VECTORS = 8
@@ -47,7 +47,7 @@ class MeasuredTile(NamedTuple):
     spill_ops: int
 
 
-class Agreement(NamedTuple):
+class TileAgreement(NamedTuple):
     """The quality of predictions of good tiles, those above `least_share`.
 
     Attributes
@@ -147,12 +147,12 @@ def predicted_share(tile: RegisterTile, hardware: CpuSpec) -> float:
     return float(depth * accumulators / core.fma_per_cycle / cycles)
 
 
-def agreement(measured: Sequence[MeasuredTile], least_share: float = LEAST_SHARE) -> Agreement:
+def agreement(measured: Sequence[MeasuredTile], least_share: float = LEAST_SHARE) -> TileAgreement:
     """Compare predicted with measured tiles."""
     good = [tile for tile in measured if tile.share >= least_share]
     predicted = [tile for tile in measured if tile.predicted >= least_share]
     both = sum(tile.share >= least_share for tile in predicted)
-    return Agreement(
+    return TileAgreement(
         precision=both / len(predicted) if predicted else 1.0,
         recall=both / len(good) if good else 1.0,
         num_good=len(good),

@@ -84,7 +84,7 @@ class Together(NamedTuple):
         }[self.cause]
 
 
-def judged(rounds: Sequence[Round], steal: float) -> Together:
+def judge_rounds(rounds: Sequence[Round], steal: float) -> Together:
     """Return what the samples say.
 
     Parameters
@@ -157,7 +157,7 @@ def measure_together(make_call: Callable[[], Call], *, budget_s: float, least_ro
     if failed:  # a core may not be had
         return None
     stolen, passed = (now - then for now, then in zip(steal_ticks(), before, strict=True))
-    return judged(
+    return judge_rounds(
         [Round(*both) for both in zip(zip(*alone, strict=True), zip(*shared, strict=True), strict=True)],
         stolen / passed if passed else 0.0,
     )

@@ -121,7 +121,7 @@ def calibrate_gpu(
             hardware = specs[index]
         machine = GpuMachine(device, compiler or _nvrtc, lambda share: report("building probes", share))
         try:
-            numbers = _measured(machine, minutes, report)
+            numbers = _measure(machine, minutes, report)
         finally:
             machine.close()
     finally:
@@ -131,7 +131,7 @@ def calibrate_gpu(
     return GpuCalibration(spec, numbers, notes)
 
 
-def _measured(machine: GpuMachine, minutes: float, report: Progress) -> GpuNumbers:
+def _measure(machine: GpuMachine, minutes: float, report: Progress) -> GpuNumbers:
     """Warm the device up and sample all probes."""
     widest, sustained = sweep_name(CHAINS[-1], WARPS[-1]), 0.0
     if widest in machine.names:

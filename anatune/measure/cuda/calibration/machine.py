@@ -20,7 +20,7 @@ from anatune.codegen.cuda.memory_probes import CHASE_UNROLL, LINE_BYTES
 from anatune.codegen.cuda.probes import GpuProbe
 from anatune.errors import BuildError, RunError
 from anatune.measure.cuda.calibration.probe_checks import chain, check_result, probe_input
-from anatune.measure.cuda.calibration.probe_set import Planned, probe_set
+from anatune.measure.cuda.calibration.probe_set import PlannedProbe, probe_set
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, KernelFaultError
 from anatune.measure.run.correctness import Array
 
@@ -38,7 +38,7 @@ _LAUNCH_HIDING_US = 30_000
 _FLUSHING = "dram_read"
 
 
-class _Compiled(Protocol):
+class _CubinLike(Protocol):
     """The interface of a cubin such as `codegen.cuda.nvrtc.Cubin`."""
 
     @property
@@ -47,7 +47,7 @@ class _Compiled(Protocol):
         ...
 
 
-Compile = Callable[[GpuProbe], _Compiled]
+Compile = Callable[[GpuProbe], _CubinLike]
 
 
 class Sample(NamedTuple):
@@ -145,7 +145,7 @@ class GpuMachine:
         planned = probe_set(
             device.arch, self.num_sms, ask["MAX_THREADS_PER_MULTIPROCESSOR"], ask.get("L2_CACHE_SIZE", 0) or 1 << 22
         )
-        self._spins = [self._waiting(us) for us in (_HIDING_US, _LAUNCH_HIDING_US)]
+        self._spins = [self._load_spinner(us) for us in (_HIDING_US, _LAUNCH_HIDING_US)]
         self._empty = self._load(gpu_probes.empty(device.arch, 256, self.num_sms))
         self._loaded: dict[str, _Loaded] = {}
         self._cold: set[str] = set()
@@ -181,12 +181,12 @@ class GpuMachine:
     def _load(self, probe: GpuProbe, **there: GpuBuffer) -> _Loaded:
         return _Loaded(self._device, probe, self._compiler(probe).image, there)
 
-    def _waiting(self, microseconds: int) -> _Loaded:
+    def _load_spinner(self, microseconds: int) -> _Loaded:
         loaded = self._load(gpu_probes.spin(self._device.arch))
         loaded.set_rounds(microseconds)
         return loaded
 
-    def _prepare(self, name: str, plan: Planned) -> str | None:
+    def _prepare(self, name: str, plan: PlannedProbe) -> str | None:
         """Load, fill and check a probe and find the rounds of a sample; return the error of its result, or None."""
         probe, device = plan.probe, self._device
         before = 0 if plan.is_cold else plan.visited
@@ -194,7 +194,7 @@ class GpuMachine:
             return f"it needs the probe {_FLUSHING}, which cannot be used, to flush the caches"
         if plan.visited:
             given = chain(probe.kernel.parameters[0].shape[0] * 8 // LINE_BYTES, plan.visited, self._rng)
-            loaded = self._load(probe, input=self._linked(probe, given))
+            loaded = self._load(probe, input=self._link(probe, given))
         elif plan.reads:
             if plan.reads not in self._loaded:
                 return f"it reads the data of the probe {plan.reads}, which cannot be used"
@@ -226,7 +226,7 @@ class GpuMachine:
             loaded.set_rounds(min(_MOST_ROUNDS, int(loaded.rounds * longer)), before)
         return None
 
-    def _linked(self, probe: GpuProbe, offsets: NDArray[np.uint64]) -> GpuBuffer:
+    def _link(self, probe: GpuProbe, offsets: NDArray[np.uint64]) -> GpuBuffer:
         """Return device memory with the chain, converted to addresses in that memory."""
         device = self._device
         linker = self._load(gpu_memory_probes.link(device.arch, offsets.size * 8 // LINE_BYTES))
@@ -279,14 +279,14 @@ class GpuMachine:
         for turn in range(enough):
             if turn >= least_rounds and clock() - started > budget_s:
                 break
-            for name in _rotated(self.names, turn):
+            for name in _rotate(self.names, turn):
                 taken[name].append(self.sample(name))
             if progress is not None:
                 progress(max((turn + 1) / enough, min(1.0, (clock() - started) / max(budget_s, 1e-9))))
         return taken
 
 
-def _rotated(names: Sequence[str], turn: int) -> Iterator[str]:
+def _rotate(names: Sequence[str], turn: int) -> Iterator[str]:
     start = turn % max(1, len(names))
     yield from names[start:]
     yield from names[:start]

@@ -22,7 +22,7 @@ _BEYOND_L2 = 12
 """Size of DRAM reads over the L2 cache, so that at most a twelfth is still in the cache."""
 
 
-class Planned(msgspec.Struct, frozen=True):
+class PlannedProbe(msgspec.Struct, frozen=True):
     """A probe of the set.
 
     Attributes
@@ -52,7 +52,7 @@ def matrix_name(dtype: str, chains: int, warps: int) -> str:
     return f"matrix_{dtype}_{chains}_{warps}"
 
 
-def probe_set(arch: str, num_sms: int, threads_per_sm: int, l2_bytes: int) -> dict[str, Planned]:
+def probe_set(arch: str, num_sms: int, threads_per_sm: int, l2_bytes: int) -> dict[str, PlannedProbe]:
     """Return the probes by name, in the order in which they are made.
 
     ``fma_C_W`` (C chains, W warps on every multiprocessor), ``fma_float16``, ``fma_int8``, ``matrix_D_C_W`` (dtype D),
@@ -71,29 +71,29 @@ def probe_set(arch: str, num_sms: int, threads_per_sm: int, l2_bytes: int) -> di
     capability = int(arch[3:])
     blocks = num_sms * max(1, threads_per_sm // _THREADS)
     probes = {
-        sweep_name(c, w): Planned(gpu_probes.multiply_add(arch, "float32", c, w, num_sms))
+        sweep_name(c, w): PlannedProbe(gpu_probes.multiply_add(arch, "float32", c, w, num_sms))
         for c in CHAINS
         for w in WARPS
     }
-    probes["fma_latency"] = Planned(gpu_probes.multiply_add(arch, "float32", 1, 1, 1))
+    probes["fma_latency"] = PlannedProbe(gpu_probes.multiply_add(arch, "float32", 1, 1, 1))
     for dtype, arithmetic in gpu_probes.ARITHMETIC.items():
         if dtype != "float32" and capability >= arithmetic.least_capability:
-            probes[f"fma_{dtype}"] = Planned(gpu_probes.multiply_add(arch, dtype, 8, 32, num_sms))
+            probes[f"fma_{dtype}"] = PlannedProbe(gpu_probes.multiply_add(arch, dtype, 8, 32, num_sms))
     if capability >= gpu_probes.MATRIX_CAPABILITY:
         for dtype in gpu_probes.MATRIX:
             for c, w in _MATRIX_SWEEP:
-                probes[matrix_name(dtype, c, w)] = Planned(gpu_probes.matrix_unit(arch, dtype, c, w, num_sms))
-        probes["mma_latency"] = Planned(gpu_probes.matrix_unit(arch, "bfloat16", 1, 1, 1))
+                probes[matrix_name(dtype, c, w)] = PlannedProbe(gpu_probes.matrix_unit(arch, dtype, c, w, num_sms))
+        probes["mma_latency"] = PlannedProbe(gpu_probes.matrix_unit(arch, "bfloat16", 1, 1, 1))
     for width, warps in ((4, 32), (8, 32), (16, 16)):
-        probes[f"shared_{width}"] = Planned(gpu_memory_probes.read_shared(arch, width, warps, num_sms))
+        probes[f"shared_{width}"] = PlannedProbe(gpu_memory_probes.read_shared(arch, width, warps, num_sms))
     fitting = 1 << ((l2_bytes // 2).bit_length() - 1)
     beyond = min(_MOST_DRAM_BYTES, max(_LEAST_DRAM_BYTES, 1 << (_BEYOND_L2 * l2_bytes - 1).bit_length()))
-    probes["l2_read"] = Planned(gpu_memory_probes.read_global(arch, _THREADS, blocks, fitting))
-    probes["dram_read"] = Planned(gpu_memory_probes.read_global(arch, _THREADS, blocks, beyond))
-    probes["dram_copy"] = Planned(gpu_memory_probes.copy(arch, _THREADS, blocks, beyond), reads="dram_read")
-    probes["shared_latency"] = Planned(gpu_memory_probes.chase_shared(arch))
-    probes["l1_latency"] = Planned(gpu_memory_probes.chase_global(arch, "l1", _L1_LINES), visited=_L1_LINES)
-    probes["l2_latency"] = Planned(gpu_memory_probes.chase_global(arch, "l2", _L2_LINES), visited=_L2_LINES)
+    probes["l2_read"] = PlannedProbe(gpu_memory_probes.read_global(arch, _THREADS, blocks, fitting))
+    probes["dram_read"] = PlannedProbe(gpu_memory_probes.read_global(arch, _THREADS, blocks, beyond))
+    probes["dram_copy"] = PlannedProbe(gpu_memory_probes.copy(arch, _THREADS, blocks, beyond), reads="dram_read")
+    probes["shared_latency"] = PlannedProbe(gpu_memory_probes.chase_shared(arch))
+    probes["l1_latency"] = PlannedProbe(gpu_memory_probes.chase_global(arch, "l1", _L1_LINES), visited=_L1_LINES)
+    probes["l2_latency"] = PlannedProbe(gpu_memory_probes.chase_global(arch, "l2", _L2_LINES), visited=_L2_LINES)
     dram = gpu_memory_probes.chase_global(arch, "l2", _DRAM_LINES)
-    probes["dram_latency"] = Planned(dram, visited=_DRAM_VISITED, is_cold=True)
+    probes["dram_latency"] = PlannedProbe(dram, visited=_DRAM_VISITED, is_cold=True)
     return probes

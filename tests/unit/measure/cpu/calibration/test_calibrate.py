@@ -12,7 +12,7 @@ from anatune.measure.cpu.calibration import calibrate as module
 from anatune.measure.cpu.calibration import machine as machine_module
 from anatune.measure.cpu.calibration.calibrate import finished
 from anatune.measure.cpu.calibration.numbers import Numbers
-from anatune.measure.cpu.calibration.samples import Quantity, Reading, Samples, sample_quantities, snapped
+from anatune.measure.cpu.calibration.samples import ProbeTimes, Quantity, Samples, sample_quantities, snap
 from anatune.measure.cpu.calibration.spec import calibrated_spec
 from anatune.measure.cpu.calibration.tiles import (
     LEAST_SHARE,
@@ -46,7 +46,7 @@ class FalseMachine:
 
     def probes(self):
         noise = 1.5 if self.busy(self.tick) else 1.0
-        return Reading(1e-4 * self.factor(), self.spend(1e-4 * self.factor() * noise))
+        return ProbeTimes(1e-4 * self.factor(), self.spend(1e-4 * self.factor() * noise))
 
     def quantity(self, name, seconds):
         def run():
@@ -82,7 +82,7 @@ def test_a_slower_clock_cancels_or_is_left_out():
 
 def test_without_quiet_samples_values_are_doubtful():
     samples = Samples()
-    quiet, loud = Reading(1e-4, 1e-4), Reading(2e-4, 2e-4)
+    quiet, loud = ProbeTimes(1e-4, 1e-4), ProbeTimes(2e-4, 2e-4)
     for _ in range(20):
         samples.add("steady", 1e-3, quiet, quiet)
         samples.add("disturbed", 2e-3, loud, quiet)
@@ -103,7 +103,7 @@ def test_sampling_ends_with_the_budget_after_the_least_rounds():
 
 @pytest.mark.parametrize(("value", "found"), [(1.05, 1.0), (0.52, 0.5), (1.4, None), (3.9, 4.0)])
 def test_snapped(value, found):
-    assert snapped(value, (0.25, 0.5, 1.0, 2.0, 4.0)) == found
+    assert snap(value, (0.25, 0.5, 1.0, 2.0, 4.0)) == found
 
 
 # ---- the spec --------------------------------------------------------------------------------------------------
