@@ -145,9 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RecursionError:
         return _fail("the input is nested too deeply to be read; expected a file that anatune or a tuner wrote", 1)
     except MemoryError as error:
-        return _fail(
-            f"out of memory ({error or 'no details'}); use a smaller workload, or a machine with more memory", 1
-        )
+        return _fail(f"out of memory ({error or 'no details'}); use a smaller workload or a larger machine", 1)
 
 
 def run(*, interruptible: bool) -> None:

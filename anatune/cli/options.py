@@ -134,10 +134,7 @@ Patience = Annotated[
 Backend = Annotated[
     str | None,
     typer.Option(
-        "--backend",
-        metavar="NAME",
-        help="GPUs: the Python package that calls the CUDA driver, pycuda or cuda-bindings.  [default: the installed "
-        "one]",
+        "--backend", metavar="NAME", help="GPUs: driver package, pycuda or cuda-bindings.  [default: installed]"
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
@@ -206,11 +203,7 @@ class Predicting(msgspec.Struct, frozen=True, kw_only=True):
     threads: Threads = None
     correction: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME|FOLDER",
-            help="The learned correction of predicted times to use: the name of a shipped one, or a folder.",
-        ),
+        typer.Option("--model", metavar="NAME|FOLDER", help="Learned correction to use: a shipped one, or a folder."),
     ] = None
     plain: Annotated[
         bool, typer.Option("--plain", help="Use the analytical model alone, without a learned correction.")

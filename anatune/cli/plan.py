@@ -42,10 +42,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options for the contents of a plan and how it is printed."""
 
     top_k: Annotated[int, typer.Option("--top-k", metavar="K", min=1, help="Number of schedules to return.")] = 10
-    time_limit: Annotated[
-        float | None,
-        seconds_option("Stop the search then; the answer says how far the best schedule can be from the best one."),
-    ] = None
+    time_limit: Annotated[float | None, seconds_option("End the search then; the answer says what is proven.")] = None
     distinct: Annotated[
         bool | None,
         typer.Option(
@@ -84,9 +81,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         }  # fmt: skip
         for name, value in given.items():
             if value:
-                raise UsageError(
-                    f"{name} is for workloads without a range of extents, and this workload has one; leave {name} out"
-                )
+                raise UsageError(f"{name} is for workloads without a range of extents, but this has one; leave it out")
 
 
 class RangeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,9 +99,7 @@ class RangeOptions(msgspec.Struct, frozen=True, kw_only=True):
     loss: Annotated[
         str | None,
         typer.Option(
-            "--loss",
-            metavar="SHARE",
-            help="Ranges: use as few kernels as keep the loss at every extent below this share: 5% or 0.05.",
+            "--loss", metavar="SHARE", help="Ranges: as few kernels as keep every loss below this: 5% or 0.05."
         ),
     ] = None
     mean: Annotated[

@@ -43,30 +43,19 @@ class PruneOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     keep: Annotated[
         str,
-        typer.Option(
-            "--keep",
-            metavar="SHARE|N",
-            callback=_check_keep,
-            help="Keep this share of the legal schedules (0.01 or 1%), or this many (100).",
-        ),
+        typer.Option("--keep", metavar="SHARE|N", callback=_check_keep, help="Share or number of schedules to keep."),
     ] = "0.01"
     form: Annotated[
         Form | None,
         typer.Option("--for", help="Print the whole list in this format.  [default: a summary as text]"),
     ] = None
     most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="List at most N schedules.")] = 1000
-    time_limit: Annotated[
-        float | None, seconds_option("End the search after this time; then at most 10,000 schedules can be kept.")
-    ] = None
+    time_limit: Annotated[float | None, seconds_option("End the search then; at most 10,000 can be kept.")] = None
     distinct: Annotated[
-        bool,
-        typer.Option(
-            "--distinct", help="Keep one schedule for each predicted time; only if --keep is a number of schedules."
-        ),
+        bool, typer.Option("--distinct", help="Keep one schedule for each predicted time; only if --keep is a number.")
     ] = False
     no_diverse: Annotated[
-        bool,
-        typer.Option("--no-diverse", help="Keep the fastest predicted schedules, even if they are similar."),
+        bool, typer.Option("--no-diverse", help="Keep the fastest predicted schedules, even if they are similar.")
     ] = False
 
 

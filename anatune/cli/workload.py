@@ -30,24 +30,18 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a workload; None or False if left out."""
 
     stride: Annotated[str | None, typer.Option(metavar="S[,S]", help="Convolution, pooling: the stride.")] = None
-    padding: Annotated[
-        str | None, typer.Option(metavar="P[,P]|SAME", help="Convolution, pooling: the padding on each side.")
-    ] = None
+    padding: Annotated[str | None, typer.Option(metavar="P[,P]|SAME", help="Convolution, pooling: padding.")] = None
     dilation: Annotated[str | None, typer.Option(metavar="D[,D]", help="Convolution, pooling: the dilation.")] = None
     groups: Annotated[str | None, typer.Option(metavar="G", help="Convolution: the number of channel groups.")] = None
     layout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NCHW|NHWC|NCHW16c",
-            help="Convolution, pooling: the memory layout; NCHW:NHWC if the result has another one than the data.",
-        ),
+        str | None, typer.Option(metavar="NCHW|NHWC|NCHW16c", help="Memory layout; NCHW:NHWC if the result's differs.")
     ] = None
     dtype: Annotated[
         str | None,
         typer.Option(
             metavar="DTYPE[:RESULT]",
-            help="The number format: float32, float16, bfloat16, int8, float8_e4m3fn and others. Products also take "
-            "one for each operand (uint8xint8, bfloat16xint8). int8:int32 names another format for the result.",
+            help="Number format: float32, float16, bfloat16, int8, float8_e4m3fn and others; of both operands of a "
+            "product, such as uint8xint8; int8:int32 names another format for the result.",
         ),
     ] = None
     transpose_a: Annotated[bool, typer.Option("--transpose-a", help="Products: A is stored as K x M.")] = False
@@ -68,45 +62,24 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     axes: Annotated[str | None, typer.Option(metavar="A[,A]", help="Reductions: the axes to reduce.")] = None
 
-    causal: Annotated[
-        bool, typer.Option("--causal", help="Attention: a query attends to keys up to its own position only.")
-    ] = False
-    window: Annotated[
-        str | None, typer.Option(metavar="N", help="Causal attention: a query attends to the last N keys only.")
-    ] = None
-    page_size: Annotated[
-        str | None, typer.Option(metavar="N", help="Attention: the number of keys in a page of the key-value cache.")
-    ] = None
+    causal: Annotated[bool, typer.Option("--causal", help="Attention: use keys up to the query's position.")] = False
+    window: Annotated[str | None, typer.Option(metavar="N", help="Causal attention: use the last N keys.")] = None
+    page_size: Annotated[str | None, typer.Option(metavar="N", help="Attention: keys in a page of the cache.")] = None
 
     scales: Annotated[
-        str | None,
-        typer.Option(
-            metavar="tensor|rows|blocks", help="Scaled 8-bit products: one scale for a tensor, a row or a block."
-        ),
+        str | None, typer.Option(metavar="tensor|rows|blocks", help="Scaled 8-bit products: what shares a scale.")
     ] = None
-    group: Annotated[
-        str | None, typer.Option(metavar="N", help="Quantized weights: elements along k that share a scale.")
-    ] = None
-    zero_points: Annotated[bool, typer.Option("--zero-points", help="4-bit weights: the weights have zero points.")] = (
-        False
+    group: Annotated[str | None, typer.Option(metavar="N", help="Quantized weights: elements that share a scale.")] = (
+        None
     )
-    rounded: Annotated[
-        bool, typer.Option("--rounded", help="Quantized weights: the data may be rounded to 8 bits.")
-    ] = False
+    zero_points: Annotated[bool, typer.Option("--zero-points", help="4-bit weights: they have zero points.")] = False
+    rounded: Annotated[bool, typer.Option("--rounded", help="Quantized weights: data may be rounded to int8.")] = False
     routing: Annotated[
         str | None,
-        typer.Option(
-            metavar="uniform|balanced|power:P|N,..",
-            help="Mixture of experts: the distribution of tokens over the experts, or the number for each.",
-        ),
+        typer.Option(metavar="uniform|balanced|power:P|N,..", help="Experts: the distribution of tokens over them."),
     ] = None
-    expanded: Annotated[
-        bool,
-        typer.Option("--expanded", help="Mixture of experts: the data has a row for each chosen expert of a token."),
-    ] = False
-    activation: Annotated[
-        bool, typer.Option("--activation", help="Mixture of experts: the result is silu(gate) x up.")
-    ] = False
+    expanded: Annotated[bool, typer.Option("--expanded", help="Experts: data has a row for each choice.")] = False
+    activation: Annotated[bool, typer.Option("--activation", help="Experts: the result is silu(gate) x up.")] = False
 
     @property
     def workload_keywords(self) -> Keywords:

@@ -185,9 +185,7 @@ class RecordStore:
         return written
 
     def insert(self, rows: Iterable[Session | Record]) -> tuple[int, int]:
-        """Record sessions and records of another store in one transaction, all of them or none.
-
-        Rows that this store already has are left out, so that inserting twice is harmless.
+        """Record sessions and records of another store, all or none; rows that this store already has are left out.
 
         Parameters
         ----------
@@ -412,10 +410,7 @@ class RecordStore:
         accuracy: str = STANDARD,
         on_damage: OnDamage | None = None,
     ) -> list[Record]:
-        """Return records of the best `count` schedules, fastest first; the first one is that of `best`.
-
-        A session that ended with a final comparison contributes only its winner.
-        """
+        """Return records of the best `count` schedules, fastest first; a compared session contributes its winner."""
         wanted = WantedTrials(template, checked_accuracy("accuracy", accuracy), on_damage)
         return sorted(self._leaders(workload, hardware, threads, wanted, count), key=_time)[:count]
 

@@ -244,10 +244,7 @@ class TuningSession:
         return source_of_model(target, setup.strategy, setup.seed, setup.settings.start, learned.residuals)
 
     def _learn(self) -> tuple[RecordCorrections, str | None]:
-        """Return corrections learned from the records, and the time up to which records count.
-
-        A resumed session uses the same records as when it began.
-        """
+        """Return corrections learned from records, and the time up to which records count; unchanged when resumed."""
         settings, target = self._setup.settings, self._setup.target
         if self._store is None or not settings.reuse or settings.start == "paper" or target.manifest is not None:
             return RecordCorrections(), None
@@ -275,10 +272,7 @@ class TuningSession:
         return [trial for trial in recorded if trial.source != COMPARED]
 
     def _suggest_recorded(self, source: Source) -> list[Schedule]:
-        """Return the best recorded schedules of this workload, device and threads that are legal now.
-
-        They are measured again, because the machine's speed drifts.
-        """
+        """Return the best recorded schedules of this workload, device and threads, to measure them again."""
         setup, settings = self._setup, self._setup.settings
         if self._store is None or not settings.reuse or setup.target.manifest is not None or setup.trials < 2:
             return []

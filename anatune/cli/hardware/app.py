@@ -64,9 +64,7 @@ def list_devices(as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME|FILE", help="The name or alias of a device, host, or a spec file (TOML).")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A device's name or alias, host, or a spec file.")],
     as_json: AsJson = False,
 ) -> None:
     """Print the spec of a device; unverified numbers (without a checked source or measurement) are marked."""
@@ -162,10 +160,7 @@ def calibrate(
     ] = None,
     nests: Annotated[
         bool,
-        typer.Option(
-            "--nests/--no-nests",
-            help="CPU: also measure generated kernels and learn a correction of the analytical model from them.",
-        ),
+        typer.Option("--nests/--no-nests", help="CPU: also learn a correction of the model from generated kernels."),
     ] = True,
     tracker: Tracker = None,
     key: BoardKey = None,

@@ -74,7 +74,7 @@ def merge_records(
         list[str],
         typer.Argument(
             metavar="SOURCE... INTO",
-            help="Record files or postgresql:// URLs; the trials of all SOURCEs are copied into the last one.",
+            help="Record files or postgresql:// URLs; the trials are copied into the last one.",
         ),
     ],
     as_json: AsJson = False,
@@ -144,9 +144,7 @@ def _list_sessions(store: RecordStore, workload: Workload | None, which: TrialOp
 
     on_damage, session_id = note_once(), which.session_id(store)
     if which.outcome is not None or which.limit is not None or which.worker is not None:
-        raise UsageError(
-            "--outcome, --worker and --limit choose trials, but --sessions lists sessions; leave --sessions or them out"
-        )
+        raise UsageError("--outcome, --worker and --limit choose trials, --sessions lists sessions; leave one out")
     sessions = [
         session
         for session in store.sessions(workload, which.hw, which.threads, on_damage=on_damage)

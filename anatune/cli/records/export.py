@@ -23,16 +23,11 @@ def export_records(
     which: TrialOptions,
     form: Annotated[
         Literal["jsonl", "csv", "tvm"],
-        typer.Option(
-            "--format", help="JSON lines (all stored data), CSV (one row for each trial), or TVM tuning records."
-        ),
+        typer.Option("--format", help="JSON lines (all data), CSV (one row for each trial), or TVM tuning records."),
     ] = "jsonl",
     words: Words = None,
     output: Annotated[
-        str,
-        typer.Option(
-            "-o", "--output", metavar="PATH", help="The file to write, a folder for --format tvm; - is stdout."
-        ),
+        str, typer.Option("-o", "--output", metavar="PATH", help="File to write (tvm: folder); - is stdout.")
     ] = "-",
 ) -> None:
     """Write trials in another format; damaged rows are reported on stderr and left out."""

@@ -62,11 +62,8 @@ class RecordOptions(WorkloadOptions, frozen=True, kw_only=True):
         remaining = list(words or ())
         file = None
         # Names of operators and layers have no dot and no slash, so the first word may be the record file.
-        if (
-            remaining
-            and not remaining[0].startswith("-")
-            and ("." in remaining[0] or os.sep in remaining[0] or Path(remaining[0]).is_file())
-        ):
+        first = remaining[0] if remaining else "-"
+        if not first.startswith("-") and ("." in first or os.sep in first or Path(first).is_file()):
             file = parse_record_place(remaining.pop(0))
             if self.records is not None:
                 raise UsageError(f"got two record files, {file} and --records {self.records}; leave one of them out")
@@ -80,8 +77,7 @@ class SessionOptions(RecordOptions, frozen=True, kw_only=True):
         int | None, typer.Option("--threads", metavar="T", min=1, help="Only trials with this number of threads.")
     ] = None
     session: Annotated[
-        str | None,
-        typer.Option("--session", metavar="ID", help="Only this session; the first digits of its id are enough."),
+        str | None, typer.Option("--session", metavar="ID", help="Only this session (first digits of its id).")
     ] = None
 
     def session_id(self, store: RecordStore) -> str | None:

@@ -23,9 +23,7 @@ def train_corrections(
     which: RecordOptions,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FOLDER", help="Write the correction to this folder, even if it does not help."
-        ),
+        typer.Option("-o", "--output", metavar="FOLDER", help="Write the correction there, even if it does not help."),
     ] = None,
     words: Words = None,
     as_json: AsJson = False,

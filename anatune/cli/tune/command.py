@@ -71,9 +71,7 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     trials: Annotated[
         int,
-        typer.Option(
-            "--trials", metavar="N", min=1, help="Number of schedules to measure, with those of a resumed session."
-        ),
+        typer.Option("--trials", metavar="N", min=1, help="Number of schedules to measure, with resumed ones."),
     ] = 64
     strategy: Annotated[
         str,
@@ -105,9 +103,7 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     seed: Annotated[
         int,
-        typer.Option(
-            "--seed", metavar="N", min=0, help="Seed of random choices in the strategy and of the random operands."
-        ),
+        typer.Option("--seed", metavar="N", min=0, help="Seed of the strategy and of the random operands."),
     ] = 0
     time_limit_s: Annotated[float | None, seconds_option("Start no new trial after this time.")] = None
     stop_at: StopAt = None
@@ -128,9 +124,7 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
     build_only: Annotated[
         Path | None,
         typer.Option(
-            "--build-only",
-            metavar="DIR",
-            help="GPUs: only build the best schedules of the plan into DIR; this needs no GPU.",
+            "--build-only", metavar="DIR", help="GPUs: only build the plan's best schedules into DIR; needs no GPU."
         ),
     ] = None
     manifest: Annotated[
@@ -198,9 +192,7 @@ def tune(
     target = None if options.output is None else Output(options.output, SCHEDULE)
     page_file = check_html(html, records, options.manifest, options.hw, options.output)
     if elsewhere.cluster is not None or elsewhere.tracker is not None:
-        refuse_given(
-            context, _OF_THIS_MACHINE, "is for this machine; give it to `anatune worker` or the board's server"
-        )
+        refuse_given(context, _OF_THIS_MACHINE, "is for this machine; give it to `anatune worker` or the board server")
     with contextlib.closing(place_of(TuningSettings(**measures))) as place:
         task, hardware = _task(parsed_workload, options, place)
         if hardware.kind != "gpu":
