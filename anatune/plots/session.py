@@ -239,18 +239,17 @@ def plot_comparison(given: Viewed) -> go.Figure:
     ]
     names = [_contender(view, one, len(views) > 1) for view, one in rows]
     figure = row_figure("Final comparison, measured in turn", "time over the winner's", names)
-    contest_list = [one for _, one in rows]
+    shown = [one for _, one in rows]
     figure.add_scatter(
-        x=[one.ratio for one in contest_list], y=list(range(len(contest_list))), mode="markers", showlegend=False,
-        marker={"size": 12, "color": [BEST if one.low == one.high else COLOURS[0] for one in contest_list]},
+        x=[one.ratio for one in shown], y=list(range(len(shown))), mode="markers", showlegend=False,
+        marker={"size": 12, "color": [BEST if one.low == one.high else COLOURS[0] for one in shown]},
         error_x={
             "type": "data", "symmetric": False, "thickness": 2, "width": 6, "color": COLOURS[0],
-            "array": [one.high - one.ratio for one in contest_list],
-            "arrayminus": [one.ratio - one.low for one in contest_list],
+            "array": [one.high - one.ratio for one in shown], "arrayminus": [one.ratio - one.low for one in shown],
         },
         text=[
             f"{units.duration(one.time_s)}, {one.ratio:.3f} times the winner's ({one.low:.3f} to {one.high:.3f}),<br>"
-            f"{one.num_samples} samples" for one in contest_list
+            f"{one.num_samples} samples" for one in shown
         ],
         hovertemplate="%{text}<extra></extra>",
     )  # fmt: skip

@@ -125,7 +125,7 @@ def what_if(
             _kept_seconds(plan, device),
         )
 
-    present = answer(changes[0], 1.0, plan.hardware)
+    base = answer(changes[0], 1.0, plan.hardware)
     questions = []
     for change in changes:
         answers = []
@@ -135,9 +135,7 @@ def what_if(
                 continue
             if factor == 1.0:
                 value = _value(change, 1.0)
-                answers.append(
-                    Answer(1.0, value, present.schedule, present.prediction, present.guarantee, present.kept_s)
-                )
+                answers.append(Answer(1.0, value, base.schedule, base.prediction, base.guarantee, base.kept_s))
             else:
                 answers.append(answer(change, factor, device))
         questions.append(Question(change, answers))
@@ -181,14 +179,12 @@ def plot_what_if(plan: Plan, questions: Sequence[Question] | None = None) -> go.
     MissingDependencyError
         plotly is not installed.
     """
-    shown_questions = what_if(plan) if questions is None else questions
-    now_s = next(
-        one.prediction.time_s for one in shown_questions[0].answers if one.factor == 1.0 and one.prediction is not None
-    )
+    shown = what_if(plan) if questions is None else questions
+    now_s = next(one.prediction.time_s for one in shown[0].answers if one.factor == 1.0 and one.prediction is not None)
     figure = new_figure(
         f"What if {plan.hardware.model} were another", "times what the device has", "best time over the present one"
     )
-    for question, colour in zip(shown_questions, (COLOURS[3], COLOURS[7], COLOURS[4], COLOURS[0]), strict=False):
+    for question, colour in zip(shown, (COLOURS[3], COLOURS[7], COLOURS[4], COLOURS[0]), strict=False):
         there = [one for one in question.answers if one.prediction is not None]
         figure.add_scatter(
             x=[one.factor for one in there],
@@ -198,7 +194,7 @@ def plot_what_if(plan: Plan, questions: Sequence[Question] | None = None) -> go.
             hovertemplate=f"{label(question.change.name)} %{{customdata}}: %{{y:.3g}} times<extra></extra>",
         )  # fmt: skip
     figure.add_hline(y=1.0, line={"color": GREY, "width": 1, "dash": "dash"})
-    ticks = sorted({one.factor for question in shown_questions for one in question.answers})
+    ticks = sorted({one.factor for question in shown for one in question.answers})
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     figure.update_yaxes(rangemode="tozero")
     return figure

@@ -121,18 +121,15 @@ class RowWriter:
         """Insert the records that are not stored, in their order; return their number."""
         num_new = 0
         for start in range(0, len(records), _BATCH):
-            rows_by_identity: dict[tuple[str, str], tuple[TrialRow, Record]] = {}
+            rows: dict[tuple[str, str], tuple[TrialRow, Record]] = {}
             for record in records[start : start + _BATCH]:
                 row = self.trial(record.session, record.created_utc, record.environment, record.trial)
-                rows_by_identity.setdefault((row["session"], row["identity"]), (row, record))
-            wanted = [
-                trials.c[name].in_({key[at] for key in rows_by_identity})
-                for at, name in enumerate(("session", "identity"))
-            ]
+                rows.setdefault((row["session"], row["identity"]), (row, record))
+            wanted = [trials.c[name].in_({key[at] for key in rows}) for at, name in enumerate(("session", "identity"))]
             stored = {
                 tuple(row) for row in connection.execute(select(trials.c.session, trials.c.identity).where(*wanted))
             }
-            new = [each for key, each in rows_by_identity.items() if key not in stored]
+            new = [each for key, each in rows.items() if key not in stored]
             for _, record in new:
                 self._insert_parts(connection, record.trial.schedule, record.environment)
             if new:
@@ -175,12 +172,12 @@ def _trial_columns(session_id: str, created: str, trial: Trial) -> TrialRow:
         "schedule": schedule_text(schedule),
         "result": trial_text(trial),
         "identity": digest(
-            session_id, created, _encode_changed(schedule, *_PART_FIELDS), _encode_changed(trial, "schedule"), digits=32
+            session_id, created, _changed_json(schedule, *_PART_FIELDS), _changed_json(trial, "schedule"), digits=32
         ),
     }
 
 
-def _encode_changed(value: msgspec.Struct, *left_out: str) -> str:
+def _changed_json(value: msgspec.Struct, *left_out: str) -> str:
     """Return the JSON of fields that differ from their defaults, which is the same in versions with more fields."""
     defaults = _defaults(type(value))
     fields = {name: getattr(value, name) for name in value.__struct_fields__ if name not in left_out}

@@ -119,23 +119,13 @@ class RecordStore:
             Other settings that resuming needs, as JSON types.
         """
         try:
-            stored_settings = from_json(msgspec.json.encode(dict(settings or {})), dict[str, object])
+            stored = from_json(msgspec.json.encode(dict(settings or {})), dict[str, object])
         except (TypeError, ValueError) as error:
-            raise RecordError(
-                f"{self.path}: the settings of a session cannot be stored: {error}; use JSON types"
-            ) from error
+            raise RecordError(f"{self.path}: session settings cannot be stored: {error}; use JSON types") from error
         if not 0 <= seed < 1 << 63:
             raise RecordError(f"{self.path}: the session's seed is {seed}, expected 0 <= seed < 2**63; choose another")
         session = Session(
-            uuid.uuid4().hex,
-            now_utc(),
-            workload,
-            hardware,
-            int(threads),
-            strategy,
-            int(seed),
-            stored_settings,
-            environment(),
+            uuid.uuid4().hex, now_utc(), workload, hardware, int(threads), strategy, int(seed), stored, environment()
         )
         self._database.write(lambda opened: self._rows.insert_session(opened, session), "the session was not recorded")
         self._reader.know(session)

@@ -83,9 +83,7 @@ def gpu_calibration_lines(spec: GpuSpec, numbers: GpuNumbers) -> list[str]:
         cycles = [f"{level} {latency.value:.0f}" for level, latency in numbers.latency_cycles.items()]
         lines.append(f"latencies in cycles: {', '.join(cycles)}")
     if numbers.launch_s is not None:
-        lines.append(
-            f"one of many launches in a row: {units.duration(numbers.launch_s.value)}{_spread(numbers.launch_s)}"
-        )
+        lines.append(f"a launch in a row: {units.duration(numbers.launch_s.value)}{_spread(numbers.launch_s)}")
     return lines
 
 
@@ -108,9 +106,7 @@ def detected_cpu_lines(spec: CpuSpec) -> list[str]:
 def _hidden_lines(spec: CpuSpec) -> list[str]:
     """Return a line that names instructions of the processor that the machine does not offer, if there are any."""
     hidden = spec.hidden_features
-    return (
-        [f"instructions that this machine does not offer, and that are not used: {', '.join(hidden)}"] if hidden else []
-    )
+    return [f"instructions that this machine does not offer: {', '.join(hidden)}"] if hidden else []
 
 
 def cpu_calibration_lines(spec: CpuSpec) -> list[str]:
@@ -146,13 +142,8 @@ def _class_lines(spec: CpuSpec) -> list[str]:
     rows: dict[int, set[int]] = {}
     for (vectors, _), shares in table.classes.items():
         rows.setdefault(vectors, set()).update(shares)
-    row_texts = [
-        f"{min(numbers)} to {max(numbers)} rows of {units.many(vectors, 'vector')}"
-        for vectors, numbers in sorted(rows.items())
-    ]
-    return [
-        f"{len(table.tiles)} microkernels reach {100 * table.least_share:.0f} % of the peak: {', '.join(row_texts)}"
-    ]
+    texts = [f"{min(n)} to {max(n)} rows of {units.many(vectors, 'vector')}" for vectors, n in sorted(rows.items())]
+    return [f"{len(table.tiles)} microkernels reach {100 * table.least_share:.0f} % of the peak: {', '.join(texts)}"]
 
 
 def prediction_lines(result: Calibration) -> list[str]:
@@ -197,10 +188,7 @@ def family_lines(family: TrainingFamily, judgement: Judgement, saved: Path | Non
     lines += [Line(f"  {part.workload}: {part.schedules} schedules, {part.failed} failed") for part in family.workloads]
     if family.num_left_out:
         lines.append(
-            Line(
-                f"  not used: {units.many(family.num_left_out, 'workload')} with fewer than {MIN_TRIALS} successful "
-                "trials"
-            )
+            Line(f"  not used: {units.many(family.num_left_out, 'workload')} with fewer than {MIN_TRIALS} good trials")
         )
     lines += _both("tested on each workload, trained on the others", judgement.plain, judgement.by_workload)
     lines += _both("tested on this device, trained on the others", judgement.plain_by_device, judgement.by_device)
@@ -227,9 +215,7 @@ def nest_lines(learned: Learned) -> list[str]:
         f"{quality.top8_regret:.3f} times"
         for who, quality in (("analytical model", judgement.plain), ("corrected model", judgement.by_workload))
     ]
-    where = (
-        f"saved in {learned.saved}, plans use it" if learned.saved else "the correction does not help and is not kept"
-    )
+    where = f"saved in {learned.saved}, plans use it" if learned.saved else "it does not help and is not kept"
     return [
         *lines,
         f"a correction learned from {judgement.num_trials} kernels of {judgement.num_workloads} workloads, tested on "

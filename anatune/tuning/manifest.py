@@ -182,19 +182,14 @@ def build_manifest(
     from anatune.model.rank import Constraints, rank_templates
 
     if hardware.kind != "gpu":
-        raise DeviceError(
-            f"{hardware.name} is a CPU, and kernels for CPUs are built on the machine that measures; run `anatune "
-            "tune` there"
-        )
+        raise DeviceError(f"{hardware.name} is a CPU, whose kernels are built by `anatune tune` on the machine itself")
     names = _check_templates(workload, hardware, template, accuracy)
     accuracy = accuracy or STANDARD
     compiler, flags = compilers_of(names)
     constraints, saved = Constraints(accuracy=accuracy, distinct=True), find_corrections(hardware, names)
     plan, _ = rank_templates(workload, hardware, names, trials, constraints, saved)
     if not plan.schedules:
-        raise SpaceError(
-            f"{workload.describe()} on {hardware.name}: no schedule is legal; run `anatune plan` to see why"
-        )
+        raise SpaceError(f"{workload.describe()} on {hardware.name}: no schedule is legal; `anatune plan` says why")
     path = Path(folder)
     try:
         make_folder(path)
@@ -203,8 +198,8 @@ def build_manifest(
         raise RecordError(f"{error.filename or path}: {reason(error)}") from None
     reference, built = _collect_builds(builds(plan.schedules, hardware, path), len(plan.schedules), progress)
     entries = tuple(
-        _make_entry(made, built[made.key], told.time_s)
-        for made, told in zip(plan.schedules, plan.predictions, strict=True)
+        _make_entry(schedule, built[schedule.key], prediction.time_s)
+        for schedule, prediction in zip(plan.schedules, plan.predictions, strict=True)
     )
     manifest = Manifest(
         VERSION, __version__, compiler, flags, workload, hardware, tuple(names), accuracy, seed,

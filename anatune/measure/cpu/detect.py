@@ -76,15 +76,10 @@ def detect_cpu(root: str | Path = "/", *, allowed: Collection[int] | None = None
 
 
 def _cpu_spec(
-    processor: Processor,
-    model: str,
-    num_cores: int,
-    clock_hz: float,
-    clock_from: str,
-    caches: dict[int, dict[str, int]],
+    cpu: Processor, model: str, num_cores: int, clock_hz: float, clock_from: str, caches: dict[int, dict[str, int]]
 ) -> CpuSpec:
-    micro = processor.micro
-    doubts = {"clock_hz", "fma_latency_cycles", "reachable_fraction", *processor.doubts}
+    micro = cpu.micro
+    doubts = {"clock_hz", "fma_latency_cycles", "reachable_fraction", *cpu.doubts}
     compute = CpuCompute(
         num_cores=num_cores,
         clock_hz=clock_hz,
@@ -98,17 +93,17 @@ def _cpu_spec(
         vector_ops_per_cycle=float(micro.vector_ops),
         issue_width=micro.issue,
         fp32_peak_flop_per_s=2.0 * num_cores * clock_hz * micro.fma * (micro.simd_bits // 32),
-        source=f"detected: {processor.why}; clock from {clock_from}",
+        source=f"detected: {cpu.why}; clock from {clock_from}",
         unverified=tuple(key for key in CpuCompute.__struct_fields__ if key in doubts),
     )
     core_rate = micro.core_gb_per_s * 1e9
     spec = CpuSpec(
         schema_version=1,
         name="host",
-        vendor=processor.vendor,
+        vendor=cpu.vendor,
         model=model,
         arch=micro.llvm,
-        hidden_features=processor.hidden or msgspec.UNSET,
+        hidden_features=cpu.hidden or msgspec.UNSET,
         compute=compute,
         l1=_level(caches.get(1), micro, 0, 32 * 1024),
         l2=_level(caches.get(2), micro, 1, 512 * 1024),
@@ -121,7 +116,7 @@ def _cpu_spec(
             unverified=("bandwidth_bytes_per_s", "core_bandwidth_bytes_per_s", "latency_s"),
         ),
     )
-    return msgspec.structs.replace(spec, **_dot_instructions(processor), **_tiles(processor))
+    return msgspec.structs.replace(spec, **_dot_instructions(cpu), **_tiles(cpu))
 
 
 def _dot_instructions(processor: Processor) -> dict[str, DotInstruction]:

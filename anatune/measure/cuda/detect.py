@@ -20,11 +20,9 @@ from anatune.resources import data_folder
 
 def present_gpus() -> tuple[list[GpuSpec], str]:
     """Return the specs of this machine's GPUs, NVIDIA's first, and how they were detected, or why there are none."""
-    (nvidia_gpus, how), (others, of_others) = gpu_detection(), amd_detection()
-    if nvidia_gpus or others:
-        return [*nvidia_gpus, *others], "; ".join(
-            said for specs, said in ((nvidia_gpus, how), (others, of_others)) if specs
-        )
+    (nvidia, how), (others, of_others) = gpu_detection(), amd_detection()
+    if nvidia or others:
+        return [*nvidia, *others], "; ".join(said for specs, said in ((nvidia, how), (others, of_others)) if specs)
     return [], f"{how}; {of_others}"
 
 
