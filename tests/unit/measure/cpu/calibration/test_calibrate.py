@@ -141,7 +141,7 @@ def test_instructions_that_sum_products_are_measured():
     spec, notes = calibrated_spec(detected(), found, {RegisterTile(14, 2, 1): 0.98}, "2026-11-22")
     assert (spec.vdpbf16ps.rate, spec.vdpbf16ps.latency_cycles, spec.vdpbf16ps.unverified) == (2.0, 6, ())
     assert (spec.vpdpbusd.rate, spec.vpdpbusd.unverified) == (2.6, ("rate",))
-    assert "vdpbf16ps reaches 1.94 times float32's peak" in notes
+    assert "vdpbf16ps reaches 1.94 times the float32 peak" in notes
 
 
 TILE_CYCLES = {"product_cycles": 17.0, "latency_cycles": 51.96, "load_cycles": 8.5, "store_cycles": 16.0}
@@ -157,7 +157,7 @@ def test_tiles_are_measured_and_the_model_takes_them(tmp_path):
     for name, cycles in TILE_CYCLES.items():
         assert getattr(measured.tiles, name) == pytest.approx(cycles * clock / CLOCK, abs=0.06)
     assert measured.tiles.unverified == ("load_cycles",)
-    assert any("AMX: a product of tiles every" in note for note in notes)
+    assert any("AMX: a tile product every" in note for note in notes)
     path = tmp_path / "host.toml"
     path.write_text(spec_to_toml(measured))
     assert load_spec_file(path) == measured
@@ -200,7 +200,7 @@ def test_part_of_a_shared_l3_is_measured(rates, held):
     found = numbers(footprint_bytes_s={size << 20: rate for size, rate in rates.items()})
     spec, notes = calibrated_spec(spec, found, {RegisterTile(14, 2, 1): 0.98}, "2026-11-22")
     assert spec.l3.size_bytes >> 20 == held
-    assert any("L3 holds" in note for note in notes) == (held < 128)
+    assert any("MB of L3" in note for note in notes) == (held < 128)
 
 
 def test_an_l3_as_slow_as_memory_keeps_its_size():

@@ -37,7 +37,7 @@ def test_a_neighbour_that_takes_half_leaves_the_units_of_the_microarchitecture_i
 def test_units_that_are_not_sure_are_unverified(is_sure, monkeypatch):
     pytest.importorskip("tvm")
     monkeypatch.setattr(module, "_SECONDS", 0.01)
-    monkeypatch.setattr(module, "solved", lambda *rates: Core(2.0, 3e9, 4.0, is_sure))
+    monkeypatch.setattr(module, "solve_core", lambda *rates: Core(2.0, 3e9, 4.0, is_sure))
     assert ("fma_per_cycle" in measured_peak(detect_cpu()).compute.unverified) == (not is_sure)
 
 

@@ -34,7 +34,7 @@ def test_the_verdict(samples, steal, cause, speedup):
     found = judge_rounds(samples, steal)
     assert found.cause == cause
     assert found.speedup == pytest.approx(speedup, abs=0.01)
-    assert f"{len(samples[0].alone)} cores at once do the work of {speedup:.2f}" in found.line
+    assert f"{len(samples[0].alone)} cores together are as fast as {speedup:.2f}" in found.line
 
 
 def test_steal_time_is_read(tmp_path):
