@@ -49,7 +49,7 @@ def test_what_cannot_be_read_is_not_repeated(url):
         record_place(url)
     text = str(caught.value)
     assert "cret" not in text
-    assert "expected" in text or "give it as text" in text
+    assert "expected" in text or "pass it as a string" in text
     assert "\n" not in text
 
 

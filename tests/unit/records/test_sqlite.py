@@ -385,4 +385,4 @@ def test_folder_that_cannot_be_written(path, tmp_path):
     assert count == "40"
     assert old.startswith("/mnt/tuning.sqlite: the file or its folder cannot be written")
     assert new.startswith("/mnt/tuning.sqlite.new: the file or its folder cannot be written")
-    assert "name another place" in new
+    assert "name another file" in new
