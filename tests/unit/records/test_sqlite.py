@@ -211,7 +211,7 @@ def test_a_damaged_session_is_named_and_the_others_are_read(path):
 
 def test_places_that_are_no_files(tmp_path):
     refused(tmp_path, "is a folder")
-    refused(tmp_path / "none" / "tuning.sqlite", "does not exist", "make it")
+    refused(tmp_path / "none" / "tuning.sqlite", "does not exist", "make this folder")
     (tmp_path / "file").touch()
     refused(tmp_path / "file" / "tuning.sqlite", "expected a record file")
     refused(tmp_path / "missing.sqlite", "no such file", "anatune tune", read_only=True)
