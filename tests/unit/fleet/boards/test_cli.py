@@ -75,7 +75,7 @@ def test_calibrated_numbers_are_written_and_kept(board, capsys):
     [
         (["detect", "--key", "rpi4"], "--key is given without --tracker"),
         (["calibrate", "--tracker", "127.0.0.1:1"], "--tracker is given without --key"),
-        (["calibrate", "host_gpu", *WORDS], "only CPUs of boards are calibrated"),
+        (["calibrate", "host_gpu", *WORDS], "only the CPU of a board"),
     ],
 )
 def test_half_of_an_address_and_gpus(words, said, capsys):
