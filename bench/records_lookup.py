@@ -30,7 +30,7 @@ from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.nest import Workload
 from anatune.records.choice import COMPARED
 from anatune.records.place import ServerAddress, record_place
-from anatune.records.rows import TRIAL_DIGEST, Rows
+from anatune.records.rows import TRIAL_DIGEST, RowWriter
 from anatune.records.schema import Session, digest, now_utc, trial_text
 from anatune.records.store import RecordStore
 from anatune.records.tables import trials
@@ -77,7 +77,7 @@ class Maker:
     ) -> None:
         self.template = store.new_session(workload, hardware, threads, "model", seed, {"trials": _SESSION})
         self.chance = random.Random(seed)
-        rows = Rows()
+        rows = RowWriter()
         self.made: list[list[_Variant]] = []
         for number in range(schedules):
             schedule = schedule_of(workload, hardware, number)

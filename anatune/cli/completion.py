@@ -1,6 +1,6 @@
-"""``anatune completion``: what the Tab key of a shell says; names of devices, layers, templates and strategies, too.
+"""``anatune completion``: shell completion of commands, options, devices, layers, templates and strategies.
 
-Only names are looked up: neither numba nor TVM is imported.
+Completion imports neither numba nor TVM.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 from anatune.cli.output import print_text
 
 _VARIABLE = "_ANATUNE_COMPLETE"
-"""Set by the scripts; its value says what is asked for."""
+"""The environment variable by which the shell scripts ask for completions."""
 _BASH = """\
 _anatune_completion() {
     local line="${COMP_LINE:0:COMP_POINT}" words count
@@ -33,10 +33,10 @@ complete -o default -F _anatune_completion anatune
 def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="bash|zsh|fish", help="Your shell.")],
 ) -> None:
-    """Print what makes a shell complete commands, options and names.
+    """Print a script that makes a shell complete commands, options and names.
 
-    bash: add `eval "$(anatune completion bash)"` to ~/.bashrc; zsh: the same with zsh to ~/.zshrc, after compinit;
-    fish: `anatune completion fish > ~/.config/fish/completions/anatune.fish`.
+    bash: add `eval "$(anatune completion bash)"` to ~/.bashrc. zsh: add `eval "$(anatune completion zsh)"` to ~/.zshrc,
+    after compinit. fish: `anatune completion fish > ~/.config/fish/completions/anatune.fish`.
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
@@ -47,24 +47,24 @@ def completion(
 
 
 def complete(command: Any) -> int | None:
-    """Answer a shell that completes, with the exit status; None where none asks."""
-    asked = os.environ.get(_VARIABLE)
-    if not asked:
+    """Print completions if a shell asks for them and return the exit status; else return None."""
+    instruction = os.environ.get(_VARIABLE)
+    if not instruction:
         return None
     from typer.completion import completion_init, shell_complete  # type: ignore[attr-defined]
 
     completion_init()
-    return shell_complete(command, {}, "anatune", _VARIABLE, asked)
+    return shell_complete(command, {}, "anatune", _VARIABLE, instruction)
 
 
 def device_names(incomplete: str) -> list[str]:
-    """Return the names and aliases of devices that begin so."""
+    """Return the names and aliases of devices that begin with `incomplete`."""
     from anatune.core.hardware.files import list_hardware
     from anatune.errors import SpecError
 
     try:
         specs = list_hardware()
-    except SpecError:  # a file of the user's own: commands say what is wrong with it
+    except SpecError:  # a damaged spec file of the user, which commands report
         return [name for name in _HOST if name.startswith(incomplete)]
     names = {name for spec in specs for name in (spec.name, *spec.aliases)} | set(_HOST)
     return sorted(name for name in names if name.startswith(incomplete))
@@ -74,7 +74,7 @@ _HOST = ("host", "host_gpu")
 
 
 def layer_and_operator_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the operators and named layers that begin so, for the first word of a workload."""
+    """Return the operators and named layers that begin with `incomplete`, for the first word of a workload."""
     from anatune.core.workload.layers import layer_names
     from anatune.core.workload.operators import CONSTRUCTORS
 
@@ -84,14 +84,14 @@ def layer_and_operator_names(context: typer.Context, incomplete: str) -> list[st
 
 
 def template_names(incomplete: str) -> list[str]:
-    """Return the templates that begin so."""
+    """Return the templates that begin with `incomplete`."""
     from anatune.templates import TEMPLATES
 
     return [name for name in TEMPLATES if name.startswith(incomplete)]
 
 
 def strategy_names(incomplete: str) -> list[str]:
-    """Return the search strategies that begin so."""
+    """Return the search strategies that begin with `incomplete`."""
     from anatune.search.base import STRATEGIES
 
     return [name for name in STRATEGIES if name.startswith(incomplete)]

@@ -1,13 +1,13 @@
-"""Ctrl-C ends a command within a second, wherever it is.
+"""Handling of Ctrl-C, which ends a command within a second.
 
-Python raises KeyboardInterrupt between two instructions of the main thread, and what unwinds then is the best end: it
-says what was kept. But compiled code, LLVM, NVRTC or a thread that is waited for hold that thread for minutes, and
-some libraries swallow the exception. So a second thread waits for what Python writes to a pipe as soon as the signal
-comes (`signal.set_wakeup_fd`; compiled code leaves Python's lock to others). What has not ended by itself within
-`GRACE_S`, or at the second Ctrl-C, it ends: the processes below this one, temporary files, one line, exit status 130.
+Python raises KeyboardInterrupt between two instructions of the main thread. A command that unwinds then can report
+what it kept. But compiled code, LLVM, NVRTC or a join can hold the main thread for minutes, and some libraries swallow
+the exception. So a second thread waits on a pipe to which Python writes when the signal comes
+(`signal.set_wakeup_fd`; compiled code releases Python's lock). If the command has not ended within `GRACE_S`, or at a
+second Ctrl-C, the thread ends the child processes, removes temporary files, prints one line and exits with status 130.
 
-Nothing is lost by that: files are replaced as a whole, records are rows of finished transactions, and compiled code in
-the cache has a digest at its end.
+This loses nothing: files are replaced as a whole, records are written in transactions, and compiled code in the cache
+ends with a digest.
 """
 
 from __future__ import annotations
@@ -26,70 +26,67 @@ from typing import NoReturn
 from anatune.files import remove_scratch
 
 INTERRUPTED = 130
-"""Exit status: 128 and the number of SIGINT, as shells have it."""
+"""Exit status after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 GRACE_S = 0.6
 """Seconds that a command has to end by itself."""
 _GENTLY_S = 0.05
-"""Seconds between asking processes to end and ending them: compilers remove their temporary files."""
+"""Seconds between SIGTERM and SIGKILL, in which compilers remove their temporary files."""
 _TURN_S = 0.005
-"""Seconds in which the thread that waits has its turn."""
+"""Seconds that the main thread waits so that the waiting thread can run."""
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 
 
-class Interrupts:
-    """Waits for SIGINT beside the main thread; one object a process, `watched` makes it.
+class InterruptWatcher:
+    """A thread that waits for SIGINT; each process has at most one, which `watch_interrupts` makes.
 
     Attributes
     ----------
     words : callable
-        Returns what is said if the process is ended here; may be set by a command that knows more.
+        Returns the line that is printed when the process is ended here; a command may set it.
     closing : callable
-        Called before it is said: takes what is drawn from the terminal.
+        Called before the line is printed, to clear a progress bar.
     """
 
     def __init__(self) -> None:
         self.words: Callable[[], str] = lambda: "interrupted"
         self.closing: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
-        self._came = threading.Event()
+        self._signal_came = threading.Event()
         self._is_over = False
         self._until_s = 0.0
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
 
     def start(self) -> None:
-        """Begin to wait; in the main thread."""
+        """Begin to wait; call this in the main thread."""
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        sys.unraisablehook = self._unraisable
+        sys.unraisablehook = self._drop_interrupt
         threading.Thread(target=self._wait, name="interrupts", daemon=True).start()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def stop(self) -> None:
-        """Wait no more, and ignore it from here on: the answer is out."""
+        """Stop waiting and ignore SIGINT from now on, because the answer is complete."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._is_over = True
 
     def allow(self, seconds: float) -> None:
-        """Give a command that was interrupted more time, for a file that it was asked to write in any case.
-
-        A second Ctrl-C ends it all the same.
-        """
+        """Give an interrupted command more time to write a file; a second Ctrl-C still ends it."""
         self._until_s = time.monotonic() + seconds
 
-    def came(self) -> bool:
-        """Whether Ctrl-C was pressed: errors that follow are its consequences."""
-        return self._came.wait(_TURN_S)
+    def has_come(self) -> bool:
+        """Return whether Ctrl-C was pressed, so that errors which follow are consequences of it."""
+        return self._signal_came.wait(_TURN_S)
 
-    def end_here(self, line: str) -> NoReturn:
-        """End the process from the main thread, which has unwound; `end` says how."""
+    def flush_and_end(self, line: str) -> NoReturn:
+        """Flush stdout and end the process; called from the main thread after it has unwound."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()  # not where the main thread may be in the middle of a write
+            sys.stdout.flush()  # only here: elsewhere the main thread may be in the middle of a write
         self.end(line)
 
     def end(self, line: str) -> NoReturn:
-        """Say a line and end the process, without what Python does at the end: threads would be waited for."""
-        with self._lock:  # of two threads that come here one speaks; the other one ends with the process
+        """Print a line and end the process at once, without waiting for threads."""
+        with self._lock:  # only one of two threads prints; the other one ends with the process
             with contextlib.suppress(Exception):
                 self.closing()
             _end_processes()
@@ -103,7 +100,7 @@ class Interrupts:
             pass
         if self._is_over:
             return
-        self._came.set()
+        self._signal_came.set()
         _adopt()
         self._until_s = max(self._until_s, time.monotonic() + GRACE_S)  # the main thread may have been here before
         while (left_s := self._until_s - time.monotonic()) > 0:
@@ -115,42 +112,42 @@ class Interrupts:
     def _last_words(self) -> str:
         try:
             return self.words()
-        except Exception:  # noqa: BLE001  whatever it is, the process ends now
+        except Exception:  # noqa: BLE001  the process ends in any case
             return "interrupted"
 
-    def _unraisable(self, what: sys.UnraisableHookArgs) -> None:
-        """Say nothing of a KeyboardInterrupt that a destructor or a callback swallowed: the process ends anyway."""
-        if not (isinstance(what.exc_value, KeyboardInterrupt) or self._came.is_set()):
+    def _drop_interrupt(self, what: sys.UnraisableHookArgs) -> None:
+        """Do not report a KeyboardInterrupt in a destructor or a callback, because the process ends anyway."""
+        if not (isinstance(what.exc_value, KeyboardInterrupt) or self._signal_came.is_set()):
             sys.__unraisablehook__(what)
 
 
-_present: list[Interrupts] = []
+_watchers: list[InterruptWatcher] = []
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[None]:
-    """Wait for Ctrl-C during a block, in the main thread of a process of its own."""
-    interrupts = Interrupts()
-    _present.append(interrupts)
+def watch_interrupts() -> Iterator[None]:
+    """Handle Ctrl-C during a block; call this in the main thread."""
+    interrupts = InterruptWatcher()
+    _watchers.append(interrupts)
     try:
         interrupts.start()
         yield
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or interrupts.came():
-            interrupts.end_here("interrupted")
+        if isinstance(error, KeyboardInterrupt) or interrupts.has_come():
+            interrupts.flush_and_end("interrupted")
         raise
     finally:
         interrupts.stop()
-        _present.remove(interrupts)
+        _watchers.remove(interrupts)
 
 
-def present() -> Interrupts | None:
-    """Return what waits for Ctrl-C in this process; None where nothing does."""
-    return _present[-1] if _present else None
+def current_watcher() -> InterruptWatcher | None:
+    """Return the object that waits for Ctrl-C in this process; None if there is none."""
+    return _watchers[-1] if _watchers else None
 
 
 def _adopt() -> None:
-    """Have the children of processes that end now become this one's, which ends them, too (Linux)."""
+    """Make this process the parent of orphaned descendants, so that it can end them (Linux)."""
     if sys.platform == "linux":
         import ctypes
 
@@ -159,7 +156,7 @@ def _adopt() -> None:
 
 
 def _end_processes() -> None:
-    """End all processes below this one (Linux; elsewhere they notice that nobody is at the other end)."""
+    """End all descendants of this process (Linux; elsewhere they end when their pipe is closed)."""
     for number, pause_s in ((signal.SIGTERM, _GENTLY_S), (signal.SIGKILL, 0.0)):
         processes = _descendants()
         for process in processes:
@@ -170,15 +167,15 @@ def _end_processes() -> None:
 
 
 def _descendants() -> list[int]:
-    """Return the processes below this one that are alive."""
+    """Return the ids of the living descendants of this process."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             state, parent = entry.read_text(errors="replace").rpartition(")")[2].split()[:2]
             if state != "Z":
                 parents[int(entry.parent.name)] = int(parent)
-    found, newest = [], {os.getpid()}
+    descendants, newest = [], {os.getpid()}
     while newest:
         newest = {process for process, parent in parents.items() if parent in newest}
-        found += sorted(newest)
-    return found
+        descendants += sorted(newest)
+    return descendants

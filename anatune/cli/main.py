@@ -1,8 +1,7 @@
-"""The entry point: ``anatune COMMAND``; errors become one line and an exit status.
+"""The entry point ``anatune COMMAND``, which turns errors into one line and an exit status.
 
-Exit status: 0 ok, 1 an AnatuneError (bad input, nothing legal), a file or too little memory, 2 wrong usage,
-130 interrupted, 141 the reader of a pipe went away. Modules that take time to import are imported by the commands that
-need them.
+Exit status: 0 success, 1 an AnatuneError (bad input, no legal schedule), a file error or too little memory, 2 wrong
+usage, 130 interrupted, 141 the reader of a pipe went away. Commands import slow modules themselves, when they run.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import typer
 from anatune.arguments import shown
 from anatune.cli.completion import complete, completion
 from anatune.cli.hardware.app import app as hardware_app
-from anatune.cli.interrupts import INTERRUPTED, present, watched
+from anatune.cli.interrupts import INTERRUPTED, current_watcher, watch_interrupts
 from anatune.cli.options import AsJson
 from anatune.cli.output import UsageError, note, print_lines, print_text
 from anatune.cli.panels import Commands, Grouped
@@ -37,20 +36,20 @@ from anatune.printable import printable
 
 def doctor(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Look at versions only: import no package of the extras.")
+        bool, typer.Option("--quick", help="Check versions only, without importing the optional packages.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is installed, what is missing for which command, and how to mend it, one line each.
+    """Report what is installed, which commands miss a package, and how to install it.
 
-    Exit status 1 where anatune cannot plan.
+    The exit status is 1 if `anatune plan` cannot work.
     """
     from anatune.doctor.examination import examine
     from anatune.doctor.findings import can_plan, lines, tree
 
     findings = examine(imports=not quick)
     if as_json:
-        print_text(json.dumps(tree(findings)))  # Python's own: msgspec may be what is broken
+        print_text(json.dumps(tree(findings)))  # msgspec may be the broken package
     else:
         print_lines(lines(findings))
     if not can_plan(findings):
@@ -89,11 +88,11 @@ def anatune(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions and stop.")
     ] = False,
 ) -> None:
-    """Choose schedules for tensor kernels on GPUs and CPUs from an analytical model: no device is needed."""
+    """Choose schedules for tensor kernels on GPUs and CPUs from an analytical model, without the device."""
 
 
 def load_all_commands() -> Commands:
-    """Return the command line with the commands of all packages: documents and tests walk through it."""
+    """Return the command line with the commands of all packages, for documents and tests."""
     command = typer.main.get_group(app)
     assert isinstance(command, Commands)
     context = typer.Context(command)
@@ -108,15 +107,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        What follows ``anatune``; by default the process's own.
+        The arguments after ``anatune``; by default those of the process.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")  # a file's name may hold bytes that are no text
+            stream.reconfigure(errors="backslashreplace")  # file names may hold bytes that are not valid text
     try:
         command = typer.main.get_command(app)
-        if (asked := complete(command)) is not None:
-            return asked
+        if (completion_status := complete(command)) is not None:
+            return completion_status
         with (
             _notes(),
             command.make_context("anatune", list(sys.argv[1:] if arguments is None else arguments)) as context,
@@ -133,65 +132,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         if (error.name or "").partition(".")[0] == "anatune":
             raise
-        return _fail(f"a package that this needs cannot be imported ({error}); run `anatune doctor`", 1)
+        return _fail(f"a package that this command needs cannot be imported ({error}); run `anatune doctor`", 1)
     except KeyboardInterrupt as stop:
         return _fail(str(stop) or "interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # The reader (head, less) has what it wanted; keep the interpreter from flushing into the pipe at exit.
+        # The reader (head, less) closed the pipe; keep the interpreter from flushing into it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{reason(error)}", 1)
     except RecursionError:
-        return _fail("what was given is nested too deeply to be read; expected what anatune or a tuner wrote", 1)
+        return _fail("the input is nested too deeply to be read; expected a file that anatune or a tuner wrote", 1)
     except MemoryError as error:
-        return _fail(f"out of memory ({error or 'no details'}); choose a smaller workload, or a machine with more", 1)
+        return _fail(f"out of memory ({error or 'no details'}); use a smaller workload or a larger machine", 1)
 
 
 def run(*, interruptible: bool) -> None:
-    """Run the command line and exit; the ``anatune`` script calls this.
+    """Run the command line and exit, for the ``anatune`` script.
 
     Parameters
     ----------
     interruptible : bool
-        Ctrl-C ends it; not where whoever started it has SIGINT ignored.
+        Whether Ctrl-C ends the command; False if the parent process ignores SIGINT.
     """
     if _open_closed_streams():
-        sys.exit(_fail("standard output is closed, expected a place for the answer; use >/dev/null for none", 1))
-    with watched() if interruptible else contextlib.nullcontext():
+        sys.exit(_fail("standard output is closed, the answer cannot be printed; use >/dev/null to discard it", 1))
+    with watch_interrupts() if interruptible else contextlib.nullcontext():
         status = main()
-    remove_scratch()  # what killed processes wrote into folders while these were removed
+    remove_scratch()  # again: killed processes may have written while the folders were removed
     sys.exit(status)
 
 
 def _open_closed_streams() -> bool:
-    """Open standard streams that the caller closed on the null device; return whether stdout is among them.
+    """Open the standard streams that the caller closed on the null device; return whether stdout is one of them.
 
-    Else the next file that is opened (a record file) would be what is printed to.
+    Otherwise the next file that is opened (a record file) would receive the printed text.
     """
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
-    for name in closed:  # the lowest free number is taken: that of the stream
+    for name in closed:  # open() takes the lowest free file descriptor: that of the stream
         setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
     return "stdout" in closed
 
 
 class _Notes(logging.Handler):
-    """Writes what the library logs as one line each."""
+    """A log handler that writes each message of the library as one line."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line, above a bar that is drawn just now."""
+        """Write one line, above the progress bar if there is one."""
         say(f"note: {record.getMessage()}")
 
 
 @contextlib.contextmanager
 def _notes() -> Iterator[None]:
-    """Show what the library logs while a command runs."""
+    """Show the log messages of the library while a command runs."""
     log, handler = logging.getLogger("anatune"), _Notes()
     compiling = logging.getLogger("anatune.numerics")
     before = compiling.level
     log.addHandler(handler)
-    compiling.setLevel(logging.INFO)  # what is compiled, and that it will not be again
+    compiling.setLevel(logging.INFO)  # the note about compiling the analytical model once
     try:
         yield
     finally:
@@ -206,11 +205,11 @@ _WORDS = {
     ": Input should be less than or equal to ": ": expected a number <= ",
     ": Input should be ": ": expected ",
 }
-"""What typer says of values that it refuses, and what anatune says; the longer ones first."""
+"""Phrases in typer's usage errors -> our phrases; longer phrases come first."""
 
 
 def _usage_text(error: Exception) -> str:
-    """Return a usage error in one line, with what was got and the help to look at."""
+    """Return a usage error as one line, with the refused value and the command that prints the help."""
     format_message = getattr(error, "format_message", None)
     text = " ".join(str(format_message() if format_message else error).split()).rstrip(".")
     for theirs, ours in _WORDS.items():
@@ -220,7 +219,7 @@ def _usage_text(error: Exception) -> str:
 
 
 def _got(error: Exception, text: str) -> str:
-    """Return the value that an option refuses, where the text does not say it: some versions of typer leave it out."""
+    """Return the refused value if the text does not name it: some versions of typer leave it out."""
     details = getattr(error.__cause__, "errors", None)
     if details is None:
         return ""
@@ -229,9 +228,9 @@ def _got(error: Exception, text: str) -> str:
 
 
 def _fail(message: str, status: int) -> int:
-    """Write one line to stderr and return the exit status; after Ctrl-C the process ends here."""
-    line, interrupts = printable(" ".join(message.split())), present()
-    if interrupts is not None and (status == INTERRUPTED or interrupts.came()):
-        interrupts.end_here(line if status == INTERRUPTED else "interrupted")
+    """Write one line to stderr and return the exit status; end the process here after Ctrl-C."""
+    line, interrupts = printable(" ".join(message.split())), current_watcher()
+    if interrupts is not None and (status == INTERRUPTED or interrupts.has_come()):
+        interrupts.flush_and_end(line if status == INTERRUPTED else "interrupted")
     note(f"error: {line}")
     return status

@@ -1,4 +1,4 @@
-"""Options that several commands have, written once: their names, bounds and help; structs of those that go together."""
+"""Options that several commands share, and structs of options that belong together."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from anatune.records.place import RecordPlace
 
 DEFAULT_RECORDS = Path("tuning.sqlite")
-"""The record file where none is named."""
+"""The default record file."""
 
 _LEAST_SECONDS = 1e-6
 
 Parsed: TypeAlias = Any
-"""The value of an option that a parser of its own reads: typer takes no other type for it."""
+"""The value of an option with its own parser; typer accepts no other type for it."""
 Keywords: TypeAlias = dict[str, Any]
-"""Of a call of the library."""
+"""Keyword arguments for a call of the library."""
 
 
-def checked_place(word: str | Path) -> RecordPlace:
-    """Return the place of records that a word names; what is none is not repeated: it may hold a password."""
+def parse_record_place(word: str | Path) -> RecordPlace:
+    """Return the record file or server that a word names; errors leave the word out, which may hold a password."""
     from anatune.records.place import record_place
 
     try:
@@ -59,7 +59,7 @@ Device = Annotated[
         "--hw",
         metavar="NAME|FILE",
         autocompletion=device_names,
-        help="Device: a name of `anatune hw list`, host, or a TOML file.",
+        help="The device: a name from `anatune hw list`, host (this machine), or a spec file (TOML).",
     ),
 ]
 Template = Annotated[
@@ -69,35 +69,35 @@ Template = Annotated[
         metavar="NAME",
         autocompletion=template_names,
         parser=_template,
-        help="What schedules look like. GPUs: cuda (CUDA cores), pipelined (cuda with several shared-memory buffers "
-        "and padded rows; tune takes it in cuda's place), thin (products with a vector or at most 16 "
-        "rows, long reductions) or triton (products on the matrix units of NVIDIA and AMD; float32 as tf32 at accuracy "
-        "relaxed). CPUs: cpu, winograd (3x3 convolutions of stride 1 in "
-        "float32), scaled (products with weights of 8 and 4 bits), fp16_accumulation (float16 with AVX512_FP16, at "
-        "accuracy relaxed) or amx (products of 16 and 8 bits on AMX's tiles). "
-        "Left out: all that apply, together (GPUs: cuda, thin and triton).",
+        help="Use the schedules of one template only. GPUs: cuda (CUDA cores), pipelined (cuda with several "
+        "shared-memory buffers and padded rows; tune uses it instead of cuda), thin (products with a vector or at "
+        "most 16 rows, long reductions) or triton (products on the matrix units of NVIDIA and AMD; float32 is rounded "
+        "to tf32 at accuracy relaxed). CPUs: cpu, winograd (3x3 convolutions of stride 1 in float32), scaled "
+        "(products with weights of 8 and 4 bits), fp16_accumulation (float16 with AVX512_FP16, at accuracy relaxed) "
+        "or amx (products of 16 and 8 bits on AMX tiles).  [default: all that apply, ranked together]",
+        show_default=False,
     ),
 ]
 Accuracy = Annotated[
     Literal["standard", "relaxed"] | None,
     typer.Option(
         "--accuracy",
-        help="standard, the default: kernels that err about as much as a plain sum. relaxed: also those that err "
-        "several times as much (Winograd's F(4x4, 3x3)), sums in float16 (AVX512_FP16), float32 rounded to tf32, and "
-        "sums of 8-bit floats in the few bits that Hopper's tensor cores keep. Left out, a --template that is named "
-        "may round float32 to tf32, and the answer says so.",
+        help="standard (the default): kernels whose error is about that of a plain sum. relaxed: also kernels with "
+        "several times that error: Winograd's F(4x4, 3x3), sums in float16 (AVX512_FP16), float32 rounded to tf32, "
+        "and sums of 8-bit floats in the few bits that Hopper's tensor cores keep. Without this option, --template "
+        "triton may round float32 to tf32; the answer says so.",
     ),
 ]
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", metavar="T", min=1, help="CPUs: threads of the kernels.  [default: all cores]"),
+    typer.Option("--threads", metavar="T", min=1, help="CPUs: number of threads of a kernel.  [default: all cores]"),
 ]
 
 
 def records_option(help: str, *, show_default: bool = True) -> OptionInfo:
-    """Return the option ``--records`` of a command; its value is a `RecordPlace`, which is printed without password."""
+    """Return the option ``--records`` of a command; its value is a `RecordPlace`, which prints without a password."""
     option: OptionInfo = typer.Option(
-        "--records", metavar="FILE|URL", parser=checked_place, help=help, show_default=show_default
+        "--records", metavar="FILE|URL", parser=parse_record_place, help=help, show_default=show_default
     )
     return option
 
@@ -108,17 +108,18 @@ Tls = Annotated[
     typer.Option(
         "--tls",
         metavar="DIR",
-        help="Certificates of the cluster: ca.pem, cert.pem, key.pem; without, the loopback alone.",
+        help="Folder with the cluster's certificates: ca.pem, cert.pem, key.pem. Without it, only clusters on this "
+        "machine can be used.",
     ),
 ]
 Tracker = Annotated[
     str | None,
     typer.Option(
-        "--tracker", metavar="HOST:PORT", help="Measure on boards behind TVM's RPC tracker; --hw host is their CPU."
+        "--tracker", metavar="HOST:PORT", help="Measure on boards at this TVM RPC tracker; --hw host means their CPU."
     ),
 ]
 BoardKey = Annotated[
-    str | None, typer.Option("--key", metavar="KEY", help="Which boards: the key that their servers registered with.")
+    str | None, typer.Option("--key", metavar="KEY", help="The key under which the boards registered at the tracker.")
 ]
 Patience = Annotated[
     int | None,
@@ -127,29 +128,31 @@ Patience = Annotated[
         metavar="N",
         min=1,
         max=MOST_TRIALS,
-        help="End after N trials without one that is better beyond noise.",
+        help="End after N trials in a row without a kernel that is faster beyond measurement noise.",
     ),
 ]
 Backend = Annotated[
     str | None,
-    typer.Option("--backend", metavar="NAME", help="GPUs: pycuda or cuda-bindings.  [default: the one that works]"),
+    typer.Option(
+        "--backend", metavar="NAME", help="GPUs: driver package, pycuda or cuda-bindings.  [default: installed]"
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Html = Annotated[
     Path | None,
     typer.Option(
-        "--html", metavar="FILE", help="Write a page with figures and tables besides; it opens without a network."
+        "--html", metavar="FILE", help="Also write an HTML page with figures and tables; it needs no network."
     ),
 ]
 
 
-def share_of(name: str, text: str, most: float = math.inf) -> float:
+def parse_share(name: str, text: str, most: float = math.inf) -> float:
     """Return a share that is typed as 5% or 0.05, above 0 and up to `most`.
 
     Raises
     ------
     UsageError
-        It is none.
+        The text is not such a share.
     """
     number, percent, rest = text.strip().partition("%")
     try:
@@ -162,8 +165,8 @@ def share_of(name: str, text: str, most: float = math.inf) -> float:
     return value
 
 
-def _stop_at(text: str) -> float:
-    return share_of("--stop-at", text, most=1.0)
+def _parse_stop_at(text: str) -> float:
+    return parse_share("--stop-at", text, most=1.0)
 
 
 StopAt = Annotated[
@@ -171,14 +174,14 @@ StopAt = Annotated[
     typer.Option(
         "--stop-at",
         metavar="SHARE",
-        parser=_stop_at,
-        help="End as soon as a kernel reaches this share of the lower bound on its time: 95% or 0.95.",
+        parser=_parse_stop_at,
+        help="End as soon as the lower bound on the time is this share of a kernel's measured time: 95% or 0.95.",
     ),
 ]
 
 
 def seconds_option(help: str) -> OptionInfo:
-    """Return the option ``--time-limit`` of a command, with what the limit means there."""
+    """Return the option ``--time-limit`` with the help text of one command."""
     option: OptionInfo = typer.Option(
         "--time-limit", metavar="SECONDS", min=_LEAST_SECONDS, max=MOST_SECONDS, help=help
     )
@@ -188,11 +191,11 @@ def seconds_option(help: str) -> OptionInfo:
 def refuse_threads(threads: int | None, hardware: HardwareSpec) -> None:
     """Raise UsageError if ``--threads`` is given for a GPU."""
     if threads is not None and hardware.most_threads is None:
-        raise UsageError(f"--threads is for CPUs, and {hardware.name} is none; leave it out")
+        raise UsageError(f"--threads is for CPUs, but {hardware.name} is a GPU; leave --threads out")
 
 
 class Predicting(msgspec.Struct, frozen=True, kw_only=True):
-    """For which device schedules are ranked, and how."""
+    """Options that say for which device schedules are ranked, and how."""
 
     hw: Device
     template: Template = None
@@ -200,10 +203,10 @@ class Predicting(msgspec.Struct, frozen=True, kw_only=True):
     threads: Threads = None
     correction: Annotated[
         str | None,
-        typer.Option("--model", metavar="NAME|FOLDER", help="Learned correction to use, shipped or your own."),
+        typer.Option("--model", metavar="NAME|FOLDER", help="Learned correction to use: a shipped one, or a folder."),
     ] = None
     plain: Annotated[
-        bool, typer.Option("--plain", help="No learned correction, also where one was made for the device.")
+        bool, typer.Option("--plain", help="Use the analytical model alone, without a learned correction.")
     ] = False
 
     def hardware(self) -> HardwareSpec:
@@ -212,43 +215,43 @@ class Predicting(msgspec.Struct, frozen=True, kw_only=True):
         Raises
         ------
         UsageError
-            Options contradict each other, or are of another kind of device.
+            Options contradict each other, or are for another kind of device.
         """
         from anatune import api
 
         if self.plain and self.correction is not None:
-            raise UsageError("--plain uses no correction, --model names one; leave one out")
+            raise UsageError("--plain uses no learned correction, but --model names one; leave one of them out")
         hardware = api.hardware(self.hw)
         refuse_threads(self.threads, hardware)
         return hardware
 
     def keywords(self) -> Keywords:
-        """Return what calls of the library take besides, by their names."""
+        """Return the keyword arguments for `anatune.plan` and similar calls."""
         correction = "none" if self.plain else self.correction or "auto"
         shared = {"template": self.template, "accuracy": self.accuracy, "threads": self.threads}
         return {**shared, "correction": correction}
 
 
 class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
-    """Who measures, by default this machine; what was measured before."""
+    """Options that say which machines measure (by default this one) and whether records are reused."""
 
     cluster: Annotated[
         str | None,
         typer.Option(
             "--cluster",
             metavar="ADDRESS",
-            help="Build and measure on a Dask cluster of `anatune worker`s; --hw host is their CPU.",
+            help="Build and measure on the `anatune worker`s of a Dask cluster; --hw host means their CPU.",
         ),
     ] = None
     tls: Tls = None
     tracker: Tracker = None
     key: BoardKey = None
     no_reuse: Annotated[
-        bool, typer.Option("--no-reuse", help="Use nothing of what the records have of this workload and device.")
+        bool, typer.Option("--no-reuse", help="Ignore earlier records of this workload and device.")
     ] = False
 
     def keywords(self) -> Keywords:
-        """Return who measures, by the names of the library's keywords.
+        """Return the keyword arguments of `anatune.tune` that say who measures.
 
         Raises
         ------
@@ -256,29 +259,29 @@ class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
             Options contradict each other, or one needs another.
         """
         if self.cluster is not None and self.tracker is not None:
-            raise UsageError("--cluster and --tracker both say who measures; leave one out")
-        for given, needed, name, other in (
-            (self.tls, self.cluster, "--tls", "--cluster: the certificates are a cluster's"),
-            (self.key, self.tracker, "--key", "--tracker: boards are found by both"),
-            (self.tracker, self.key, "--tracker", "--key: boards are found by both"),
+            raise UsageError("--cluster and --tracker both say which machines measure; leave one of them out")
+        for value, needed, name, other in (
+            (self.tls, self.cluster, "--tls", "--cluster: the certificates are those of a cluster"),
+            (self.key, self.tracker, "--key", "--tracker: together they find the boards"),
+            (self.tracker, self.key, "--tracker", "--key: together they find the boards"),
         ):
-            if given is not None and needed is None:
+            if value is not None and needed is None:
                 raise UsageError(f"{name} needs {other}")
         return {"cluster": self.cluster, "tls": self.tls, "tracker": self.tracker, "key": self.key}
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with an option for each field of the structs among its parameters; it gets the structs whole."""
+    """Return a command with one option for each field of its struct parameters; it builds and passes the structs."""
     structs: dict[str, type[msgspec.Struct]] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        kind = parameter.annotation
-        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        struct = parameter.annotation
+        if not (isinstance(struct, type) and issubclass(struct, msgspec.Struct)):
             parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
             continue
-        structs[parameter.name] = kind
-        annotations = get_type_hints(kind, include_extras=True)
-        for field in msgspec.structs.fields(kind):
+        structs[parameter.name] = struct
+        annotations = get_type_hints(struct, include_extras=True)
+        for field in msgspec.structs.fields(struct):
             default = parameter.empty if field.required else field.default
             annotation = annotations[field.name]
             parameters.append(
@@ -286,38 +289,38 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             )
 
     @functools.wraps(command)
-    def run(**given: object) -> None:
+    def run(**values: object) -> None:
         for name, kind in structs.items():
-            given[name] = kind(**{field: given.pop(field) for field in kind.__struct_fields__})
-        command(**given)
+            values[name] = kind(**{field: values.pop(field) for field in kind.__struct_fields__})
+        command(**values)
 
-    # typer reads the signature, and the annotations on their own
+    # typer reads both the signature and the annotations
     run.__signature__ = inspect.Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": None}
     return run
 
 
 def named_sizes(words: list[str] | None) -> dict[str, str]:
-    """Return what ``--size`` says by name."""
-    found = {}
+    """Return the values of ``--size NAME=VALUE`` by name."""
+    sizes = {}
     for word in words or ():
         name, equals, value = word.partition("=")
         if not name or not equals or not value:
             raise UsageError(f"--size is {word!r}, expected a name and a range such as tokens=1..512, or batch=4")
-        found[name] = value
-    return found
+        sizes[name] = value
+    return sizes
 
 
 def named_state(words: list[str] | None) -> str | dict[str, str] | None:
-    """Return what ``--state`` says: "auto", or inputs by the names of outputs."""
+    """Return the value of ``--state``: "auto", or the input for each output by name."""
     if words == ["auto"]:
         return "auto"
-    found: dict[str, str] = {}
+    inputs: dict[str, str] = {}
     for word in words or ():
-        output, equals, given = word.partition("=")
-        if not output or not equals or not given:
+        output, equals, source = word.partition("=")
+        if not output or not equals or not source:
             raise UsageError(f"--state is {word!r}, expected auto, or an output and its input: present.0=past.0")
-        if output in found:
-            raise UsageError(f"--state names the output {output} twice, expected once")
-        found[output] = given
-    return found or None
+        if output in inputs:
+            raise UsageError(f"--state names the output {output} twice; name each output once")
+        inputs[output] = source
+    return inputs or None

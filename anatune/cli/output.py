@@ -1,4 +1,4 @@
-"""What goes to the terminal: the answer on stdout, everything else on stderr."""
+"""Output of commands: the answer on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from anatune.report.text import Line
 
 UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
-"""Typer's class of usage errors: newer versions of typer bring click inside, older ones import it."""
+"""Typer's class of usage errors, which newer versions of typer contain and older ones import from click."""
 _NARROWEST, _WIDEST = 80, 120
 
 
 def refuse_given(context: typer.Context, names: Iterable[str], why: str) -> None:
-    """Raise UsageError for the first of some options that was given: here it would be ignored.
+    """Raise UsageError for the first of some options that was given although it has no effect here.
 
     Parameters
     ----------
     context
-        Of the command.
+        The context of the command.
     names : iterable of str
-        Of the command's parameters.
+        Names of the command's parameters that have no effect.
     why : str
-        Follows the option: "is for GPUs, and host is none".
+        The reason, which follows the option: "is for GPUs, but host is a CPU".
     """
     wanted = set(names)
     for parameter in context.command.params:
@@ -41,24 +41,24 @@ def refuse_given(context: typer.Context, names: Iterable[str], why: str) -> None
 
 
 def line_width() -> int:
-    """Return the characters a line may have: the terminal's between 80 and 120, and 80 without a terminal."""
+    """Return the width of lines: that of the terminal, between 80 and 120 characters; 80 without a terminal."""
     if not sys.stdout.isatty():
         return _NARROWEST
     return min(_WIDEST, max(_NARROWEST, shutil.get_terminal_size().columns))
 
 
 def print_text(text: str) -> None:
-    """Write text to stdout with a line end, `printable`."""
+    """Write text and a line end to stdout, made `printable`."""
     typer.echo(printable(text))
 
 
 def print_data(text: str) -> None:
-    """Write data to stdout as they are; where only a person reads them, on a terminal, `printable`."""
+    """Write data to stdout unchanged; on a terminal made `printable`."""
     typer.echo(printable(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text, nl=False)
 
 
 def print_json(value: object) -> None:
-    """Write one JSON value to stdout, on one line; all that is no sign as JSON's escapes, not only what has to be."""
+    """Write one JSON value to stdout on one line; escape all characters that are not printable."""
     import json
 
     import msgspec
@@ -70,7 +70,7 @@ def print_json(value: object) -> None:
 
 
 def print_lines(lines: Sequence[Line]) -> None:
-    """Write lines to stdout; with styles only on a terminal, and not where NO_COLOR is set."""
+    """Write lines to stdout; with styles only on a terminal and if NO_COLOR is not set."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         from anatune.report.text import plain
 
@@ -85,13 +85,13 @@ def print_lines(lines: Sequence[Line]) -> None:
 
 
 def note(text: str) -> None:
-    """Write one line to stderr: progress, or what else is worth knowing; a stderr that is full costs no answer."""
+    """Write one line to stderr; ignore errors, so that a full disk there does not lose the answer."""
     with contextlib.suppress(OSError):
         typer.echo(printable(text), err=True)
 
 
 def note_once() -> Callable[[str], None]:
-    """Return a function that writes a note, each text once."""
+    """Return a function that writes a note; it writes each text only once."""
     said: set[str] = set()
 
     def tell(text: str) -> None:

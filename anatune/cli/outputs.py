@@ -1,4 +1,4 @@
-"""What commands write to files that options name, and how each is known again: nothing else is replaced."""
+"""Kinds of output files, and how each is recognized: a command replaces only files of its own kind."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from anatune.files import Output, OutputKind, json_with, open_file, read_file
 from anatune.named import load
 
 _GENERATOR = b'<meta name="generator" content="anatune"'
-"""In the head of every page."""
+"""A tag in the head of every HTML page that anatune writes."""
 _HEAD_BYTES = 4096
 _ARRAYS_COMMENT = b"outputs of `anatune run`"
-"""The comment of the archive."""
+"""The comment in the .npz archives that `anatune run` writes."""
 
 
 def _is_page(path: Path) -> bool:
@@ -27,7 +27,7 @@ def _is_page(path: Path) -> bool:
 def _is_table(path: Path) -> bool:
     from anatune.records.export import CSV_COLUMNS
 
-    with open_file(path, None) as stream:  # later versions add columns at the end
+    with open_file(path, None) as stream:  # later versions may add columns at the end
         return stream.readline(_HEAD_BYTES).startswith(",".join(CSV_COLUMNS[:5]).encode())
 
 
@@ -54,15 +54,15 @@ PAGE = OutputKind("a page that anatune wrote", _is_page)
 SCHEDULE = OutputKind("a schedule that `anatune tune` wrote", json_with("workload", "hardware", "tiles", "options"))
 MANIFEST = OutputKind("the manifest of an export", json_with("format", "functions", "workload", "written"))
 ARRAYS = OutputKind("outputs that `anatune run` wrote", _is_arrays)
-RECORD_LINES = OutputKind("what `anatune records export` wrote", _is_lines)
+RECORD_LINES = OutputKind("a file that `anatune records export` wrote", _is_lines)
 RECORD_TABLE = OutputKind(RECORD_LINES.what, _is_table)
 EARLIER = OutputKind("a file of the same export", lambda path: True)
 OTHER = OutputKind(EARLIER.what, lambda path: False)
-"""What an export of the same name wrote, by its manifest, and what it did not."""
+"""Files that the manifest of an earlier export of the same name lists, and all other files."""
 
 
 def marked(archive: bytes) -> bytes:
-    """Return the bytes of a .npz file with the mark that it is of `anatune run`."""
+    """Return the bytes of a .npz file with the comment that marks it as output of `anatune run`."""
     import io
     import zipfile
 
@@ -72,17 +72,17 @@ def marked(archive: bytes) -> bytes:
     return stream.getvalue()
 
 
-def move_export(made: Path, folder: Path, name: str, manifest: dict[str, object]) -> Path:
-    """Move the files of an export into a folder and write its manifest there; only an export of that name is replaced.
+def move_export(source_folder: Path, folder: Path, name: str, manifest: dict[str, object]) -> Path:
+    """Move the files of an export into a folder and write its manifest; replace only an export of the same name.
 
     Parameters
     ----------
     made : Path
-        The folder that holds them.
+        The folder that holds the files.
     name : str
-        Of the export.
+        The name of the export.
     manifest : dict
-        Gets ``written``: all files that exports of this name have written there, of other forms, too.
+        The manifest. It gets the entry ``written``: all files that exports of this name have written, in any format.
 
     Returns
     -------
@@ -92,26 +92,26 @@ def move_export(made: Path, folder: Path, name: str, manifest: dict[str, object]
     Raises
     ------
     OSError
-        Something else lies in the way; nothing was replaced.
+        A file that is not part of such an export is in the way; nothing was replaced.
     """
     import msgspec
 
-    path, files = folder / f"{name}.json", sorted(os.listdir(made))
-    earlier = _written(path)
+    path, files = folder / f"{name}.json", sorted(os.listdir(source_folder))
+    earlier = _exported_names(path)
     manifest["written"] = sorted({*earlier, *files})
-    # The manifest goes first: whatever ends the process, a second export may replace all.
+    # The manifest is written first, so that a second export may replace all files if this one is interrupted.
     contents = {path: msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"}
     targets = [Output(path, MANIFEST)]
     for file in files:
-        contents[folder / file] = (made / file).read_bytes()
+        contents[folder / file] = (source_folder / file).read_bytes()
         targets.append(Output(folder / file, EARLIER if file in earlier else OTHER))
     for target in targets:
         target.write(contents[target.path])
     return path
 
 
-def _written(manifest: Path) -> set[str]:
-    """Return the names of the files that exports have written beside a manifest; none where there is none."""
+def _exported_names(manifest: Path) -> set[str]:
+    """Return the names of the files that exports have written beside a manifest; empty if there is no manifest."""
     if not MANIFEST.knows(manifest):
         return set()
     written = json.loads(read_file(manifest))["written"]
@@ -119,21 +119,21 @@ def _written(manifest: Path) -> set[str]:
 
 
 def check_html(path: Path | None, *others: str | Path | None) -> Output | None:
-    """Return where the page goes; an error where none could be written: better before a long search than after it.
+    """Return the output file of ``--html`` after checking, before a long search, that the page can be written.
 
     Parameters
     ----------
     others : str, Path or None
-        Files that the command reads or writes besides, which need not be there yet.
+        Other files that the command reads or writes; they need not exist yet.
 
     Raises
     ------
     MissingDependencyError
         A package of the extra ``report`` is not installed.
     UsageError
-        The page would take the place of another file.
+        The page would replace another file of the command.
     OSError
-        There is something else, or nothing can be written there.
+        There is a file that is no page of anatune, or nothing can be written there.
     """
     if path is None:
         return None
@@ -147,13 +147,13 @@ def check_html(path: Path | None, *others: str | Path | None) -> Output | None:
 
 
 class _Page(Protocol):
-    """What `anatune.pages` makes."""
+    """The interface of pages that `anatune.pages` returns."""
 
     def html(self) -> str: ...
 
 
 def write_page(page: _Page, target: Output) -> None:
-    """Write a page as a whole, and say where it lies and how large it is."""
+    """Write a page to its file, and note the file and its size on stderr."""
     from anatune.report import units
 
     content = page.html().encode()

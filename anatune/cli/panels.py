@@ -1,4 +1,4 @@
-"""Commands below others; groups of options in the help of those that have many, one table for all, as plain text."""
+"""Command groups, and the headings under which the help of commands with many options lists them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ORDER = (
     *("plan", "prune", "tune", "export", "compile", "run", "worker"),
     *("doctor", "completion", "configs", "hw", "records", "cluster"),
 )
-"""The order of the commands in the help; others follow."""
+"""The order of the commands in the help; other commands follow."""
 
 _GROUPS = {
     "Workload": "--stride --padding --dilation --groups --layout --dtype --transpose-a --transpose-b --epilogue "
@@ -34,19 +34,19 @@ _GROUPS = {
     "Answer": "--top-k --distinct --for --most --format --sessions --name --output --json --explain --html",
 }
 GROUPS = {option: title for title, options in _GROUPS.items() for option in options.split()}
-"""Option -> the heading that it stands under."""
+"""Option -> its heading in the help."""
 
 
 def subcommands(help: str) -> typer.Typer:
-    """Return what holds the commands below one, "hw", "records" or "cluster"."""
+    """Return an application for the subcommands of a command such as "hw", "records" or "cluster"."""
     return typer.Typer(help=help, no_args_is_help=False, rich_markup_mode=None, add_completion=False)
 
 
 class Grouped(TyperCommand):
-    """A command whose help has its options under headings."""
+    """A command whose help lists options under headings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the options of each group; at the end what belongs to none."""
+        """Write the arguments, then the options of each group, then all other options."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{name: [] for name in _GROUPS}, "Options": []}
         for parameter in self.get_params(ctx):
             if (record := parameter.get_help_record(ctx)) is not None:
@@ -60,7 +60,7 @@ class Grouped(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """The commands of the core, and those that optional packages register: each is imported when it is asked for."""
+    """The commands of the core and of optional packages, which are imported when they are used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
@@ -68,17 +68,17 @@ class Commands(TyperGroup):
         return sorted(names, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; None where there is none."""
+        """Return a command; None if there is no command of that name."""
         if cmd_name not in self.commands and cmd_name in entries("commands"):
             self.commands[cmd_name] = _load_command(cmd_name)
         return super().get_command(ctx, cmd_name)
 
 
 def _load_command(name: str) -> TyperCommand | TyperGroup:
-    """Return the command that a package registers: a function, or several commands below one."""
+    """Return the command or command group that a package registers."""
     registered = load("commands", name)
     app = subcommands("")
-    app.callback()(lambda: None)  # else a single command has no name
+    app.callback()(lambda: None)  # without a callback a single command has no name
     if isinstance(registered, typer.Typer):
         app.add_typer(registered, name=name)
     else:

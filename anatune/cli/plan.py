@@ -15,9 +15,9 @@ from anatune.cli.options import (
     Keywords,
     Parsed,
     Predicting,
+    parse_share,
     records_option,
     seconds_option,
-    share_of,
     spread,
 )
 from anatune.cli.output import UsageError, line_width, print_json, print_lines
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from anatune.model.plan import Plan
 
 _NUM_EXPLAINED = 64
-"""Schedules that an explanation looks at to find one that differs materially from the best."""
+"""Number of schedules in which an explanation searches for one that differs materially from the best."""
 _NUM_KERNELS = 6
-"""Kernels for a range where neither their number nor a loss is given."""
+"""Default number of kernels for a range."""
 
 
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan holds, and what is said of it."""
+    """Options for the contents of a plan and how it is printed."""
 
-    top_k: Annotated[int, typer.Option("--top-k", metavar="K", min=1, help="How many schedules to return.")] = 10
-    time_limit: Annotated[float | None, seconds_option("Stop then; the answer says how far off.")] = None
+    top_k: Annotated[int, typer.Option("--top-k", metavar="K", min=1, help="Number of schedules to return.")] = 10
+    time_limit: Annotated[float | None, seconds_option("End the search then; the answer says what is proven.")] = None
     distinct: Annotated[
         bool | None,
         typer.Option(
             "--distinct/--all",
-            help="One schedule of each predicted time, with the number of those alike, or all of them.  [default: "
-            "distinct; all with --compile]",
+            help="--distinct lists one schedule for each predicted time and counts the others that have it; --all "
+            "lists every schedule.  [default: --distinct; --all with --compile]",
             show_default=False,
         ),
     ] = None
@@ -58,22 +58,22 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--compile",
             metavar="N",
             min=0,
-            help="Compile the first N different programs and correct their predictions.",
+            help="Compile the first N different kernels and correct their predictions by what the compiler reports.",
         ),
     ] = 0
     records: Annotated[
         Parsed,
         records_option(
-            "Show the best that this record file or server has of the same, and correct times and order by what it "
-            "teaches of the device."
+            "Show the best recorded trial of this workload and device, and correct the predicted times by a model "
+            "learned from all trials of the device in this record file or server."
         ),
     ] = None
     as_json: AsJson = False
-    explain: Annotated[bool, typer.Option("--explain", help="Say why the best schedule is the best.")] = False
+    explain: Annotated[bool, typer.Option("--explain", help="Explain why the best schedule is the best.")] = False
     html: Html = None
 
-    def refuse_of_one_shape(self, predicting: Predicting) -> None:
-        """Raise UsageError for the first option that is given and plans for ranges do not have."""
+    def refuse_for_range(self, predicting: Predicting) -> None:
+        """Raise UsageError for the first given option that plans for a range do not support."""
         given = {
             "--top-k": self.top_k != 10, "--explain": self.explain, "--compile": self.compile,
             "--model": predicting.correction, "--accuracy relaxed": predicting.accuracy == "relaxed",
@@ -81,11 +81,11 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         }  # fmt: skip
         for name, value in given.items():
             if value:
-                raise UsageError(f"{name} is for plans of one shape, and the workload has a range; leave it out")
+                raise UsageError(f"{name} is for workloads without a range of extents, but this has one; leave it out")
 
 
 class RangeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan for a range of extents holds."""
+    """Options for a plan that covers a range of extents."""
 
     kernels: Annotated[
         int | None,
@@ -93,15 +93,17 @@ class RangeOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--kernels",
             metavar="K",
             min=1,
-            help="Ranges: at most so many kernels, with the least worst loss.  [default: 6]",
+            help="Ranges: use at most K kernels; choose those with the smallest worst loss.  [default: 6]",
         ),
     ] = None
     loss: Annotated[
         str | None,
-        typer.Option("--loss", metavar="SHARE", help="Ranges: as few kernels as lose no more than this: 5% or 0.05."),
+        typer.Option(
+            "--loss", metavar="SHARE", help="Ranges: as few kernels as keep every loss below this: 5% or 0.05."
+        ),
     ] = None
     mean: Annotated[
-        bool, typer.Option("--mean", help="Ranges: the least mean loss of all extents, not the least worst.")
+        bool, typer.Option("--mean", help="Ranges: minimize the mean loss over all extents, not the worst one.")
     ] = False
 
     def refuse(self) -> None:
@@ -109,76 +111,76 @@ class RangeOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in (("--kernels", self.kernels), ("--loss", self.loss), ("--mean", self.mean)):
             if value:
                 raise UsageError(
-                    f"{name} is for a range of extents, and the workload has none; write for example matmul "
-                    "1..512x768x768"
+                    f"{name} is for a workload with a range of extents, and this one has none; write for example "
+                    "matmul 1..512x768x768, or leave it out"
                 )
 
     def keywords(self, num_extents: int) -> Keywords:
-        """Return what `anatune.plan_range` takes of it, for a range of so many extents."""
-        loss = None if self.loss is None else share_of("--loss", self.loss)
+        """Return the keyword arguments of `anatune.plan_range` for a range of `num_extents` extents."""
+        loss = None if self.loss is None else parse_share("--loss", self.loss)
         if loss is not None and (self.kernels is not None or self.mean):
-            raise UsageError("--loss asks for as few kernels as keep it; leave out --kernels and --mean")
+            raise UsageError("--loss chooses the number of kernels itself; leave out --kernels and --mean")
         kernels = min(_NUM_KERNELS, num_extents) if self.kernels is None and loss is None else self.kernels
         return {"kernels": kernels, "loss": loss, "weights": [1.0] * num_extents if self.mean else None}
 
 
 @spread
 def plan(
-    workload: WorkloadOptions, asked: PlanOptions, ranges: RangeOptions, predicting: Predicting, words: Words = None
+    workload: WorkloadOptions, options: PlanOptions, ranges: RangeOptions, predicting: Predicting, words: Words = None
 ) -> None:
-    """Rank every schedule of a workload on a device by the analytical model.
+    """Rank every schedule of a workload on a device by the analytical model, without the device.
 
-    With a range or a list for one extent (matmul 1..8192x4096x4096), choose few kernels that serve all of it instead.
-    Options may stand before or after the words. No device is needed.
+    If one extent is a range or a list (matmul 1..8192x4096x4096), choose a few kernels that serve all extents instead.
+    Options may stand before or after the workload.
     """
     from anatune import api
     from anatune.core.workload.ranges import RangedWorkload
 
-    what = workload.parse_range("plan", words, predicting.hw)
+    parsed_workload = workload.parse_range("plan", words, predicting.hw)
     hardware = predicting.hardware()
-    if isinstance(what, RangedWorkload):
-        asked.refuse_of_one_shape(predicting)
-        _plan_ranged(what, hardware, asked, ranges, predicting)
+    if isinstance(parsed_workload, RangedWorkload):
+        options.refuse_for_range(predicting)
+        _print_range_plan(parsed_workload, hardware, options, ranges, predicting)
         return
     ranges.refuse()
-    page_file = check_html(asked.html, asked.records, predicting.hw)
+    page_file = check_html(options.html, options.records, predicting.hw)
     from anatune.numerics._compiling import CompilationClock, told_compilation
 
     start, clock = time.perf_counter(), CompilationClock()
     with told_compilation(clock), Progress(compiles=True) as progress:
         answer = api.plan(
-            what,
+            parsed_workload,
             hardware,
-            max(asked.top_k, _NUM_EXPLAINED) if asked.explain or asked.html else asked.top_k,
+            max(options.top_k, _NUM_EXPLAINED) if options.explain or options.html else options.top_k,
             **predicting.keywords(),
-            time_limit_s=asked.time_limit,
-            distinct=not asked.compile if asked.distinct is None else asked.distinct,
-            compile=asked.compile,
-            records=asked.records,
+            time_limit_s=options.time_limit,
+            distinct=not options.compile if options.distinct is None else options.distinct,
+            compile=options.compile,
+            records=options.records,
             progress=progress.search(),
             compile_progress=progress.count("compiling"),
         )
     seconds = time.perf_counter() - start
-    if asked.as_json:
-        _print_tree(answer, asked)
+    if options.as_json:
+        _print_tree(answer, options)
     elif answer.schedules:
-        _print_plan(answer, asked, predicting, seconds - clock.seconds, clock.seconds)
+        _print_plan(answer, options, predicting, seconds - clock.seconds, clock.seconds)
     if not answer.schedules:
         from anatune.report.explain import nothing_legal_text
 
         raise SpaceError(nothing_legal_text(answer))
     if page_file is not None:
         with Progress(compiles=True) as progress:
-            share = progress.share("searching: what if")
-            limit = {} if asked.time_limit is None else {"what_if_s": asked.time_limit}
+            share = progress.share("predicting changed devices for the page")
+            limit = {} if options.time_limit is None else {"what_if_s": options.time_limit}
             page = load("pages", "plan")(answer, **limit, progress=share)
         write_page(page, page_file)
 
 
-def _print_tree(answer: Plan, asked: PlanOptions) -> None:
+def _print_tree(answer: Plan, options: PlanOptions) -> None:
     """Print a plan as JSON."""
-    tree = answer.first(asked.top_k).to_dict()
-    if asked.explain:
+    tree = answer.first(options.top_k).to_dict()
+    if options.explain:
         from anatune.report.explain import explanation, steps_from
 
         tree["explanation"] = explanation(answer, steps_from(answer))
@@ -189,58 +191,58 @@ def _print_tree(answer: Plan, asked: PlanOptions) -> None:
     print_json(tree)
 
 
-def _print_plan(answer: Plan, asked: PlanOptions, predicting: Predicting, seconds: float, compiling_s: float) -> None:
-    """Print a plan, how long it and compiling the model took, what records have, what compilers said, and why.
+def _print_plan(answer: Plan, options: PlanOptions, predicting: Predicting, seconds: float, compiling_s: float) -> None:
+    """Print a plan, the best record, the compiler's corrections and the explanation, as far as they were asked for.
 
-    The last line says what to do next.
+    The last lines name commands to run next.
     """
     from anatune.report.plans import plan_lines
     from anatune.report.text import Line, wrapped
 
     width = line_width()
-    print_lines(plan_lines(answer.first(asked.top_k), width=width, seconds=seconds, compiling_s=compiling_s))
-    if asked.records is not None:
+    print_lines(plan_lines(answer.first(options.top_k), width=width, seconds=seconds, compiling_s=compiling_s))
+    if options.records is not None:
         from anatune.records.schema import now_utc
 
-        told = f"measured: nothing of this workload, device and number of threads in {asked.records}"
+        measured_text = f"measured: {options.records} has no trial of this workload, device and number of threads"
         if answer.measured is not None:
-            told = answer.measured.describe(now_utc())
-        print_lines([Line(text) for text in wrapped(told, width, hanging="  ")])
+            measured_text = answer.measured.describe(now_utc())
+        print_lines([Line(text) for text in wrapped(measured_text, width, hanging="  ")])
     if answer.compilation is not None:
         from anatune.report.compilation import compilation_lines
 
-        print_lines(compilation_lines(answer.compilation, asked.top_k, width=width))
-    if asked.explain:
+        print_lines(compilation_lines(answer.compilation, options.top_k, width=width))
+    if options.explain:
         from anatune.report.explain import explanation_lines, steps_from
 
         print_lines(explanation_lines(answer, steps_from(answer), width=width))
-    print_lines([Line(""), *map(Line, _next_lines(answer, asked, predicting))])
+    print_lines([Line(""), *map(Line, _next_lines(answer, options, predicting))])
 
 
-def _next_lines(answer: Plan, asked: PlanOptions, predicting: Predicting) -> list[str]:
-    """Return what follows a plan: what says why, and commands that write the first kernel and measure, unwrapped."""
+def _next_lines(answer: Plan, options: PlanOptions, predicting: Predicting) -> list[str]:
+    """Return the lines below a plan: commands that explain it, write its best kernel and measure; they do not wrap."""
     from anatune.core.generation import vendor_limit
     from anatune.records.export import workload_text
     from anatune.report.text import wrapped
     from anatune.templates import template_named
 
     given = {"--template": predicting.template, "--accuracy": predicting.accuracy, "--threads": predicting.threads}
-    options = "".join(f" {name} {value}" for name, value in given.items() if value is not None)
-    words = f"--hw {shlex.quote(predicting.hw)}{options} {workload_text(answer.workload)}"
+    option_text = "".join(f" {name} {value}" for name, value in given.items() if value is not None)
+    words = f"--hw {shlex.quote(predicting.hw)}{option_text} {workload_text(answer.workload)}"
     limit = "" if template_named(answer.best.template).toolchain == "triton" else vendor_limit(answer.hardware)
     if limit:
-        return wrapped(f"next: no kernel can be written: {limit}", line_width(), hanging="  ")
-    is_corrected = bool(asked.records and answer.corrections)
-    is_other = asked.compile or asked.time_limit or predicting.plain or predicting.correction or is_corrected
+        return wrapped(f"next: no kernel of this plan can be generated: {limit}", line_width(), hanging="  ")
+    is_corrected = bool(options.records and answer.corrections)
+    is_other = options.compile or options.time_limit or predicting.plain or predicting.correction or is_corrected
     export = f"anatune export {words}" if not is_other else "--json > plan.json, then anatune export plan.json"
-    why = [] if asked.explain else ["  see why the first one is the best: --explain"]
-    return ["next:", *why, f"  write its kernel: {export}", f"  measure: anatune tune {words}"]
+    why = [] if options.explain else ["  explain why the first schedule is the best: add --explain"]
+    return ["next:", *why, f"  write its kernel: {export}", f"  measure schedules: anatune tune {words}"]
 
 
-def _plan_ranged(
-    workload: RangedWorkload, hardware: HardwareSpec, asked: PlanOptions, ranges: RangeOptions, predicting: Predicting
+def _print_range_plan(
+    workload: RangedWorkload, hardware: HardwareSpec, options: PlanOptions, ranges: RangeOptions, predicting: Predicting
 ) -> None:
-    """Print the plan for a range."""
+    """Make and print the plan for a range of extents."""
     from anatune import api
     from anatune.numerics._compiling import CompilationClock, told_compilation
     from anatune.report.ranges import range_lines
@@ -254,10 +256,10 @@ def _plan_ranged(
             **kernels,
             template=predicting.template,
             threads=predicting.threads,
-            time_limit_s=asked.time_limit,
+            time_limit_s=options.time_limit,
             progress=progress.search(),
         )
-    if asked.as_json:
+    if options.as_json:
         print_json(answer.to_dict())
     else:
         print_lines(range_lines(answer, width=line_width(), seconds=time.perf_counter() - start - clock.seconds))

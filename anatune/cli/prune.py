@@ -1,4 +1,4 @@
-"""``anatune prune``: the schedules that deserve a run, for another tuner."""
+"""``anatune prune``: list the schedules worth measuring, for another tuner."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from anatune.cli.workload import Words, WorkloadOptions
 from anatune.named import load
 
 _NUM_FIRST = 10
-"""Schedules that the summary shows."""
+"""Number of schedules in the summary."""
 _NUM_SHOWN = 64
-"""Schedules whose distances from each other a page tells."""
+"""Number of schedules that an HTML page compares."""
 Form = Literal["json", "csv", "triton", "kernel-tuner", "metaschedule"]
-"""The formats of `anatune.listing.writers`, which takes long to import."""
+"""The formats of `anatune.listing.writers`, repeated here because that module is slow to import."""
 
 
 def _check_keep(value: str) -> str:
@@ -39,22 +39,23 @@ def _keep(word: str) -> float:
 
 
 class PruneOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How many schedules are listed, which, and how."""
+    """Options for the number of listed schedules, their choice and their format."""
 
     keep: Annotated[
-        str, typer.Option("--keep", metavar="SHARE|N", callback=_check_keep, help="Share of the legal ones, or count.")
+        str,
+        typer.Option("--keep", metavar="SHARE|N", callback=_check_keep, help="Share or number of schedules to keep."),
     ] = "0.01"
     form: Annotated[
         Form | None,
-        typer.Option("--for", help="Whom the whole list is for: what it looks like.  [default: a summary, for people]"),
+        typer.Option("--for", help="Print the whole list in this format.  [default: a summary as text]"),
     ] = None
-    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="List at most so many.")] = 1000
-    time_limit: Annotated[float | None, seconds_option("Of the search; 10,000 at most then.")] = None
-    distinct: Annotated[bool, typer.Option("--distinct", help="One schedule of each predicted time; for a count.")] = (
-        False
-    )
+    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="List at most N schedules.")] = 1000
+    time_limit: Annotated[float | None, seconds_option("End the search then; at most 10,000 can be kept.")] = None
+    distinct: Annotated[
+        bool, typer.Option("--distinct", help="Keep one schedule for each predicted time; only if --keep is a number.")
+    ] = False
     no_diverse: Annotated[
-        bool, typer.Option("--no-diverse", help="The first of the order, also where few are kept and they are alike.")
+        bool, typer.Option("--no-diverse", help="Keep the fastest predicted schedules, even if they are similar.")
     ] = False
 
 
@@ -62,48 +63,49 @@ class PruneOptions(msgspec.Struct, frozen=True, kw_only=True):
 def prune(
     context: typer.Context,
     workload: WorkloadOptions,
-    asked: PruneOptions,
+    options: PruneOptions,
     predicting: Predicting,
     words: Words = None,
     html: Html = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON: as --for json.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON, as --for json does.")] = False,
 ) -> None:
-    """Say which schedules deserve a run, best first, or list them for a tuner of your own. No device is needed."""
+    """List the schedules worth measuring, best first, also for another tuner. No device is needed."""
     from anatune import api
     from anatune.listing.formats import PruneRequest
     from anatune.listing.writers import IGNORED, OTHER_LINES, writer
     from anatune.report.plans import subset_lines
 
-    what = workload.parse_one("prune", words, predicting.hw)
+    parsed_workload = workload.parse_one("prune", words, predicting.hw)
     hardware, keywords = predicting.hardware(), predicting.keywords()
-    if as_json and asked.form not in (None, "json"):
-        raise UsageError(f"--json and --for {asked.form} both say what the list looks like; leave one out")
-    listed = "json" if as_json else asked.form
+    if as_json and options.form not in (None, "json"):
+        raise UsageError(f"--json and --for {options.form} both name a format; leave one of them out")
+    list_format = "json" if as_json else options.form
     page_file = check_html(html, predicting.hw)
-    refuse_given(context, IGNORED.get(listed or "", ()), f"does not apply to --for {listed}")
+    refuse_given(context, IGNORED.get(list_format or "", ()), f"does not apply to --for {list_format}")
     lines = 0
     with Progress(compiles=True) as progress:
         request = PruneRequest(
-            what, hardware, _keep(asked.keep), most=asked.most, **keywords, time_limit_s=asked.time_limit,
-            distinct=asked.distinct, diverse=not asked.no_diverse, progress=progress.search(),
+            parsed_workload, hardware, _keep(options.keep), most=options.most, **keywords,
+            time_limit_s=options.time_limit, distinct=options.distinct, diverse=not options.no_diverse,
+            progress=progress.search(),
         )  # fmt: skip
-        if listed is None:
-            summary = subset_lines(request.subset(), min(_NUM_FIRST, asked.most), width=line_width())
+        if list_format is None:
+            summary = subset_lines(request.subset(), min(_NUM_FIRST, options.most), width=line_width())
             progress.clear()
             print_lines(summary)
-        for line in writer(listed)(request) if listed else ():
-            progress.clear()  # it may be the same terminal
+        for line in writer(list_format)(request) if list_format else ():
+            progress.clear()  # stdout and stderr may be the same terminal
             print_data(f"{line}\n")
             lines += 1
-    if listed and request.may_end_early and lines - OTHER_LINES.get(listed, 0) == asked.most:
-        note(f"note: at most {asked.most} are written; --most N writes more")
+    if list_format and request.may_end_early and lines - OTHER_LINES.get(list_format, 0) == options.most:
+        note(f"note: the list ends after {options.most} schedules; --most N lists more")
     if page_file is not None:
         keywords["template"] = request.own_template
         with Progress(compiles=True) as progress:
             answer = api.plan(
-                what, hardware, _NUM_SHOWN, **keywords, time_limit_s=asked.time_limit, distinct=True,
+                parsed_workload, hardware, _NUM_SHOWN, **keywords, time_limit_s=options.time_limit, distinct=True,
                 progress=progress.search(),
             )  # fmt: skip
             progress.begin("the page")
-            page = load("pages", "prune")(request.subset(), answer, asked.most)
+            page = load("pages", "prune")(request.subset(), answer, options.most)
         write_page(page, page_file)

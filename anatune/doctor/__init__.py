@@ -1,5 +1,5 @@
-"""``anatune doctor``: what is installed, what is missing for which command, and the one line that fixes it.
+"""``anatune doctor``: checks what is installed, which commands miss a package, and how to install it.
 
-Works where anatune itself does not: this package imports nothing but Python's library. Whatever may fail (packages,
-drivers, compilers) is tried in processes of its own (`trials`).
+It also works if anatune itself does not, because this package imports only Python's library. Packages, drivers and
+compilers, which may fail, are tried in separate processes (`trials`).
 """

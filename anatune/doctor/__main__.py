@@ -1,4 +1,4 @@
-"""``python -m anatune.doctor``, and ``anatune doctor`` where the command line cannot be imported."""
+"""``python -m anatune.doctor``, which is also ``anatune doctor`` if the command line cannot be imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anatune.report.text import plain
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Look, print what was found, and return the exit status: 0, or 1 where anatune cannot plan.
+    """Run all checks, print the findings, and return the exit status: 0, or 1 if anatune cannot plan.
 
     Parameters
     ----------

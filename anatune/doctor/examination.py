@@ -1,4 +1,4 @@
-"""The whole look: packages, folders, machine, compilers, in the order of the report."""
+"""The checks of `anatune doctor` in the order of the report: packages, compilers, GPUs, folders, machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MORE = "More commands"
 _LEAST_PYTHON = (3, 10)
 _AGAIN = "install anatune again: pip install . in its clone"
 _SHELL = "typer"
-"""Without it there is no command line; whether the library plans is tried."""
+"""The package that the command line needs; whether the library can plan is tried."""
 _SERVED = {
     "packaging": "doctor",
     "pandas": "anatune.predict, Plan.to_frame",
@@ -29,40 +29,40 @@ _SERVED = {
     "sqlalchemy": "tune, records, plan --records",
 }
 _DEEPER = {"tvm": "*tvm"}
-"""Extras of which more than an import is tried."""
+"""Extras for which more than an import is tried."""
 _REPLACED = {"pycuda": "cuda-bindings (extra cuda) does the same"}
-"""Extras that no command lacks -> why not."""
+"""Extras that no command needs -> reason."""
 _FOR_DEVELOPERS = ("dev", "docs")
 
 
 def examine(*, imports: bool = True) -> list[Finding]:
-    """Look at everything, and return what was found.
+    """Run all checks and return the findings.
 
     Parameters
     ----------
     imports : bool
-        Also import the packages of extras, in processes of their own: 8 s of CPU time where all are installed.
-        Without, their versions alone are judged.
+        Also import the packages of extras, in separate processes; that takes 8 s of CPU time if all are installed.
+        Otherwise only their versions are checked.
     """
-    asked = needs()
+    required = needs()
     hidden = {"", *_FOR_DEVELOPERS, *EXTRAS}
-    extras = [name for name in [*EXTRAS, *(name for name in asked if name not in hidden)] if name in asked]
-    complete = [name for name in extras if all(version_of(need.name) is not None for need in asked[name])]
+    extras = [name for name in [*EXTRAS, *(name for name in required if name not in hidden)] if name in required]
+    complete = [name for name in extras if all(version_of(need.name) is not None for need in required[name])]
     trials: dict[str, Sequence[str]] = {}
-    if imports:  # what takes longest is the first extra's
+    if imports:  # a package is tried with the first extra that needs it
         seen: set[str] = set()
         for name in complete:
-            words = [word for word in _words(asked[name], name) if word not in seen]
+            words = [word for word in _words(required[name], name) if word not in seen]
             seen.update(words)
             trials |= {name: words} if words else {}
-    trials |= {"": _words(asked.get("", ())), "*planning": ["*planning"], "*gpu": ["*gpu"]}
+    trials |= {"": _words(required.get("", ())), "*planning": ["*planning"], "*gpu": ["*gpu"]}
     if "cuda" in complete:
         trials["*compiler"] = ["*compiler"]
     told = run_trials(trials)
     failures = {word: reason for answer in told.values() for word, reason in _failures(answer)}
     return [
-        *_basis(asked.get("", ()), failures, told["*planning"]),
-        *(_extra(name, asked[name], failures, tried=imports) for name in extras),
+        *_basis(required.get("", ()), failures, told["*planning"]),
+        *(_extra(name, required[name], failures, tried=imports) for name in extras),
         _torch(),
         *compiler_findings(),
         *gpu_findings(told["*gpu"], told.get("*compiler")),
@@ -73,22 +73,22 @@ def examine(*, imports: bool = True) -> list[Finding]:
 
 
 def _words(wanted: Sequence[Need], extra: str = "") -> list[str]:
-    """Return what is tried of packages: their modules, and what `_DEEPER` says."""
+    """Return what to try of packages: their modules, and the trials in `_DEEPER`."""
     modules = [module_of(need.name) for need in wanted]
     return [*filter(None, modules), *([_DEEPER[extra]] if extra in _DEEPER else [])]
 
 
 def _failures(answer: Told) -> Iterator[tuple[str, str]]:
-    """Yield (word, reason) of what was tried in vain."""
+    """Yield (word, reason) of each failed trial."""
     for word, reason in answer.items():
         if word != "died" and isinstance(reason, str):
-            # what a process told last before it died: that it tries this
+            # the last message of a process that died says what it tried
             told = answer.get("died", "its process ended") if reason == IS_TRIED else reason
             yield word, told if word.startswith("*") else f"{word} cannot be imported ({told})"
 
 
 def _basis(wanted: Sequence[Need], failures: Mapping[str, str], planned: Told) -> Iterator[Finding]:
-    place = Path(__file__).parents[1]
+    package_folder = Path(__file__).parents[1]
     python = f"Python {platform.python_version()} ({sys.executable})"
     if sys.version_info < _LEAST_PYTHON:
         text = f"{python} is older than {'.'.join(map(str, _LEAST_PYTHON))}"
@@ -97,10 +97,10 @@ def _basis(wanted: Sequence[Need], failures: Mapping[str, str], planned: Told) -
         yield Finding(_BASIS, "ok", "Python", python)
     installed = version_of("anatune")
     if installed == __version__:
-        yield Finding(_BASIS, "ok", "anatune", f"{__version__} in {place}")
+        yield Finding(_BASIS, "ok", "anatune", f"{__version__} in {package_folder}")
     else:
-        said = f"the installed package says {installed}" if installed else "no package of it is installed"
-        text = f"{__version__} in {place}, and {said}: another copy comes first, or none is installed"
+        said = f"the installed package has version {installed}" if installed else "no package anatune is installed"
+        text = f"version {__version__} was imported from {package_folder}, but {said}"
         yield Finding(_BASIS, "warning", "anatune", text, "", _AGAIN)
     works = planned.get("compiled") is True
     for need in wanted:
@@ -112,18 +112,18 @@ def _basis(wanted: Sequence[Need], failures: Mapping[str, str], planned: Told) -
             yield Finding(_BASIS, "error" if essential else "broken", need.name, wrong or damaged, served, fix)
     if not works:
         reason = planned.get("died") or planned.get("*planning") or "no answer"
-        yield Finding(_BASIS, "error", "planning", f"a tile space cannot be made: {reason}", "everything", _AGAIN)
+        yield Finding(_BASIS, "error", "planning", f"a space cannot be made: {reason}", "everything", _AGAIN)
         return
     names = ", ".join(f"{need.name} {version_of(need.name)}" for need in wanted if version_of(need.name))
     yield Finding(_BASIS, "ok", "planning", f"spaces and compiled code work ({names})")
     specs = planned.get("specs")
     if not isinstance(specs, int):
-        fix = "anatune hw check FILE says more; remove or mend it"
+        fix = "run anatune hw check FILE, then correct or remove the file"
         yield Finding(_BASIS, "broken", "specs", str(specs), "hw list", fix)
 
 
 def _extra(name: str, wanted: Sequence[Need], failures: Mapping[str, str], *, tried: bool) -> Finding:
-    """Return one line on an extra: all its packages are there and work, or what is wrong first."""
+    """Return the finding about an extra: its packages work, or the first problem."""
     what, serves = EXTRAS.get(name, Serves(f"the extra {name}", "some commands"))
     fix = pip_line(name)
     missing = [need.name for need in wanted if version_of(need.name) is None]
@@ -142,10 +142,10 @@ def _extra(name: str, wanted: Sequence[Need], failures: Mapping[str, str], *, tr
 
 
 def _torch() -> Finding:
-    """Return one line on PyTorch: no extra installs it, for it has builds of its own for each kind of GPU."""
+    """Return the finding about PyTorch, which no extra installs because it has a build for each kind of GPU."""
     version = version_of("torch")
     serves = "compile MODEL.pt2, torch.compile(backend='anatune')"
     if version is None:
-        fix = f"pip install torch, beside {pip_line('tvm').removeprefix('pip install ')}"
+        fix = f"pip install torch, and {pip_line('tvm').removeprefix('pip install ')}"
         return Finding(_MORE, "missing", "PyTorch", "models of PyTorch: torch is not installed", serves, fix)
     return Finding(_MORE, "ok", "PyTorch", f"models of PyTorch (torch {version}, not tried)", serves)

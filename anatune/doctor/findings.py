@@ -1,4 +1,4 @@
-"""What a look at the installation found: one line each, as lines for people and as values for programs."""
+"""Findings of `anatune doctor`, as lines for people and as values for programs."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from anatune.version import __version__
 Level = Literal["ok", "note", "missing", "warning", "broken", "error"]
 LEVELS: dict[Level, str] = {
     "ok": "works",
-    "note": "worth knowing, nothing to do",
-    "missing": "not there; some commands need it",
-    "warning": "works, but something is doubtful",
-    "broken": "there, and does not work",
+    "note": "information, nothing to do",
+    "missing": "not installed; some commands need it",
+    "warning": "works, but may cause problems",
+    "broken": "installed, but does not work",
     "error": "anatune cannot plan",
 }
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at. Immutable."""
+    """The result of one check. Immutable."""
 
     section: str
-    """Heading it stands under."""
+    """The heading in the report."""
     level: Level
     subject: str
-    """What was looked at, in a word or two: a package's extra, "GPU"."""
+    """The checked subject in a word or two, such as the name of an extra, or "GPU"."""
     text: str
-    """What was found, in one line."""
+    """The result, in one line."""
     serves: str = ""
-    """What it is for: commands."""
+    """The commands that need it."""
     fix: str = ""
-    """What to do, a command where there is one; "" where there is nothing to do."""
+    """The action to take, preferably a command; "" if there is nothing to do."""
 
 
 def can_plan(findings: Sequence[Finding]) -> bool:
-    """Whether nothing was found that keeps anatune from planning."""
+    """Return whether no finding prevents anatune from planning."""
     return all(finding.level != "error" for finding in findings)
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return what the findings come to, in one line."""
+    """Return a summary of the findings in one line."""
     if not can_plan(findings):
-        return "anatune cannot plan here: see what is marked error"
+        return "anatune cannot plan here: see the lines that begin with error"
     told = "anatune can plan"
     for level, words in (("broken", "broken"), ("missing", "missing for some commands")):
         subjects = [finding.subject for finding in findings if finding.level == level]
@@ -57,7 +57,7 @@ _LEVEL_WIDTH = max(map(len, LEVELS)) + 2
 
 
 def lines(findings: Sequence[Finding]) -> list[Line]:
-    """Return a line for each finding under its section's heading, and the verdict last."""
+    """Return a line for each finding under the heading of its section, and the summary at the end."""
     told: list[Line] = []
     section = ""
     for finding in findings:
@@ -75,7 +75,7 @@ def _text(finding: Finding) -> str:
 
 
 def tree(findings: Sequence[Finding]) -> dict[str, object]:
-    """Return the findings as JSON's objects, with the version and whether anatune can plan."""
+    """Return the findings as plain values for JSON, with the version and whether anatune can plan."""
     return {
         "anatune": __version__,
         "can_plan": can_plan(findings),

@@ -1,4 +1,4 @@
-"""Folders that anatune reads and writes: its own data, compiled models, specs of the user's."""
+"""Checks of the folders that anatune reads and writes: its data, compiled models, the user's specs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECTION = "Folders"
 
 
 def folder_findings() -> Iterator[Finding]:
-    """Yield whether the packaged data are there, and whether caches and configuration can be kept."""
+    """Yield findings about the packaged data, the cache folder and the configuration folder."""
     for name in ("hwspecs", "models"):
         try:
             data_folder(name)
@@ -27,23 +27,23 @@ def folder_findings() -> Iterator[Finding]:
 
 
 def _compiled_code() -> Finding:
-    """Return where numba's code is kept: the first plan compiles its model for 10 to 30 s."""
+    """Return the finding about the cache of numba's code, without which each run compiles models for 10 to 30 s."""
     given = os.environ.get("NUMBA_CACHE_DIR")
     folder = Path(given) if given else user_cache_folder()
     fix = "set NUMBA_CACHE_DIR to a folder that can be written"
     if folder is None:
-        text = "there is no home folder: models are compiled (10 to 30 s) in every run"
+        text = "there is no home folder, so the analytical models are compiled (10 to 30 s) in every run"
         return Finding(_SECTION, "warning", "compiled code", text, "plan, tune", fix)
     if reason := _unwritable(folder):
-        text = f"{folder} cannot be written ({reason}): models are compiled (10 to 30 s) in every run"
+        text = f"{folder} cannot be written ({reason}), so the analytical models are compiled (10 to 30 s) in every run"
         return Finding(_SECTION, "warning", "compiled code", text, "plan, tune", fix)
     kept = any(folder.glob("numerics-*/*.nbi"))
-    text = f"kept in {folder}" if kept else f"none yet in {folder}: the first plan compiles its model (10 to 30 s)"
+    text = f"cached in {folder}" if kept else f"none yet in {folder}; the first plan compiles its model (10 to 30 s)"
     return Finding(_SECTION, "ok", "compiled code", text)
 
 
 def _configuration() -> Finding:
-    """Return where specs of the user's lie, and which there are."""
+    """Return the finding about the user's specs and their folder."""
     folder = user_config_folder()
     fix = "set XDG_CONFIG_HOME to a folder that can be written"
     serves = "hw detect, hw calibrate"
@@ -52,16 +52,16 @@ def _configuration() -> Finding:
     folder = folder / "hwspecs"
     if reason := _unwritable(folder):
         return Finding(_SECTION, "warning", "your specs", f"{folder} cannot be written ({reason})", serves, fix)
-    found = sorted(path.stem for path in folder.glob("*.toml"))
-    if "host" not in found:
-        text = f"{', '.join(found)} in {folder}, none of this machine" if found else f"none in {folder}"
+    spec_names = sorted(path.stem for path in folder.glob("*.toml"))
+    if "host" not in spec_names:
+        text = f"{', '.join(spec_names)} in {folder}, but none of this machine" if spec_names else f"none in {folder}"
         fix = "anatune hw detect, then anatune hw calibrate"
         return Finding(_SECTION, "note", "your specs", text, "--hw host", fix)
-    return Finding(_SECTION, "ok", "your specs", f"{', '.join(found)} in {folder}")
+    return Finding(_SECTION, "ok", "your specs", f"{', '.join(spec_names)} in {folder}")
 
 
 def _unwritable(folder: Path) -> str:
-    """Return why a folder, which need not be there yet, cannot be written to; "" where it can; leaves nothing."""
+    """Return why a folder, which need not exist yet, cannot be written; "" if it can be."""
     existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
     try:
         with tempfile.TemporaryFile(dir=existing):

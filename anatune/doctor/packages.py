@@ -1,4 +1,4 @@
-"""Installed packages, and whether they are what anatune asks for, by their metadata: nothing is imported."""
+"""Checks of installed packages against anatune's requirements by their metadata, without importing them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from anatune.version import __version__
 
 
 class Serves(NamedTuple):
-    """What an extra is for."""
+    """The purpose of an extra."""
 
     what: str
-    """In the words of a report."""
+    """A short description for reports."""
     commands: str
 
 
 EXTRAS = {
-    "tvm": Serves("kernels of CPUs and GPUs", "tune, compile, run, export, hw calibrate, anatune.build, verify"),
-    "cuda": Serves("kernels of NVIDIA GPUs, no GPU needed", "plan --compile, tune, compile and export for GPUs"),
-    "hip": Serves("compiled models on AMD GPUs", "run, compile --check, hw detect"),
-    "pycuda": Serves("launches on NVIDIA GPUs in place of cuda-bindings", "tune --backend pycuda, run, hw calibrate"),
+    "tvm": Serves("kernels for CPUs and GPUs", "tune, compile, run, export, hw calibrate, anatune.build, verify"),
+    "cuda": Serves("kernels for NVIDIA GPUs, no GPU needed", "plan --compile, tune, compile and export for GPUs"),
+    "hip": Serves("compiled networks on AMD GPUs", "run, compile --check, hw detect"),
+    "pycuda": Serves("launches on NVIDIA GPUs instead of cuda-bindings", "tune --backend pycuda, run, hw calibrate"),
     "learn": Serves("learned corrections", "plan --model, tune, records train"),
     "onnx": Serves("ONNX models", "compile MODEL.onnx"),
     "onnxruntime": Serves("nodes of ONNX models that cannot be read", "compile --fallback onnxruntime"),
@@ -32,12 +32,12 @@ EXTRAS = {
     "cluster": Serves("many machines", "worker, cluster, tune --cluster"),
     "boards": Serves("boards behind TVM's tracker", "tune --tracker, hw detect --tracker"),
     "postgres": Serves("records on a PostgreSQL server", "--records postgresql://..."),
-    "triton": Serves("kernels on matrix units", "--template triton, anatune.adapters.triton"),
+    "triton": Serves("GPU kernels on matrix units", "--template triton, anatune.adapters.triton"),
     "kernel-tuner": Serves("pruning for Kernel Tuner", "prune --for kernel-tuner, anatune.adapters.kernel_tuner"),
     "metaschedule": Serves("TVM's MetaSchedule", "prune --for metaschedule, anatune.adapters.metaschedule"),
     "optuna": Serves("pruning for Optuna", "its studies (anatune.adapters.optuna)"),
 }
-"""Extra -> what it is for. Those for developers (dev, docs) are left out."""
+"""Extra -> its purpose; those for developers (dev, docs) are left out."""
 
 _MODULES = {
     "apache-tvm": "tvm",
@@ -53,7 +53,7 @@ _WHY = {
     "cuda-bindings": "the compiler of 13 has dropped sm_70 and older",
     "nvidia-cuda-nvrtc-cu12": "the compiler of 13 has dropped sm_70 and older",
 }
-"""Why versions are pinned, where they are."""
+"""Package -> reason for its pinned version."""
 
 _TOLD = (
     *("numpy", "numba", "llvmlite", "scipy", "msgspec", "pandas", "SQLAlchemy", "apache-tvm", "apache-tvm-ffi"),
@@ -72,11 +72,11 @@ _TOLD = (
     ),
     *("kernel-tuner", "distributed", "psycopg", "plotly"),
 )
-"""Packages whose versions `anatune --version` tells."""
+"""Packages whose versions `anatune --version` prints."""
 
 
 def version_of(name: str) -> str | None:
-    """Return the version of an installed distribution; None: there is none, or its metadata are damaged."""
+    """Return the version of an installed distribution; None if it is not installed or its metadata are damaged."""
     try:
         return metadata.version(name) or None
     except (metadata.PackageNotFoundError, KeyError, TypeError, OSError):
@@ -84,19 +84,19 @@ def version_of(name: str) -> str | None:
 
 
 def version_lines() -> list[str]:
-    """Return ``anatune X.Y.Z``, Python and the system, and a line for each installed package whose version matters."""
+    """Return lines with the versions of anatune, Python, the system and the installed packages that matter."""
     lines = [
         f"anatune {__version__}",
         f"Python {platform.python_version()} on {platform.system()} {platform.machine()}",
     ]
-    found = {name: version_of(name) for name in _TOLD}
-    lines += [f"{name} {version}" for name, version in found.items() if version is not None]
-    missing = [name for name, version in found.items() if version is None]
+    installed = {name: version_of(name) for name in _TOLD}
+    lines += [f"{name} {version}" for name, version in installed.items() if version is not None]
+    missing = [name for name, version in installed.items() if version is None]
     return [*lines, *([f"not installed: {', '.join(missing)}"] if missing else [])]
 
 
 def problem(need: Need) -> str:
-    """Return what is wrong with the installed version of a package, "" where nothing is."""
+    """Return the problem of the installed version of a package; "" if there is none."""
     version = version_of(need.name)
     if version is None:
         return f"{need.name} is not installed"
@@ -107,11 +107,11 @@ def problem(need: Need) -> str:
     except Exception:  # noqa: BLE001 - as in `requirements`; and versions that are none
         return ""
     why = f" ({_WHY[need.name]})" if need.name in _WHY else ""
-    return "" if fits else f"{need.name} {version} is installed, {need.specifier} is asked for{why}"
+    return "" if fits else f"{need.name} {version} is installed, but {need.specifier} is required{why}"
 
 
 def module_of(name: str) -> str:
-    """Return the module that a distribution is imported as; "": none, or none that is there."""
+    """Return the module of a distribution; "" if it has none, or if that is missing."""
     module = _MODULES.get(name, name.replace("-", "_"))
     root = module.partition(".")[0]
     if not root or root in sys.modules:
@@ -119,4 +119,4 @@ def module_of(name: str) -> str:
     try:
         return module if find_spec(root) else ""
     except (ImportError, ValueError):
-        return module  # damaged: the trial says how
+        return module  # the package is damaged, which the trial reports

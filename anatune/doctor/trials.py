@@ -1,4 +1,4 @@
-"""What may fail is tried in a process of its own: a package that raises, a library that crashes, a driver that hangs.
+"""Trials in separate processes of what may fail: a package that raises, a library that crashes, a driver that hangs.
 
 Started as ``python -c``, with `CHILD`, so that nothing of the parent's is imported; answers are lines of JSON.
 """
@@ -26,28 +26,28 @@ from anatune.doctor.trials import answer
 answer(sys.argv[2:])
 """
 Told = dict[str, Any]
-"""What a trial told, by key: values of JSON."""
+"""The answers of a trial by key, as JSON values."""
 IS_TRIED = "is tried"
-"""Told of a word before it is tried: what is told last where the process dies."""
+"""The answer for a word before it is tried, which remains if the process dies."""
 _MOST_SECONDS = 60.0
-"""A trial that takes longer is ended: importing TVM takes 3 s of CPU time, on a busy machine several times as long."""
+"""Time limit of a trial; importing TVM takes 3 s of CPU time, and several times as long on a busy machine."""
 
 
 def run_trials(trials: Mapping[str, Sequence[str]], most_seconds: float = _MOST_SECONDS) -> dict[str, Told]:
-    """Run trials side by side, as many as there are cores, and return what each told.
+    """Run trials in parallel, as many as there are cores, and return their answers.
 
     Parameters
     ----------
     trials : mapping
-        Name -> words of the trial: the name of a function of `TRIALS`, or modules to import.
+        Name -> words of the trial: the name of a function in `TRIALS`, or modules to import.
     most_seconds : float
-        Limit of one trial, s.
+        Time limit of one trial, s.
 
     Returns
     -------
     dict
-        Name -> key -> what was told; for a module None (it can be imported) or the reason why not. The key "died" is
-        there where the process did not end by itself: how it ended.
+        Name -> key -> answer; for a module None if it can be imported, or the reason why not. The key "died" says how
+        the process ended if it did not end normally.
     """
     with ThreadPoolExecutor(max(1, min(len(trials), usable_cores()))) as pool:
         answers = pool.map(lambda words: _run(words, most_seconds), trials.values())
@@ -65,7 +65,7 @@ def _run(words: Sequence[str], most_seconds: float) -> Told:
         out, ended = b"", f"Python cannot be started: {error.strerror}"
     told: Told = {}
     for line in out.decode(errors="replace").splitlines():
-        with contextlib.suppress(ValueError):  # of a process that was ended in the middle of a line
+        with contextlib.suppress(ValueError):  # the process was ended in the middle of a line
             key, value = json.loads(line)
             told[key] = value
     if ended:
@@ -74,7 +74,7 @@ def _run(words: Sequence[str], most_seconds: float) -> Told:
 
 
 def _ending(status: int) -> str:
-    """Return how a process ended, "" where it ended as it should."""
+    """Return how a process ended; "" if it ended normally."""
     if status >= 0:
         return f"it ended with status {status}" if status else ""
     try:
@@ -84,7 +84,7 @@ def _ending(status: int) -> str:
 
 
 def answer(words: Sequence[str]) -> None:
-    """Do a trial and write what it tells to standard output, apart from what packages print there."""
+    """Do a trial and write its answers to standard output, separate from output of the packages."""
     stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -104,20 +104,20 @@ def answer(words: Sequence[str]) -> None:
         except BaseException as error:  # noqa: BLE001 - whatever a package raises is what is wanted
             tell(word, _reason(error))
     stream.close()
-    os._exit(0)  # threads of packages, and what they do at exit, are not tried
+    os._exit(0)  # skip threads and exit functions of packages
 
 
 def _reason(error: BaseException) -> str:
-    """Return an error in one line, without the name of the kind that says little."""
+    """Return an error in one line, with the name of its class only if that is informative."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     kind = "" if type(error).__name__ in ("ImportError", "ModuleNotFoundError") else f"{type(error).__name__}: "
     return f"{kind}{lines[0]}"[:200].rstrip(": ") or type(error).__name__
 
 
 def _planning(tell: Callable[[str, object], None]) -> None:
-    """Read the specs, make a space, compile and run a function: what a plan does, without the model's compilation."""
+    """Read the specs, make a space, compile and run a function, as a plan does, without compiling the model."""
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["NUMBA_CACHE_DIR"] = folder  # the user's has code where a model was compiled, and says so by that
+        os.environ["NUMBA_CACHE_DIR"] = folder  # leave the user's cache unchanged, which another check examines
         _plan_a_little(tell)
 
 
@@ -135,22 +135,22 @@ def _plan_a_little(tell: Callable[[str, object], None]) -> None:
     compiled = import_module("numba").njit(lambda number: number + 1)
     tell("compiled", compiled(1) == 2)
     try:
-        found = detect_cpu()
-        tell("cpu", f"{found.model} ({found.arch}, {found.compute.isa})")
+        cpu_spec = detect_cpu()
+        tell("cpu", f"{cpu_spec.model} ({cpu_spec.arch}, {cpu_spec.compute.isa})")
     except DeviceError as error:
         tell("cpu", None)
         tell("no cpu", str(error))
 
 
 def _tvm(tell: Callable[[str, object], None]) -> str | None:
-    """Whether TVM can generate code for CPUs."""
+    """Return why TVM cannot generate code for CPUs; None if it can."""
     tvm = import_module("tvm")
-    found = tvm.get_global_func("target.build.llvm", allow_missing=True)
-    return None if found is not None else "this TVM was built without LLVM, which kernels of CPUs need"
+    llvm_version = tvm.get_global_func("target.build.llvm", allow_missing=True)
+    return None if llvm_version is not None else "this TVM was built without LLVM, which CPU kernels need"
 
 
 def _compiler(tell: Callable[[str, object], None]) -> None:
-    """Load NVRTC; which version, and what it compiles for."""
+    """Load NVRTC and answer its version and architectures."""
     from anatune.codegen.cuda.nvrtc import compiler_version, known_archs
 
     tell("version", compiler_version())
@@ -159,7 +159,7 @@ def _compiler(tell: Callable[[str, object], None]) -> None:
 
 
 def _gpu(tell: Callable[[str, object], None]) -> str | None:
-    """Ask NVIDIA's driver for its version and devices, through nothing but itself; HIP for AMD's."""
+    """Ask NVIDIA's driver, or HIP for AMD GPUs, directly for its version and devices."""
     import ctypes
 
     def names(ask: Callable[..., int], many: int) -> list[str]:
@@ -193,4 +193,4 @@ TRIALS: dict[str, Callable[[Callable[[str, object], None]], str | None]] = {
     "*compiler": _compiler,
     "*gpu": _gpu,
 }
-"""Word -> what is tried; returns what is wrong, None where nothing is."""
+"""Word -> function of a trial, which returns the problem, or None."""

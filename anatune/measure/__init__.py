@@ -1,1 +1,1 @@
-"""Building, checking and timing kernels: here, on boards, on clusters, in an emulator; detection and calibration."""
+"""Building, checking and timing kernels on this machine or in an emulator; detection and calibration of devices."""

@@ -1,4 +1,4 @@
-"""What is asked of each kind of device: calls of the library, measurers. One is imported when it is asked for."""
+"""Library calls and measurers for each kind of device, which are imported when they are used."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 
 class Calls(Protocol):
-    """The library calls on one schedule; see `measure.verify`."""
+    """The library calls on one schedule, see `measure.verify`."""
 
     def build(self, schedule: Schedule, threads: int) -> Kernel | GpuKernel:
         """Compile a schedule and load it into this process."""
 
     def verify(self, schedule: Schedule, threads: int, seed: int) -> Verification:
-        """Run a schedule on random operands and compare with float64."""
+        """Run a schedule on random operands and compare the result with float64."""
 
     def inspect(self, schedule: Schedule, threads: int) -> dict[str, int]:
-        """Return what the compiler says about a schedule."""
+        """Return what the compiler reports about a schedule."""
 
 
 class RangeCalls(Protocol):
-    """The same on a plan for a range of extents."""
+    """The library calls on a plan for a range of extents."""
 
     def build(self, plan: RangePlan, threads: int) -> RangeKernel | GpuRangeKernel:
-        """Compile a plan's programs and load them into this process."""
+        """Compile the kernels of a plan and load them into this process."""
 
     def verify(self, plan: RangePlan, threads: int, seed: int) -> Verification:
-        """Run each program at the ends and in the middle of what it serves."""
+        """Run each kernel at the ends and in the middle of the extents that it serves."""
 
 
 def calls_of(hardware: HardwareSpec) -> Calls:

@@ -1,8 +1,8 @@
-"""Energy by the machine's own counters, where it has some that this process may read: RAPL of CPUs, NVML of GPUs.
+"""Energy from the machine's counters, if this process may read them: RAPL of CPUs, NVML of GPUs.
 
-Both count whole devices, whoever keeps them busy, idle power included. RAPL's domains are processor packages, without
-their memory; on Linux only root may read them since 2020 unless a system's owner allows more. Whatever is missing
-(a counter, a right, a package) is told by None: nobody needs a counter to tune.
+Both count whole devices, including other programs and idle power. RAPL's domains are processor packages without their
+memory. Since 2020 only root may read them on Linux unless the owner of the system allows more. If a counter, a
+permission or a package is missing, functions return None, because tuning needs no counter.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from typing import Protocol
 
 _POWERCAP = Path("/sys/class/powercap")
 _DOMAIN = re.compile(r"intel-rapl:\d+")
-"""Also AMD's processors have this name. "intel-rapl-mmio:0" is the same counter by another way; "intel-rapl:0:0" is
-part of one; "psys", of laptops, contains the packages."""
+"""The name of package domains, also on AMD processors. "intel-rapl-mmio:0" is the same counter by another path,
+"intel-rapl:0:0" a part of it; "psys" of laptops contains the packages."""
 _RAPL_STEP_S = 1e-3
-"""Between two updates of the counter. Source: Intel SDM Vol. 3B, 16.10.4."""
+"""Seconds between two updates of the counter. Source: Intel SDM Vol. 3B, 16.10.4."""
 _NVML_STEP_S = 0.1
-"""Likewise; the longest of common devices."""
+"""Seconds between two updates of the counter; the longest of common devices."""
 _LEAST_STEPS = 10
-"""Of a counter, that a window has to last: what the counter is late at both ends is then a tenth at most."""
+"""Fewest updates of a counter in a measurement, so that its delay at both ends is at most a tenth."""
 
 
 class EnergyCounter(Protocol):
-    """Counts joules.
+    """A counter of joules.
 
     Attributes
     ----------
     name : str
-        What it counts: "package-0", "gpu 0".
+        The counted device: "package-0", "gpu 0".
     step_s : float
-        Between two updates.
+        Seconds between two updates.
     """
 
     name: str
     step_s: float
 
     def joules(self) -> float | None:
-        """Return the joules since some moment; None: it cannot be read any more. Never waits."""
+        """Return the joules since a fixed moment without waiting; None if the counter cannot be read any more."""
         ...
 
 
 class RaplCounter:
-    """One or more processor packages; an `EnergyCounter`. Overflows are made up for if it is read between two of them.
+    """An `EnergyCounter` of one or more processor packages, which corrects overflows if it is read often enough.
 
     A counter of 262 kJ overflows after 20 minutes at 200 W.
 
@@ -88,19 +88,19 @@ class RaplCounter:
 
 
 class NvmlCounter:
-    """One NVIDIA GPU of Volta or later; an `EnergyCounter`.
+    """An `EnergyCounter` of one NVIDIA GPU of Volta or later.
 
     Parameters
     ----------
     nvml : module
         ``pynvml`` of the package nvidia-ml-py.
     address : str
-        On the PCI bus: "00000000:17:00.0".
+        Address on the PCI bus: "00000000:17:00.0".
 
     Raises
     ------
     Exception
-        The package's own: there is no such device, or it does not count.
+        An exception of the package: there is no such device, or it does not count.
     """
 
     step_s = _NVML_STEP_S
@@ -125,7 +125,7 @@ class NvmlCounter:
 
 
 def cpu_counter(root: Path = _POWERCAP) -> RaplCounter | None:
-    """Return the counter of all processor packages; None where there is none that may be read."""
+    """Return the counter of all processor packages; None if there is none that may be read."""
     try:
         domains = sorted(folder for folder in root.iterdir() if _DOMAIN.fullmatch(folder.name))
         packages = [folder for folder in domains if _text(folder / "name").startswith("package")]
@@ -147,10 +147,9 @@ def gpu_counter(address: str, nvml: ModuleType | None = None) -> NvmlCounter | N
 
 
 class Metered:
-    """A kernel as something that can be sampled (`measure.run.timing.Timed`), whose samples a counter watches.
+    """A sampled kernel (`measure.run.timing.Timed`) whose energy is counted during samples.
 
-    Samples too short for the counter are not counted; nothing takes longer than without it. Without a counter it is
-    the kernel, and knows no energy.
+    Samples that are too short for the counter are not counted. Without a counter there is no energy.
 
     Parameters
     ----------
@@ -171,7 +170,7 @@ class Metered:
         self._joules, self._runs = 0.0, 0
 
     def __call__(self, count: int) -> float:
-        """Run the kernel so many times in a row; return the seconds they took by its own clock."""
+        """Run the kernel `count` times in a row; return the seconds by its own clock."""
         if self._counter is None:
             return self._kernel(count)
         before, began = self._counter.joules(), self._clock()
@@ -184,17 +183,17 @@ class Metered:
 
     @property
     def energy_j(self) -> float | None:
-        """Joules of one run, all that the device took meanwhile; None: no sample was long enough, or nothing counts."""
+        """Joules that the device used in one run; None if no sample was long enough, or there is no counter."""
         return self._joules / self._runs if self._runs and self._joules > 0.0 else None
 
 
 class EnergyMeter:
-    """What all counters of a machine count from here on; read it now and then, counters overflow.
+    """The sum of all counters of a machine from now on; it must be read from time to time, because counters overflow.
 
     Parameters
     ----------
     counters : sequence of EnergyCounter
-        None: nothing is known.
+        The counters; without any, the energy is unknown.
     """
 
     def __init__(self, counters: Sequence[EnergyCounter]) -> None:
@@ -204,7 +203,7 @@ class EnergyMeter:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is counted."""
+        """Names of the counted devices."""
         return tuple(counter.name for counter in self._counters)
 
     def read(self) -> None:
@@ -213,7 +212,7 @@ class EnergyMeter:
 
     @property
     def energy_j(self) -> float | None:
-        """Joules until it was read last; None if a counter is lost or there is none."""
+        """Joules until the last reading; None if a counter was lost or there is none."""
         total = 0.0
         for first, now in zip(self._first, self._joules, strict=False):
             if first is None or now is None:

@@ -1,4 +1,4 @@
-"""The hardware that a caller means: a spec, a name, a file, or the present machine."""
+"""The lookup of hardware specs by name, file, or as this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import DeviceError, SpaceError, UnknownNameError
 
 HardwareLike = GpuSpec | CpuSpec | str | Path
-"""What calls take for hardware."""
+"""The types that calls accept for hardware."""
 
 
 def hardware(name: HardwareLike) -> GpuSpec | CpuSpec:
@@ -29,16 +29,16 @@ def hardware(name: HardwareLike) -> GpuSpec | CpuSpec:
     SpecError
         The file is damaged or contradicts itself.
     DeviceError
-        A GPU of the present machine is meant, and there is none, or none that can be used.
+        The name means a GPU of this machine, but there is none that can be used.
     SpaceError
-        It is nothing of the kind.
+        The argument has another type.
     """
     if isinstance(name, GpuSpec | CpuSpec):
         return name
     if not isinstance(name, str | Path):
         raise SpaceError(
-            f"hw is {shown(name)}, expected a device's name as 'rtx3090', the path of a TOML file, or what "
-            "anatune.hardware() returns"
+            f"hw is {shown(name)}, expected the name of a device such as 'rtx3090', the path of a TOML file, or a "
+            "result of anatune.hardware()"
         )
     try:
         return named_spec(name)
@@ -58,10 +58,10 @@ def _host_gpu(index: int) -> GpuSpec:
     from anatune.measure.cuda.detect import present_gpus
 
     name = f"host_gpu{index or ''}"
-    gpus, found = present_gpus()
+    gpus, reason = present_gpus()
     if index >= len(gpus):
         raise DeviceError(
-            f"{name} is GPU {index} of this machine, and there is none that can be used: {found}; `anatune doctor` "
-            "says more; plans need no GPU: name one of `anatune hw list`"
+            f"{name} means GPU {index} of this machine, but it cannot be used: {reason}; run `anatune doctor`, or plan "
+            "for another GPU of `anatune hw list`, which needs no GPU"
         )
     return msgspec.structs.replace(gpus[index], name=name, aliases=())

@@ -1,4 +1,4 @@
-"""What a session needs of whoever measures for it: this machine, a cluster, boards."""
+"""The interface between a session and what measures for it: this machine, a cluster, boards."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from anatune.errors import SpaceError
 from anatune.records.environment import Environment
 
 Ask = Callable[[], Schedule | None]
-"""Returns the next schedule; None: nothing for now, ask again when the next answer was taken."""
+"""A function that returns the next schedule; None if there is none before the next result is taken."""
 
 
 class WorkerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A device elsewhere that measures for a session. Immutable; JSON both ways.
+    """A worker or board that measures for a session. Immutable; JSON both ways.
 
     Attributes
     ----------
     name : str
-        As measurements have it (`Measurement.worker`).
+        Name in measurements (`Measurement.worker`).
     device : str
-        What it is, in words.
+        Description of its device.
     state : str
-        "ready"; "lost": it is gone; "refused": not the session's device or versions; "quarantined": it was accepted,
-        and then gave answers that cannot be relied on, or none.
+        "ready"; "lost": not connected any more; "refused": another device or other versions than the session's;
+        "quarantined": it was accepted, but gave unreliable results, or none.
     why : str
-        In one line; empty for "ready".
+        Reason in one line; empty for "ready".
     trials, failed : int
-        Answers in this session; those without a time.
+        Number of trials in this session, and of those that failed.
     environment : Environment, optional
-        Of its process, as records have it.
+        Environment of its process, for records.
     measures : bool
-        Whether it has a device; those that have none only build.
+        Whether it has a device; workers without one only build.
     """
 
     name: str
@@ -51,29 +51,29 @@ class WorkerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def added_up(before: Sequence[WorkerState], now: Sequence[WorkerState]) -> tuple[WorkerState, ...]:
-    """Return workers as they are now, with the trials and failures of earlier sessions added to those of this one.
+    """Return the present workers with the trials and failures of earlier sessions added.
 
     Parameters
     ----------
     before, now : sequence of WorkerState
-        Of all earlier sessions; of this one. Those that are not there any more stay as they were.
+        Workers of all earlier sessions, and of this one. Workers that are gone do not change.
     """
     earlier = {worker.name: worker for worker in before}
-    found = []
+    states = []
     for worker in now:
         last = earlier.pop(worker.name, worker)
         trials, failed = (last.trials, last.failed) if last is not worker else (0, 0)
-        found.append(msgspec.structs.replace(worker, trials=worker.trials + trials, failed=worker.failed + failed))
-    return (*earlier.values(), *found)
+        states.append(msgspec.structs.replace(worker, trials=worker.trials + trials, failed=worker.failed + failed))
+    return (*earlier.values(), *states)
 
 
 class MeasurerLike(Protocol):
-    """Builds, checks and times schedules of one workload; a context manager.
+    """The interface of measurers, which build, check and time schedules of one workload; a context manager.
 
     Attributes
     ----------
     incumbent : float or None
-        Best time over the reference kernel's so far: candidates that are clearly slower stop early. May be set.
+        Best time over the reference kernel's so far; timing stops early for clearly slower schedules. May be set.
     """
 
     incumbent: float | None
@@ -85,43 +85,43 @@ class MeasurerLike(Protocol):
     ) -> None: ...
 
     def serve(self, ask: Ask) -> Iterator[tuple[Schedule, Measurement]]:
-        """Measure what `ask` returns, as many at once as there are devices; yield answers in any order.
+        """Measure the schedules that `ask` returns on all devices at once; yield results in any order.
 
-        A missing answer stalls no other. Ends when nothing is outstanding and `ask` returns None.
+        A missing result delays no other. It ends when no result is outstanding and `ask` returns None.
         """
         ...
 
     def compare(self, schedules: Sequence[Schedule], budget_s: float) -> list[Measurement]:
-        """Return measurements of contenders that take turns on one device."""
+        """Return measurements of schedules that are timed in turn on one device."""
         ...
 
     def workers(self) -> tuple[WorkerState, ...]:
-        """Return who measures elsewhere; empty where this machine does."""
+        """Return the workers that measure; empty if this machine does."""
         ...
 
 
 MakeMeasurer = Callable[..., MeasurerLike]
-"""(workload, hardware, threads=, limits=, seed=, least_samples=, and for GPUs template=, l2=, device=, backend=) ->
-measurer."""
+"""A function (workload, hardware, threads=, limits=, seed=, least_samples=, and for GPUs template=, l2=, device=,
+backend=) -> measurer."""
 
 
 def asking(schedules: Iterable[Schedule]) -> Ask:
-    """Return what asks for each of `schedules` in their order."""
+    """Return a function that returns the `schedules` in their order."""
     source = iter(schedules)
     return lambda: next(source, None)
 
 
 def checked_of(workload: Workload, schedule: Schedule) -> Schedule:
-    """Return a schedule of the workload that a measurer serves.
+    """Return a schedule after checking that it is of the workload of a measurer.
 
     Raises
     ------
     SpaceError
-        It is one of another.
+        The schedule is of another workload.
     """
     if schedule.workload != workload:
         raise SpaceError(
-            f"schedule is for {schedule.workload.describe()}, expected {workload.describe()}: "
-            "a measurer serves one workload"
+            f"the schedule is for {schedule.workload.describe()}, but this measurer measures {workload.describe()}; "
+            "make another measurer"
         )
     return schedule

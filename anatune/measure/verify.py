@@ -1,4 +1,4 @@
-"""The library calls on one schedule: build it into this process, verify it against float64, ask the compiler."""
+"""The library calls `anatune.build`, `anatune.verify` and `anatune.inspect`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Verification", "build", "inspect", "verify"]
 
 MOST_THREADS = 4096
-"""Most threads that a kernel can be asked to use."""
+"""Largest number of threads that a kernel can use."""
 
 
 @overload
@@ -34,14 +34,14 @@ def build(schedule: RangePlan, threads: int = 1) -> RangeKernel | GpuRangeKernel
 
 @one_by_one
 def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKernel | RangeKernel | GpuRangeKernel:
-    """Compile a schedule, or the programs of a plan for a range, and load it into this process.
+    """Compile a schedule, or the kernels of a plan for a range, and load it into this process.
 
     Parameters
     ----------
     schedule
-        For a CPU, or for this machine's GPU; or what `anatune.plan_range` returned.
+        A schedule for a CPU or for a GPU of this machine; or a result of `anatune.plan_range`.
     threads
-        Threads that a call uses, where the schedule has a parallel loop.
+        Number of threads of a call, if the schedule has a parallel loop.
 
     Returns
     -------
@@ -51,13 +51,13 @@ def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKerne
     Raises
     ------
     SpaceError
-        It is no schedule, or it contradicts itself.
+        The argument is no schedule, or the schedule contradicts itself.
     BuildError
-        It cannot be lowered or compiled.
+        It cannot be generated or compiled.
     DeviceError
-        It is for a GPU, and there is none of that kind.
+        It is for a GPU, but this machine has no such GPU.
     RunError
-        It was built for another kind of processor than this one's and cannot be loaded.
+        It was built for another kind of processor and cannot be loaded.
     MissingDependencyError
         TVM is not installed.
     """
@@ -70,18 +70,18 @@ def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKerne
 
 @one_by_one
 def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -> Verification:
-    """Build a schedule, run it on random operands and compare with float64.
+    """Build a schedule, run it on random operands and compare the result with float64.
 
-    Of a plan for a range: its programs at both ends and in the middle of the first and the last interval that each
+    The kernels of a plan for a range run at both ends and in the middle of the first and the last interval that each
     serves.
 
-    CPU schedules run in this process, without a time limit: measuring, which does not trust kernels, has processes for
-    that. The result is filled with NaN first; operands, packed constants and the memory around them must be unchanged.
+    CPU schedules run in this process without a time limit; measuring uses separate processes. The result is filled with
+    NaN first. Operands, packed constants and the memory around them must not change.
 
-    GPU schedules need no GPU: their CUDA C runs on the CPU, as written, in a process of its own
-    (`measure.emulate.emulator`): ascending, descending and random orders of the threads; races, accesses outside of an
-    array, reads of unwritten memory and divergent barriers are found. A C++ compiler must be there. The template
-    "triton" is for Triton's interpreter (`measure.emulate.triton_interpreter`), which sees less: `Verification.note`.
+    GPU schedules need no GPU, but a C++ compiler: their CUDA C runs on the CPU in a separate process
+    (`measure.emulate.emulator`), with ascending, descending and random orders of the threads. Races, accesses outside
+    an array, reads of unwritten memory and divergent barriers are detected. Schedules of the template "triton" run in
+    Triton's interpreter (`measure.emulate.triton_interpreter`), which detects less; `Verification.note` says what.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -
 
 @one_by_one
 def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
-    """Return what the compiler's output says about a schedule; nothing is loaded or run.
+    """Return what the compiler reports about a schedule, without loading or running it.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Figures of what anatune answers: ``plot_*`` functions that return plotly figures (extra ``report``)."""
+"""Figures of plans and sessions: ``plot_*`` functions that return plotly figures (extra ``report``)."""
 
 from anatune.named import entries, load
 from anatune.plots.candidates import Candidates, candidates_of

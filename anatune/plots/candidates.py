@@ -1,4 +1,4 @@
-"""The schedules that figures of a plan show: its best ones, and others of the same spaces to compare them with."""
+"""The schedules that figures of a plan show: its best ones, and others of the same spaces for comparison."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from anatune.report import units
 from anatune.templates.base.model import Model
 
 MOST_DRAWN = 400
-"""Schedules that are drawn of all spaces together, beside the best ones."""
+"""Number of schedules that are drawn at random from all spaces together, besides the best ones."""
 MOST_WHOLE = 1_000
-"""Legal schedules of spaces that are shown whole."""
+"""Largest number of legal schedules that are all shown."""
 _LARGEST_WHOLE = 200_000
-"""Points of the largest space that is looked through for its legal ones."""
+"""Number of points of the largest space whose legal points are all determined."""
 _LEAST_SAVED = 1.05
-"""Times fewer operations from which on a template counts as one that saves some."""
+"""Ratio of operations above which a template counts as one that saves operations."""
 _TIMED = 20_000
-"""Points of a space whose predicted times make its distribution."""
+"""Number of points of a space whose predicted times form the distribution."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One schedule with what the model says of it.
+    """A schedule with its prediction.
 
     Attributes
     ----------
     schedule, prediction
     rank : int or None
-        Place in the plan from 1, None where it was drawn.
+        Rank in the plan from 1; None if it was drawn at random.
     moved_bytes : dict of str to float
         Memory level -> bytes that cross it, as in `Prediction.traffic_over_bound`.
     """
@@ -48,7 +48,7 @@ class Candidate:
 
     @property
     def results_at_once(self) -> float:
-        """Results of a block (GPU), or of a piece of the parallel loop (CPU)."""
+        """Number of results of a block (GPU), or of a piece of the parallel loop (CPU)."""
         resources = self.prediction.resources
         if "threads_per_block" in resources:
             return resources["threads_per_block"] * resources.get("accumulators_per_thread", 1.0)
@@ -58,13 +58,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SpaceSample:
-    """Legal points of one template's space, drawn uniformly, or all of them.
+    """Legal points of one template's space, either all or a uniform sample.
 
     Attributes
     ----------
     template : str
     columns : tuple of str
-        What the entries of a point are.
+        Names of the entries of a point.
     points : (num_points, len(columns)) int64
     time_s : (num_points,) float64
         Predicted seconds.
@@ -81,15 +81,15 @@ class SpaceSample:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What figures show of a plan.
+    """The schedules of a plan that figures show.
 
     Attributes
     ----------
     plan : Plan
     best, drawn : list of Candidate
-        The plan's own, best first; others of the same spaces.
+        The schedules of the plan, best first; others drawn from the same spaces.
     spaces : list of SpaceSample
-        One a template, in the plan's order.
+        One sample for each template, in the plan's order.
     is_whole : bool
         Whether `best` and `drawn` are all legal schedules.
     """
@@ -106,39 +106,39 @@ class Candidates:
 
     @cached_property
     def levels(self) -> tuple[str, ...]:
-        """The memory levels that predictions tell of, the outermost first."""
-        known = dict.fromkeys(level for one in self for level in one.prediction.traffic_over_bound)
-        return tuple(sorted(known, key=("dram", "l3", "l2", "l1", "shared").index))
+        """The levels of memory in the predictions, the outermost first."""
+        level_names = dict.fromkeys(level for one in self for level in one.prediction.traffic_over_bound)
+        return tuple(sorted(level_names, key=("dram", "l3", "l2", "l1", "shared").index))
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:
-        """Memory level -> least bytes that cross it, of the best schedule's template."""
+        """Level of memory -> fewest bytes that cross it, for the best schedule's template."""
         best = self.best[0]
         ratios = best.prediction.traffic_over_bound
         return {level: best.moved_bytes[level] / ratio for level, ratio in ratios.items() if ratio}
 
     def describe(self) -> str:
-        """Return in words which schedules are shown."""
+        """Return a sentence that says which schedules are shown."""
         legal = self.plan.num_legal
         if self.is_whole:
             return f"All {units.count(len(self.best) + len(self.drawn))} legal schedules are shown."
         total = "the legal ones" if legal is None else f"{units.count(legal)} legal ones"
         best = len(self.best)
         shown = "the best one" if best == 1 else f"the {best} best ones"
-        return f"Shown are {shown} and {units.count(len(self.drawn))} drawn at random of {total}."
+        return f"Shown are {shown} and {units.count(len(self.drawn))} that were drawn at random from {total}."
 
 
 def models_of(plan: Plan) -> dict[str, Model]:
-    """Return the models that ordered a plan, by their templates: analytical ones, corrected where the plan is."""
+    """Return the models that ranked a plan, by template, with the corrections of the plan."""
     applied = {space.template: space.correction for space in plan.joined} or {plan.template: plan.correction}
     return {template: applied_model(plan, template, correction) for template, correction in applied.items()}
 
 
 def saved_work(plan: Plan) -> dict[str, float]:
-    """Return how many times fewer operations than the workload counts the schedules of a template make do with at best.
+    """Return template -> operations of the workload over the fewest operations of its schedules, if above 1.
 
-    Only templates of which it is more than 1: those of Winograd's transforms, and those that leave out products with
-    padding. The effective peak of a template is so many times the device's.
+    These are templates with Winograd's transforms, or that leave out products with padding. The effective peak of such
+    a template is this ratio times the peak of the device.
     """
     flop = float(plan.workload.flop)
     saved = {name: flop / fewest for name, model in models_of(plan).items() if (fewest := model.plain.least_flop)}
@@ -146,52 +146,52 @@ def saved_work(plan: Plan) -> dict[str, float]:
 
 
 def candidates_of(plan: Plan, seed: int = 0) -> Candidates:
-    """Return a plan's schedules, and others of its spaces: all legal ones of small spaces, some of large ones.
+    """Return the schedules of a plan, and others of its spaces: all legal ones of small spaces, some of large ones.
 
     The same plan and seed give the same schedules.
 
     Raises
     ------
     SpaceError
-        Nothing is legal.
+        No schedule is legal.
     """
-    _ = plan.best  # raises
+    _ = plan.best  # raises an error if there is none
     models = models_of(plan)
     spaces = [_sample(model, seed) for model in models.values()]
     whole = sum(len(space.points) for space in spaces)
     is_whole = all(space.is_whole for space in spaces) and whole <= MOST_WHOLE
     bounds = {template: model.plain.io_bounds for template, model in models.items()}
-    best = _ranked(zip(plan.schedules, plan.predictions, strict=True), bounds)
-    known = {one.schedule.key for one in best}
+    best = _rank_candidates(zip(plan.schedules, plan.predictions, strict=True), bounds)
+    listed_keys = {one.schedule.key for one in best}
     drawn = []
     for model, space in zip(models.values(), spaces, strict=True):
         count = len(space.points) if is_whole else max(1, MOST_DRAWN // len(spaces))
         points = space.points[:count]
         for point, prediction in zip(points, model.predictions(points), strict=True):
             schedule = model.space.schedule_of(point)
-            if schedule.key not in known:
-                known.add(schedule.key)
-                moved = _moved(prediction, bounds[space.template])
+            if schedule.key not in listed_keys:
+                listed_keys.add(schedule.key)
+                moved = _moved_bytes(prediction, bounds[space.template])
                 drawn.append(Candidate(schedule, prediction, None, moved))
     return Candidates(plan, best, drawn, spaces, is_whole)
 
 
 def as_candidates(plan: Plan, entries: Iterable[tuple[Schedule, Prediction]]) -> list[Candidate]:
-    """Return schedules of a plan's spaces, best first, as candidates with the places that they come in."""
-    return _ranked(entries, {template: model.plain.io_bounds for template, model in models_of(plan).items()})
+    """Return schedules of a plan's spaces, best first, as candidates with their ranks."""
+    return _rank_candidates(entries, {template: model.plain.io_bounds for template, model in models_of(plan).items()})
 
 
-def _ranked(
+def _rank_candidates(
     entries: Iterable[tuple[Schedule, Prediction]], bounds: Mapping[str, Mapping[str, float]]
 ) -> list[Candidate]:
     return [
-        Candidate(schedule, prediction, rank, _moved(prediction, bounds[schedule.template]))
+        Candidate(schedule, prediction, rank, _moved_bytes(prediction, bounds[schedule.template]))
         for rank, (schedule, prediction) in enumerate(entries, 1)
     ]
 
 
 def _sample(model: Model, seed: int) -> SpaceSample:
-    """Return legal points of a model's space: all in a random order, or some."""
+    """Return legal points of a model's space in a random order: all, or a sample."""
     space = model.space
     is_whole = space.size <= _LARGEST_WHOLE
     if is_whole:
@@ -204,5 +204,5 @@ def _sample(model: Model, seed: int) -> SpaceSample:
     return SpaceSample(space.template, space.columns, points, time_s, is_whole)
 
 
-def _moved(prediction: Prediction, bounds: Mapping[str, float]) -> dict[str, float]:
+def _moved_bytes(prediction: Prediction, bounds: Mapping[str, float]) -> dict[str, float]:
     return {level: ratio * bounds[level] for level, ratio in prediction.traffic_over_bound.items() if level in bounds}

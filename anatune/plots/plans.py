@@ -1,4 +1,4 @@
-"""Figures of a plan: the roofline, what its times consist of, how schedules fill the device."""
+"""Figures of a plan: the roofline, the parts of predicted times, and how schedules fill the device."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 NEAR = 1.1
-"""Times the best time up to which a schedule counts as nearly as good."""
+"""Ratio to the best time up to which a schedule counts as nearly as good."""
 _FAR = 2.0
 _BARS = 5
-"""Schedules whose parts are shown."""
+"""Number of schedules whose parts are shown."""
 _THICK, _THIN, _GAP = 18, 7, 16
-"""Pixels of a bar of a whole time, of one of a part, between two schedules."""
+"""Pixels of a bar of a whole time, of a bar of a part, and between two schedules."""
 _MEMORIES = {"DRAM": "dram", "L3": "l3", "L2": "l2", "shared memory": "shared"}
-"""Name of a boundary -> the part of the time that is about it."""
+"""Name of a boundary between levels of memory -> its part of the predicted time."""
 
 
 def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure:
@@ -71,7 +71,7 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
     """
     shown, hardware = candidates or candidates_of(plan), plan.hardware
     work, unit = float(plan.workload.flop or plan.workload.num_points), "FLOP" if plan.workload.flop else "element"
-    saved, known = saved_work(plan), hardware.boundaries
+    saved, boundaries = saved_work(plan), hardware.boundaries
     speed = "effective speed" if saved else "speed"
     figure = new_figure(f"Roofline of {hardware.model}", f"intensity ({unit}/byte)", f"{speed} (G{unit}/s)", height=520)
     intensities = [work / moved for one in shown for moved in one.moved_bytes.values() if moved > 0.0]
@@ -82,13 +82,13 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
     floor = float(speeds[len(speeds) // 50]) / 2  # nearly all candidates are faster than twice that
     roof = _Roof(work, unit, low, high, floor, peak * max([1.0, *saved.values()]))
     for level in shown.levels:
-        _draw_level(figure, roof, level, known[level], shown.io_bounds.get(level, 0.0))
+        _draw_level(figure, roof, level, boundaries[level], shown.io_bounds.get(level, 0.0))
         for members, style in ((shown.drawn, _DRAWN), (shown.best, _BEST)):
             for opened in (False, True) if saved else (False,):
-                own = [member for member in members if (member.schedule.template in saved) is opened]
-                if own:
+                level_members = [member for member in members if (member.schedule.template in saved) is opened]
+                if level_members:
                     symbol = {"symbol": f"{style['symbol']}-open"} if opened else {}
-                    _draw_points(figure, roof, level, known[level].name, own, style | symbol)
+                    _draw_points(figure, roof, level, boundaries[level].name, level_members, style | symbol)
     if plan.workload.flop:
         _draw_peaks(figure, roof, peak, peak * reachable_share(hardware, plan.template), saved)
     paper, reachable = dram_bandwidth(hardware)
@@ -98,7 +98,7 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
             x=ends, y=ends * reachable / 1e9, mode="lines", legendgroup="dram", showlegend=False,
             line={"color": PARTS["dram"], "width": 1.5, "dash": "dash"}, hoverinfo="skip",
         )  # fmt: skip
-    top = min(roof.highest, max(known[level].bytes_per_s for level in shown.levels) * high)
+    top = min(roof.highest, max(boundaries[level].bytes_per_s for level in shown.levels) * high)
     figure.update_xaxes(LOGARITHMIC | {"range": [np.log10(low), np.log10(high)]})
     figure.update_yaxes(LOGARITHMIC | {"range": [np.log10(floor / 1e9), np.log10(2 * top / 1e9)]})
     return figure
@@ -109,16 +109,16 @@ _BEST: dict[str, object] = {"size": 9, "opacity": 0.95, "symbol": "diamond", "li
 
 
 class _Roof(NamedTuple):
-    """What all lines of a roofline share.
+    """The data that all lines of a roofline share.
 
     Attributes
     ----------
     work : float
-        Operations (elements where there are none) of the workload, whose name is `unit`.
+        Operations of the workload (elements if there are none), in `unit`.
     low, high : float
         Ends of the axis of intensities.
     floor, highest : float
-        Least speed that is shown; the highest (effective) peak. Work a second.
+        Lowest speed that is shown; the highest (effective) peak. In work per second.
     """
 
     work: float
@@ -130,7 +130,7 @@ class _Roof(NamedTuple):
 
 
 def _draw_level(figure: go.Figure, roof: _Roof, level: str, where: Boundary, io_bound: float) -> None:
-    """Draw the bandwidth of a memory level, and the most work a byte that the I/O lower bound (bytes) admits."""
+    """Draw the bandwidth of a level of memory, and the most work per byte by the I/O lower bound (bytes)."""
     colour = PARTS[_MEMORIES[where.name]]
     line = np.geomspace(roof.low, roof.high, 60)
     figure.add_scatter(
@@ -151,7 +151,7 @@ def _draw_level(figure: go.Figure, roof: _Roof, level: str, where: Boundary, io_
 def _draw_points(
     figure: go.Figure, roof: _Roof, level: str, name: str, members: Sequence[Candidate], style: dict[str, object]
 ) -> None:
-    """Draw candidates at one memory level, which people call `name`."""
+    """Draw candidates at one level of memory with the label `name`."""
     there = [member for member in members if member.moved_bytes.get(level, 0.0) > 0.0]
     colour, where = PARTS[_MEMORIES[name]], f"at %{{x:.3g}} {roof.unit}/byte<extra>{label(name)}</extra>"
     figure.add_scatter(
@@ -164,7 +164,7 @@ def _draw_points(
 
 
 def _draw_peaks(figure: go.Figure, roof: _Roof, peak: float, reached: float, saved: Mapping[str, float]) -> None:
-    """Draw the peak, what compiled code reaches of it, and the effective peaks of templates that save operations."""
+    """Draw the peak, the reachable peak, and the effective peaks of templates that save operations."""
     effective = [(name, times * peak) for name, times in saved.items()]
     for name, value, dash in (
         (f"peak {units.flop_rate(peak)}", peak, "solid"), ("reached", reached, "dash"),
@@ -178,12 +178,12 @@ def _draw_peaks(figure: go.Figure, roof: _Roof, peak: float, reached: float, sav
 
 
 def _places(members: Sequence[Candidate]) -> list[str]:
-    """Return what candidates are called."""
+    """Return the names of candidates."""
     return [f"#{member.rank}" if member.rank else "drawn" for member in members]
 
 
 def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
-    """Return what the times of a plan's first schedules consist of, and what the longest part hides.
+    """Return a figure of the parts of the predicted times of a plan's first schedules.
 
     Each schedule has a thick bar, whose pieces add up to the predicted time, and below it a thin one for each part that
     overlaps others: the seconds that it would need alone (`anatune.templates.base.composition`).
@@ -207,20 +207,20 @@ def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
     shown = list(zip(plan.schedules, plan.predictions, strict=True))[:count]
     models = models_of(plan) if plan.corrections else {}
     scale, unit = duration_unit(shown[0][1].time_s)
-    rows = [_thick_and_thin(schedule, prediction, models) for schedule, prediction in shown]
+    rows = [_time_bars(schedule, prediction, models) for schedule, prediction in shown]
     most = max(len(thin) for _, thin in rows)
     row_height = _THICK + _THIN * most + _GAP
     figure = new_figure("What the best times consist of", f"time ({unit})", "", height=150 + row_height * len(shown))
     pieces: dict[str, list[tuple[float, float, float, float, str]]] = {}
-    for place, (thick, thin) in enumerate(rows):
-        middle = place + 0.5 * _THICK / row_height
-        for at, (bar, width) in enumerate([(thick, _THICK), *((bar, _THIN - 1) for bar in thin)]):
+    for row, (thick, thin) in enumerate(rows):
+        middle = row + 0.5 * _THICK / row_height
+        for bar_number, (bar, width) in enumerate([(thick, _THICK), *((bar, _THIN - 1) for bar in thin)]):
             start = 0.0
-            where = middle if at == 0 else place + (_THICK + _THIN * (at - 0.5)) / row_height
+            where = middle if bar_number == 0 else row + (_THICK + _THIN * (bar_number - 0.5)) / row_height
             for name, seconds in bar:
-                told = "of the time" if at == 0 else "alone, at the same time as others"
+                told = "of the time" if bar_number == 0 else "alone, at the same time as others"
                 pieces.setdefault(name.removesuffix("_s"), []).append(
-                    (start / scale, seconds / scale, where, width / row_height, f"#{place + 1}: {told}")
+                    (start / scale, seconds / scale, where, width / row_height, f"#{row + 1}: {told}")
                 )
                 start += seconds
     colours = colours_of((name for name in pieces if name != NOT_HIDDEN), PARTS) | {NOT_HIDDEN: REST}
@@ -253,10 +253,10 @@ _Bar = list[tuple[str, float]]
 """Parts and their seconds, one after another."""
 
 
-def _thick_and_thin(schedule: Schedule, prediction: Prediction, models: Mapping[str, Model]) -> tuple[_Bar, list[_Bar]]:
-    """Return the pieces that the model's time adds up from, and bars of what passes at the same time.
+def _time_bars(schedule: Schedule, prediction: Prediction, models: Mapping[str, Model]) -> tuple[_Bar, list[_Bar]]:
+    """Return the pieces whose sum is the predicted time, and bars of the parts that overlap with others.
 
-    `models` are those of corrected plans: their times without the correction are what the parts explain.
+    `models` are those of corrected plans, because the parts explain the times without the correction.
     """
     composition = template_named(schedule.template).model_class(schedule.workload).composition
     time_s, parts = prediction.time_s, prediction.parts
@@ -272,10 +272,10 @@ def _thick_and_thin(schedule: Schedule, prediction: Prediction, models: Mapping[
 
 
 def plot_occupancy(plan: Plan, candidates: Candidates | None = None) -> go.Figure:
-    """Return how candidates fill the device, against the size of what runs at once.
+    """Return a figure of how candidates fill the device.
 
-    GPUs: occupancy and waves against the results of a block. CPUs: busy cores and pieces a core against the results of
-    a piece of the parallel loop. Colours tell how far from the best time each is.
+    GPUs: occupancy and waves against the results of a block. CPUs: busy cores and pieces per core against the results
+    of a piece of the parallel loop. Colours show the ratio to the best time.
 
     Parameters
     ----------
@@ -318,12 +318,12 @@ def plot_occupancy(plan: Plan, candidates: Candidates | None = None) -> go.Figur
 
 
 def _by_distance(shown: Candidates) -> list[tuple[str, str, list[Candidate]]]:
-    """Return candidates by how far from the best time they are, the furthest first: (words, colour, candidates)."""
+    """Return candidates grouped by their ratio to the best time, the slowest first: (label, colour, candidates)."""
     best_s = shown.best[0].prediction.time_s
     groups: dict[str, list[Candidate]] = {"far": [], "near": [], "best": []}
-    for one in shown:
-        times = one.prediction.time_s / best_s
-        groups["best" if times <= NEAR else "near" if times <= _FAR else "far"].append(one)
+    for candidate in shown:
+        times = candidate.prediction.time_s / best_s
+        groups["best" if times <= NEAR else "near" if times <= _FAR else "far"].append(candidate)
     return [
         (f"more than {_FAR:g} times the best time", GREY, groups["far"]),
         (f"up to {_FAR:g} times", COLOURS[0], groups["near"]),
@@ -332,7 +332,7 @@ def _by_distance(shown: Candidates) -> list[tuple[str, str, list[Candidate]]]:
 
 
 def plot_footprints(plan: Plan, candidates: Candidates | None = None) -> go.Figure | None:
-    """Return the tiles' bytes in each cache against the predicted time; None where tiles are for no caches (GPUs).
+    """Return a figure of the bytes of tiles over cache sizes against predicted times; None for GPUs.
 
     A footprint of 1 fills the cache.
 

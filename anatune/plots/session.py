@@ -1,4 +1,4 @@
-"""Figures of tuning sessions: how the best came about, predictions against measurements, failures, drift, the end."""
+"""Figures of sessions: convergence, predictions against measurements, failures, drift, the final comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anatune.arguments import checked_choice
 from anatune.core.trial import Trial
 from anatune.plots.theme import BAR_WIDTH, BEST, COLOURS, GREY, colours_of, label, new_figure, row_figure
 from anatune.report import units
-from anatune.report.findings import Contest, contests, failure_kinds, predicted_and_measured, reference_speeds
+from anatune.report.findings import Contest, contests, failure_kinds, pair_times, reference_speeds
 from anatune.report.sessions import SessionView, Viewed, best_so_far, session_views
 from anatune.report.units import TimeUnit
 
@@ -19,34 +19,33 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _LOG_FROM = 4.0
-"""Largest over smallest value from which on an axis is logarithmic."""
+"""Largest over smallest value above which an axis is logarithmic."""
 _HEIGHT = 380
 """Pixels of a figure of trials."""
 _MOST_COUNTED = 10
-"""Length of a bar up to which each number has its tick: plotly would show halves as the same number twice."""
+"""Length of a bar up to which each number has its tick, because plotly would show some numbers twice."""
 _EDGE = "rgba(128,128,128,0.6)"
-"""Around pieces of a bar."""
+"""Colour of the edges of the pieces of a bar."""
 _FEWEST_TICKS, _MOST_TICKS = 3, 6
-"""Of an axis of logarithms."""
+"""Fewest and most ticks of a logarithmic axis."""
 _MOST_LETTERS, _MOST_NAMED = 70, 20
-"""Of a message where the pointer rests; of a machine's name in a legend, which a narrow page has to hold."""
+"""Largest number of characters of a message in a hover text, and of the name of a machine in a legend."""
 
 
 def plot_convergence(given: Viewed, *, against: Literal["trials", "seconds"] = "trials") -> go.Figure:
-    """Return how a session found its best: each trial's time, the best so far, the prediction, the floor.
+    """Return a figure of the time of each trial, the best so far, the prediction and the lower bound.
 
     Parameters
     ----------
     given : TuningResult, or sequence of Trial, Record or TuningResult
-        What was tuned; several sessions of one workload and device lie over each other.
+        The session; several sessions of one workload and device are drawn over each other.
     against : {"trials", "seconds"}
-        What the axis counts. Seconds are those of the records without pauses; of a result alone, those of building and
-        running.
+        The x axis. Seconds are those of the records without pauses; for a result alone, those of building and running.
 
     Raises
     ------
     SpaceError
-        `against` is something else.
+        `against` has another value.
     MissingDependencyError
         plotly is not installed.
     """
@@ -60,35 +59,35 @@ def plot_convergence(given: Viewed, *, against: Literal["trials", "seconds"] = "
     unit = _unit_of(times or [value for _, value, _ in lines])
     figure = new_figure(f"Best so far against {against}", x_title, f"time of a run ({unit.name})", height=_HEIGHT)
     colours = colours_of(view.name for view in views)
-    low, high = _padded([*times, *(value for _, value, _ in lines)])
+    low, high = _pad_range([*times, *(value for _, value, _ in lines)])
     last = 1.0
     for view in views:
-        at = [float(place) for place in range(1, len(view.trials) + 1)] if counts else list(view.ended_s or ())
-        last = max([last, *at])
+        x_values = [float(place) for place in range(1, len(view.trials) + 1)] if counts else list(view.ended_s or ())
+        last = max([last, *x_values])
         colour, is_alone = colours[view.name], len(views) == 1
         ran = [place for place, trial in enumerate(view.trials) if trial.measurement.time_s is not None]
         figure.add_scatter(
-            x=[at[place] for place in ran], y=[unit.of(view.trials[place].measurement.time_s) for place in ran],
+            x=[x_values[place] for place in ran], y=[unit.of(view.trials[place].measurement.time_s) for place in ran],
             mode="markers", name="trials", legendgroup=view.name, showlegend=is_alone,
             marker={"size": 7, "color": colour, "opacity": 0.65},
-            text=[_told(view.trials[place]) for place in ran], hovertemplate="%{text}<extra></extra>",
+            text=[_hover_text(view.trials[place]) for place in ran], hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
         best = best_so_far(view.trials)
         steps = [place for place, one in enumerate(best) if place in (0, len(best) - 1) or one is not best[place - 1]]
-        known = [(at[place], one) for place in steps if (one := best[place]) is not None]
+        best_points = [(x_values[place], best_trial) for place in steps if (best_trial := best[place]) is not None]
         figure.add_scatter(
-            x=[x for x, _ in known], y=[unit.of(one.measurement.time_s) for _, one in known], mode="lines",
+            x=[x for x, _ in best_points], y=[unit.of(one.measurement.time_s) for _, one in best_points], mode="lines",
             name="best so far" if is_alone else label(view.name), legendgroup=view.name,
             line={"shape": "hv", "width": 3, "color": BEST if is_alone else colour},
-            text=[f"best so far: {_told(one)}" for _, one in known], hovertemplate="%{text}<extra></extra>",
+            text=[f"best so far: {_hover_text(one)}" for _, one in best_points], hovertemplate="%{text}<extra></extra>",
         )  # fmt: skip
         lost = [place for place, trial in enumerate(view.trials) if trial.measurement.time_s is None]
         if lost:
             figure.add_scatter(
-                x=[at[place] for place in lost], y=[unit.of(high)] * len(lost), mode="markers",
+                x=[x_values[place] for place in lost], y=[unit.of(high)] * len(lost), mode="markers",
                 name="failed", legendgroup=view.name, showlegend=is_alone, cliponaxis=False,
                 marker={"symbol": "x", "size": 8, "color": GREY if is_alone else colour},
-                text=[_told(view.trials[place]) for place in lost], hovertemplate="%{text}<extra></extra>",
+                text=[_hover_text(view.trials[place]) for place in lost], hovertemplate="%{text}<extra></extra>",
             )  # fmt: skip
     for name, value, dash in lines:
         figure.add_scatter(
@@ -102,7 +101,7 @@ def plot_convergence(given: Viewed, *, against: Literal["trials", "seconds"] = "
 
 
 def _lines_of(views: Sequence[SessionView]) -> list[tuple[str, float, str]]:
-    """Return what times are compared with: (name, s, dash) of the prediction and of the floor."""
+    """Return (name, s, dash) of the lines for the prediction and the lower bound."""
     if not views:
         return []
     lines = []
@@ -114,16 +113,16 @@ def _lines_of(views: Sequence[SessionView]) -> list[tuple[str, float, str]]:
 
 
 def plot_predictions(given: Viewed) -> go.Figure:
-    """Return measured against predicted times, both logarithmic; on the diagonal the prediction is right.
+    """Return a figure of measured against predicted times, both logarithmic; on the diagonal they are equal.
 
     Parameters
     ----------
     given
-        As `plot_convergence`. Trials that were not predicted, or have no time, are left out.
+        As for `plot_convergence`. Trials without a prediction or a time are left out.
     """
     views = session_views(given)
-    found = {view.name: predicted_and_measured(view.trials) for view in views}
-    pairs = [one for some in found.values() for one in some]
+    pairs_by_view = {view.name: pair_times(view.trials) for view in views}
+    pairs = [one for some in pairs_by_view.values() for one in some]
     unit = _unit_of([measured for _, measured, _ in pairs])
     figure = new_figure(
         "Measured against predicted", f"predicted time ({unit.name})", f"measured time ({unit.name})", height=460
@@ -132,38 +131,38 @@ def plot_predictions(given: Viewed) -> go.Figure:
     figure.update_yaxes(type="log")
     if not pairs:
         return figure
-    colours = colours_of(found)
+    colours = colours_of(pairs_by_view)
     for view in views:
-        own = found[view.name]
-        groups = dict.fromkeys(trial.source for _, _, trial in own) if len(views) == 1 else {"": None}
+        view_pairs = pairs_by_view[view.name]
+        groups = dict.fromkeys(trial.source for _, _, trial in view_pairs) if len(views) == 1 else {"": None}
         shades = colours_of(groups)
         for source in groups:
-            members = [one for one in own if not source or one[2].source == source]
+            members = [one for one in view_pairs if not source or one[2].source == source]
             figure.add_scatter(
                 x=[unit.of(predicted) for predicted, _, _ in members],
                 y=[unit.of(measured) for _, measured, _ in members],
-                mode="markers", name=label(f"asked for by {source}" if source else view.name),
+                mode="markers", name=label(f"proposed by {source}" if source else view.name),
                 marker={"size": 8, "opacity": 0.75, "color": shades[source] if source else colours[view.name]},
-                text=[_told(trial) for _, _, trial in members], hovertemplate="%{text}<extra></extra>",
+                text=[_hover_text(trial) for _, _, trial in members], hovertemplate="%{text}<extra></extra>",
             )  # fmt: skip
         if len(views) == 1 and view.best is not None and view.best.predicted_s:
             figure.add_scatter(
                 x=[unit.of(view.best.predicted_s)], y=[unit.of(view.best.measurement.time_s)], mode="markers",
-                name="the best", text=[_told(view.best)], hovertemplate="%{text}<extra></extra>",
+                name="the best", text=[_hover_text(view.best)], hovertemplate="%{text}<extra></extra>",
                 marker={"size": 15, "symbol": "circle-open", "color": BEST, "line": {"width": 3, "color": BEST}},
             )  # fmt: skip
-    low, high = _padded([predicted for predicted, _, _ in pairs])
+    low, high = _pad_range([predicted for predicted, _, _ in pairs])
     figure.add_scatter(
         x=[unit.of(low), unit.of(high)], y=[unit.of(low), unit.of(high)], mode="lines", name="as predicted",
         line={"dash": "dash", "width": 2, "color": GREY}, hoverinfo="skip",
     )  # fmt: skip
     _time_axis(figure, low, high, unit, axis="x", is_log=True)
-    _time_axis(figure, *_padded([low, high, *(measured for _, measured, _ in pairs)]), unit, is_log=True)
+    _time_axis(figure, *_pad_range([low, high, *(measured for _, measured, _ in pairs)]), unit, is_log=True)
     return figure
 
 
 def plot_failures(given: Viewed) -> go.Figure:
-    """Return how many trials have no time, by the way they ended and the first line of what they said.
+    """Return a figure of the number of failed trials, by outcome and first line of the message.
 
     Parameters
     ----------
@@ -171,13 +170,14 @@ def plot_failures(given: Viewed) -> go.Figure:
         As `plot_convergence`.
     """
     kinds = failure_kinds(trial for view in session_views(given) for trial in view.trials)
-    figure = row_figure("Trials without a time, by how they ended", "trials", [kind.outcome.value for kind in kinds])
+    figure = row_figure("Failed trials by outcome", "trials", [kind.outcome.value for kind in kinds])
     for row, kind in enumerate(kinds):
-        for place, (line, count) in enumerate(kind.messages):
+        for position, (line, count) in enumerate(kind.messages):
             figure.add_bar(
                 x=[count], y=[row], width=BAR_WIDTH, orientation="h", showlegend=False,
-                marker={"color": COLOURS[place % len(COLOURS)], "line": {"width": 1, "color": _EDGE}},
-                hovertext=f"{count} of {kind.num}: {label(_cut(line))}", hovertemplate="%{hovertext}<extra></extra>",
+                marker={"color": COLOURS[position % len(COLOURS)], "line": {"width": 1, "color": _EDGE}},
+                hovertext=f"{count} of {kind.num}: {label(_shorten(line))}",
+                hovertemplate="%{hovertext}<extra></extra>",
             )  # fmt: skip
     figure.update_layout(barmode="stack")
     _count_axis(figure, max((kind.num for kind in kinds), default=1))
@@ -185,7 +185,7 @@ def plot_failures(given: Viewed) -> go.Figure:
 
 
 def plot_drift(given: Viewed) -> go.Figure:
-    """Return how fast the machines were: the reference kernel's time beside each trial over its usual time.
+    """Return a figure of the drift of the machines' speed: the reference kernel's time over its median time.
 
     Parameters
     ----------
@@ -199,15 +199,15 @@ def plot_drift(given: Viewed) -> go.Figure:
     names = {(view.name, one.worker): _machine(view, one.worker, several) for view, one in samples}
     colours = colours_of(names.values())
     for (view_name, worker), name in names.items():
-        own = [one for view, one in samples if view.name == view_name and one.worker == worker]
+        drift = [one for view, one in samples if view.name == view_name and one.worker == worker]
         figure.add_scatter(
-            x=[one.place + 1 for one in own], y=[round(one.median, 4) for one in own], mode="lines+markers",
+            x=[one.place + 1 for one in drift], y=[round(one.median, 4) for one in drift], mode="lines+markers",
             name=label(name),
             marker={"size": 6, "color": colours[name]}, line={"width": 1.5, "color": colours[name]},
             error_y={
                 "type": "data", "symmetric": False, "thickness": 1, "width": 0, "color": colours[name],
-                "array": [round(one.high - one.median, 4) for one in own],
-                "arrayminus": [round(one.median - one.low, 4) for one in own],
+                "array": [round(one.high - one.median, 4) for one in drift],
+                "arrayminus": [round(one.median - one.low, 4) for one in drift],
             },
             hovertemplate="measurement %{x}: %{y:.3f} times its median<extra></extra>",
         )  # fmt: skip
@@ -218,17 +218,17 @@ def plot_drift(given: Viewed) -> go.Figure:
 
 
 def _machine(view: SessionView, worker: str, several: bool) -> str:
-    machine = _cut(worker or "this machine", _MOST_NAMED)
+    machine = _shorten(worker or "this machine", _MOST_NAMED)
     return f"{machine} ({view.name})" if several else machine
 
 
 def plot_comparison(given: Viewed) -> go.Figure:
-    """Return the final comparison: each contender's time over the winner's, with its interval of 95 %.
+    """Return a figure of the final comparison: each schedule's time over the winner's, with the 95 % interval.
 
     Parameters
     ----------
     given
-        As `plot_convergence`; sessions that ended without a comparison are left out.
+        As for `plot_convergence`; sessions without a final comparison are left out.
     """
     views = [view for view in session_views(given) if view.comparison is not None]
     rows = [
@@ -239,17 +239,17 @@ def plot_comparison(given: Viewed) -> go.Figure:
     ]
     names = [_contender(view, one, len(views) > 1) for view, one in rows]
     figure = row_figure("Final comparison, measured in turn", "time over the winner's", names)
-    found = [one for _, one in rows]
+    shown = [one for _, one in rows]
     figure.add_scatter(
-        x=[one.ratio for one in found], y=list(range(len(found))), mode="markers", showlegend=False,
-        marker={"size": 12, "color": [BEST if one.low == one.high else COLOURS[0] for one in found]},
+        x=[one.ratio for one in shown], y=list(range(len(shown))), mode="markers", showlegend=False,
+        marker={"size": 12, "color": [BEST if one.low == one.high else COLOURS[0] for one in shown]},
         error_x={
             "type": "data", "symmetric": False, "thickness": 2, "width": 6, "color": COLOURS[0],
-            "array": [one.high - one.ratio for one in found], "arrayminus": [one.ratio - one.low for one in found],
+            "array": [one.high - one.ratio for one in shown], "arrayminus": [one.ratio - one.low for one in shown],
         },
         text=[
             f"{units.duration(one.time_s)}, {one.ratio:.3f} times the winner's ({one.low:.3f} to {one.high:.3f}),<br>"
-            f"{one.num_samples} samples" for one in found
+            f"{one.num_samples} samples" for one in shown
         ],
         hovertemplate="%{text}<extra></extra>",
     )  # fmt: skip
@@ -258,17 +258,17 @@ def plot_comparison(given: Viewed) -> go.Figure:
     return figure
 
 
-def _contender(view: SessionView, one: Contest, several: bool) -> str:
-    words = f"trial {one.number}"
-    if view.comparison is not None and one.number == view.comparison.best:
+def _contender(view: SessionView, contest: Contest, several: bool) -> str:
+    words = f"trial {contest.number}"
+    if view.comparison is not None and contest.number == view.comparison.best:
         words += ", the winner"
-    if view.plan_first is not None and one.number == view.plan_first.number:
+    if view.plan_first is not None and contest.number == view.plan_first.number:
         words += ", the plan's first choice"
     return f"{words} ({view.name})" if several else words
 
 
 def plot_workers(given: Viewed) -> go.Figure:
-    """Return who measured what on a cluster or boards: trials that ran and that failed, by machine.
+    """Return a figure of the successful and failed trials of each worker of a cluster or board.
 
     Parameters
     ----------
@@ -299,16 +299,16 @@ def plot_workers(given: Viewed) -> go.Figure:
 
 
 def _count_axis(figure: go.Figure, most: int) -> None:
-    """Give a figure of bars an axis of whole numbers."""
+    """Set the axis of a bar figure to whole numbers."""
     figure.update_xaxes(rangemode="tozero", tickformat=",d", **({"dtick": 1} if most <= _MOST_COUNTED else {}))
 
 
-def _told(trial: Trial) -> str:
-    """Return one trial where the pointer rests."""
+def _hover_text(trial: Trial) -> str:
+    """Return the hover text of a trial."""
     measurement = trial.measurement
-    parts = [f"trial {trial.number}, asked for by {label(trial.source)}"]
+    parts = [f"trial {trial.number}, proposed by {label(trial.source)}"]
     if measurement.time_s is None:
-        parts.append(f"{measurement.outcome.value}: {label(_cut(measurement.message))}")
+        parts.append(f"{measurement.outcome.value}: {label(_shorten(measurement.message))}")
     else:
         parts.append(f"measured {units.duration(measurement.time_s)}")
     if trial.predicted_s is not None:
@@ -320,26 +320,26 @@ def _told(trial: Trial) -> str:
     return "<br>".join(parts)
 
 
-def _cut(text: str, most: int = _MOST_LETTERS) -> str:
+def _shorten(text: str, most: int = _MOST_LETTERS) -> str:
     """Return the beginning of a text on one line."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most].rstrip()} …"
 
 
 class _Unit(TimeUnit):
-    """The unit of an axis of times: points are drawn with six digits."""
+    """The unit of an axis of times, whose points have six digits."""
 
     def of(self, seconds: float | None) -> float | None:
         return None if seconds is None else float(f"{seconds / self.scale_s:.6g}")
 
 
 def _unit_of(times_s: Sequence[float]) -> TimeUnit:
-    """Return the unit that most of some times are told in."""
+    """Return the unit of the median of some times."""
     return _Unit.fitting(statistics.median(times_s) if times_s else 1.0)
 
 
-def _padded(values: Sequence[float]) -> tuple[float, float]:
-    """Return a range with some room around values > 0, at least 2 %; 1 to 2 of none."""
+def _pad_range(values: Sequence[float]) -> tuple[float, float]:
+    """Return a range with a margin of at least 2 % around values > 0; 1 to 2 without values."""
     if not values:
         return 1.0, 2.0
     low, high = min(values), max(values)
@@ -356,7 +356,7 @@ def _time_axis(
     axis: Literal["x", "y"] = "y",
     is_log: bool = False,
 ) -> None:
-    """Give an axis its range: logarithmic where it is wide, or asked for."""
+    """Set the range of an axis of times; it is logarithmic if the range is wide, or with `is_log`."""
     update = figure.update_yaxes if axis == "y" else figure.update_xaxes
     low, high = low_s / unit.scale_s, high_s / unit.scale_s
     if is_log or high > _LOG_FROM * low:
@@ -368,13 +368,13 @@ def _time_axis(
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Return about five round numbers of a range, for an axis of logarithms: plotly's own may touch each other."""
+    """Return about five round numbers for a logarithmic axis, because plotly's own ticks may overlap."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0)):
         ticks = [digit * 10.0**power for power in decades for digit in digits]
-        found = [tick for tick in ticks if low <= tick <= high]
-        if len(found) >= _FEWEST_TICKS:
-            return found[:: math.ceil(len(found) / _MOST_TICKS)]
+        visible = [tick for tick in ticks if low <= tick <= high]
+        if len(visible) >= _FEWEST_TICKS:
+            return visible[:: math.ceil(len(visible) / _MOST_TICKS)]
     coarse = (high - low) / _FEWEST_TICKS
     power = 10.0 ** math.floor(math.log10(coarse))
     step = power * max(digit for digit in (1, 2, 5) if digit * power <= coarse)

@@ -1,6 +1,6 @@
-"""Figures of a tile space: how times are distributed, what is illegal, how far good points lie from each other.
+"""Figures of a space: the distribution of times, illegal points, and distances between good points.
 
-The anatomy of [NoSE] Sec. V-C, of predicted times, which cost nothing, and of measured ones where there are records.
+They follow [NoSE] Sec. V-C, with predicted times, and with measured times if there are records.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Measured = tuple[Schedule, float]
 """A schedule and its measured seconds."""
 _BINS = 40
 _PAIRED = 300
-"""Points whose distances from each other are computed."""
+"""Number of points whose pairwise distances are computed."""
 
 
 def plot_distribution(
@@ -34,7 +34,7 @@ def plot_distribution(
     measured: Sequence[Measured] = (),
     cut_s: float | None = None,
 ) -> go.Figure:
-    """Return the distribution of the predicted times of legal schedules, and of the measured ones where there are any.
+    """Return a figure of the distribution of the predicted times of legal schedules, and of measured times.
 
     Source: [NoSE] Sec. V-C, Fig. 4, which has speeds; times on a logarithmic axis keep the slow ones apart.
 
@@ -47,7 +47,7 @@ def plot_distribution(
     measured : sequence of (Schedule, float)
         Schedules and their measured seconds.
     cut_s : float, optional
-        Predicted seconds of the last schedule that is kept of them all, which is marked.
+        Predicted seconds of the last schedule that is kept, which is marked.
 
     Raises
     ------
@@ -60,20 +60,20 @@ def plot_distribution(
     best_s = plan.predictions[0].time_s
     scale, unit = duration_unit(best_s)
     times = [(space.template, space.time_s / scale) for space in shown.spaces if len(space.time_s)]
-    known = np.array([time_s for _, time_s in measured]) / scale
+    measured_times = np.array([time_s for _, time_s in measured]) / scale
     every = np.concatenate(
-        [values for _, values in times] + [known, [best_s / scale], [] if cut_s is None else [cut_s / scale]]
+        [values for _, values in times] + [measured_times, [best_s / scale], [] if cut_s is None else [cut_s / scale]]
     )
     every = every[np.isfinite(every)]
     edges = np.geomspace(every.min() * 0.999, every.max() * 1.001, _BINS + 1)
     figure = new_figure("Distribution of the times of legal schedules", f"time ({unit})", "share of schedules (%)")
     named = [(f"predicted, {template}" if len(times) > 1 else "predicted", values) for template, values in times]
-    for at, (name, values) in enumerate(named + ([("measured", known)] if len(known) else [])):
+    for number, (name, values) in enumerate(named + ([("measured", measured_times)] if len(measured_times) else [])):
         counts, _ = np.histogram(values, edges)
         share = 100.0 * counts / max(1, len(values))
         figure.add_bar(
             x=np.sqrt(edges[1:] * edges[:-1]), y=share, width=np.diff(edges), name=label(name),
-            marker={"color": BEST if name == "measured" else COLOURS[at], "opacity": 0.75},
+            marker={"color": BEST if name == "measured" else COLOURS[number], "opacity": 0.75},
             customdata=np.column_stack([edges[:-1], edges[1:]]),
             hovertemplate="%{customdata[0]:.3g} to %{customdata[1]:.3g} " + unit + ": %{y:.3g} %<extra></extra>",
         )  # fmt: skip
@@ -91,7 +91,7 @@ def plot_distribution(
 
 
 def plot_rejections(plan: Plan) -> go.Figure | None:
-    """Return how many points of the space each rule rejects, and how many are legal; None where nobody counted.
+    """Return a figure of the points that each rule rejects, and of the legal points; None if they were not counted.
 
     Of several templates: of those whose spaces were searched. A point counts for the first rule that it breaks. Source:
     [NoSE] Sec. V-C, Fig. 3, whose kinds of failures come from compiling and running; these are known before.
@@ -114,7 +114,7 @@ def plot_rejections(plan: Plan) -> go.Figure | None:
             (f"{label(name.replace('_', ' '))}{whose}", 100.0 * count / size, count) for name, count in counted if count
         ]
     figure = new_figure(
-        "What is legal, and which rule rejects the rest", "share of points (%)", height=150 + 34 * len(rows)
+        "Legal points, and points that each rule rejects", "share of points (%)", height=150 + 34 * len(rows)
     )
     figure.add_bar(
         x=[share for _, share, _ in rows], y=[name for name, _, _ in rows], orientation="h",
@@ -146,9 +146,9 @@ def canberra(points: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def distances(plan: Plan, candidates: Candidates) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the distances of good points from each other, and those of points drawn at random.
+    """Return the pairwise distances of good points, and of random points.
 
-    Good are the plan's schedules of the best one's template.
+    Good points are the plan's schedules of the best one's template.
     """
     model = models_of(plan)[plan.best.template]
     good = [model.space.point_of(schedule) for schedule in plan.schedules if schedule.template == plan.best.template]
@@ -157,9 +157,9 @@ def distances(plan: Plan, candidates: Candidates) -> tuple[NDArray[np.float64], 
 
 
 def plot_distances(plan: Plan, candidates: Candidates | None = None) -> go.Figure | None:
-    """Return how far the plan's schedules lie from each other, and points drawn at random; None for fewer than three.
+    """Return a figure of the distances between the plan's schedules, and between random points; None below three.
 
-    Good points that lie closer together than others are worth a local search; scattered ones are not.
+    A local search is worthwhile if good points are closer together than random ones.
 
     Parameters
     ----------

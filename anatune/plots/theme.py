@@ -1,7 +1,7 @@
-"""What all figures have in common: colours, fonts, axes, rows, and how plotly is imported.
+"""Common parts of all figures: colours, fonts, axes, rows, and the import of plotly.
 
-A figure is readable on a light and on a dark page: its background is transparent, its text is a grey of enough contrast
-to both (pages replace it by their own ink), its colours differ in lightness too.
+A figure is readable on a light and on a dark page: its background is transparent, its text is a grey with enough
+contrast to both (pages replace that colour), and its colours also differ in lightness.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 COLOURS = (
     "#0072b2", "#c98500", "#009e73", "#d55e00", "#c86fa0", "#3a9bd6", "#8f8100", "#8f63c7", "#b04a5a", "#5f8a8b",
 )  # fmt: skip
-"""Colours that people with a colour vision deficiency tell apart: those of Okabe and Ito without black, as dark and as
-light as both pages need (a contrast of 3 to white and to the dark paper), and three more for figures of many parts."""
+"""Colours for people with a colour vision deficiency: those of Okabe and Ito without black, with a contrast of 3 to
+white and to the dark page, and three more for figures with many parts."""
 GREY = "#8a8a8a"
-"""What is there for comparison."""
+"""Colour of data for comparison."""
 REST = "#8c6d4f"
-"""What is left of a time when all its parts are taken away."""
+"""Colour of the rest of a time beyond its parts."""
 BEST = "#d6246e"
-"""What is best, or was measured."""
+"""Colour of the best, or of measured data."""
 PARTS = {
     "fma": COLOURS[0], "mma": COLOURS[0], "product": COLOURS[0], "issue": COLOURS[5], "load": COLOURS[9],
     "shared": COLOURS[4], "l1": COLOURS[4], "l2": COLOURS[1], "l3": COLOURS[2], "dram": COLOURS[3],
@@ -35,20 +35,20 @@ PARTS = {
     "input": COLOURS[5], "output": COLOURS[7], "packing": COLOURS[4], "combine": COLOURS[9], "meet": COLOURS[9],
     "second": COLOURS[8], "spill": COLOURS[8],
 }  # fmt: skip
-"""Colours of the parts of a predicted time, and of the memories that some are about: no template has two alike."""
+"""Colours of the parts of a predicted time, and of levels of memory; they differ within each template."""
 _CLEAR = "rgba(0,0,0,0)"
 _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 _INK = "#808080"
 LOGARITHMIC = {"type": "log", "dtick": 1, "tickformat": ",.7~g"}
-"""An axis of powers of ten."""
+"""Settings of an axis of powers of ten."""
 COUNTING = LOGARITHMIC | {"tickformat": "~s"}
-"""The same for numbers of one and more: 10k, 1M."""
+"""Settings of such an axis for numbers from 1: 10k, 1M."""
 BAR_WIDTH = 0.38
-"""Of a bar, in rows."""
+"""Width of a bar in rows."""
 _ROW_HEIGHT, _LINE_HEIGHT, _FRAME_HEIGHT = 50, 16, 150
-"""Pixels of a row with a name of one line; of each more; of title, legend and axis around the rows."""
+"""Pixels of a row with a name of one line, of each further line, and of title, legend and axis."""
 _LETTERS, _MOST_LINES = 44, 3
-"""Of a line of a name, as many as a narrow page has room for; lines of it."""
+"""Characters of a line of a name on a narrow page; largest number of lines."""
 _GRID = "rgba(128,128,128,0.25)"
 
 
@@ -64,14 +64,14 @@ def graph_objects() -> ModuleType:
 
 
 def label(text: object) -> str:
-    """Return a text as plotly shows it: plotly reads some HTML, and names come from people and files."""
+    """Return a text with HTML escaped, which plotly would interpret in names from users and files."""
     return html.escape(str(text), quote=False)
 
 
-def colours_of(names: Iterable[str], known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return a colour for each name: the known ones, and for the others those of `COLOURS` that none of these has."""
+def colours_of(names: Iterable[str], fixed: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return a colour for each name: the fixed ones, and unused ones of `COLOURS` for the others."""
     wanted = dict.fromkeys(names)
-    taken = {name: colour for name, colour in (known or {}).items() if name in wanted}
+    taken = {name: colour for name, colour in (fixed or {}).items() if name in wanted}
     free = iter([colour for colour in COLOURS if colour not in taken.values()] + list(COLOURS))
     return {name: taken.get(name) or next(free, GREY) for name in wanted}
 
@@ -82,9 +82,9 @@ def new_figure(title: str, x: str = "", y: str = "", *, height: int = 420) -> go
     Parameters
     ----------
     title, x, y : str
-        Of the figure and its axes, with units; plain text.
+        Titles of the figure and its axes, with units; plain text.
     height : int
-        Pixels; the width is that of where it is shown.
+        Height in pixels; the width is that of the page.
     """
     axis = {
         "gridcolor": _GRID, "zerolinecolor": _GRID, "linecolor": _GRID, "automargin": True, "ticks": "outside",
@@ -115,17 +115,17 @@ def row_figure(title: str, x: str, names: Sequence[str]) -> go.Figure:
     Parameters
     ----------
     title, x : str
-        Of the figure and its axis, with its unit.
+        Titles of the figure and its axis, with its unit.
     names : sequence of str
-        Of the rows; plain text.
+        Names of the rows; plain text.
     """
     wrapped = [textwrap.wrap(name, _LETTERS, max_lines=_MOST_LINES, placeholder=" …") or [""] for name in names]
     lines = max(map(len, wrapped), default=1)
     count, row = max(1, len(names)), _ROW_HEIGHT + _LINE_HEIGHT * (lines - 1)
     figure = new_figure(title, x, "", height=_FRAME_HEIGHT + row * count)
-    for place, texts in enumerate(wrapped):
+    for y, texts in enumerate(wrapped):
         figure.add_annotation(
-            xref="paper", x=0.0, xanchor="left", y=place, yanchor="bottom", yshift=row * BAR_WIDTH / 2, align="left",
+            xref="paper", x=0.0, xanchor="left", y=y, yanchor="bottom", yshift=row * BAR_WIDTH / 2, align="left",
             text="<br>".join(map(label, texts)), showarrow=False, font={"size": 12.5},
         )  # fmt: skip
     figure.update_yaxes(range=[count - 0.5, -0.75], showticklabels=False, ticks="", showgrid=False, zeroline=False)

@@ -1,4 +1,4 @@
-"""What a plan would be on a device with one number changed: answers computed beforehand, and a figure of them."""
+"""Plans for a device with one changed number, and a figure of their predicted times."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 FACTORS = (0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
-"""Times what the spec says."""
+"""Factors of the number in the spec."""
 _LEAST_S = 0.05
-"""Least time limit of one plan, s."""
+"""Shortest time limit of one plan, s."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Answer:
     Attributes
     ----------
     factor : float
-        The number over what the spec says.
+        The number over that in the spec.
     value : str
-        The number, as people read it.
+        The number as text with its unit.
     schedule, prediction
-        The best one there; None where nothing is legal or was found.
+        The best schedule there; None if none is legal or was found in time.
     guarantee : Guarantee
-        How sure that is.
+        What is proven about it.
     kept_s : float or None
         Predicted seconds there of the schedule that is best on the device as it is; None where it would be illegal.
     """
@@ -110,7 +110,7 @@ def what_if(
         if time_limit_s is not None:
             left_s = max(_LEAST_S, (time_limit_s - (time.monotonic() - began)) / (tasks - done))
         template = None if plan.joined else plan.template
-        found = api.plan(
+        changed_plan = api.plan(
             plan.workload, device, 1, template=template, accuracy=plan.accuracy, time_limit_s=left_s, correction="none"
         )
         done += 1
@@ -119,13 +119,13 @@ def what_if(
         return Answer(
             factor,
             _value(change, factor),
-            found.schedules[0] if found.schedules else None,
-            found.predictions[0] if found.schedules else None,
-            found.guarantee,
-            _kept(plan, device),
+            changed_plan.schedules[0] if changed_plan.schedules else None,
+            changed_plan.predictions[0] if changed_plan.schedules else None,
+            changed_plan.guarantee,
+            _kept_seconds(plan, device),
         )
 
-    own = answer(changes[0], 1.0, plan.hardware)
+    base = answer(changes[0], 1.0, plan.hardware)
     questions = []
     for change in changes:
         answers = []
@@ -135,14 +135,14 @@ def what_if(
                 continue
             if factor == 1.0:
                 value = _value(change, 1.0)
-                answers.append(Answer(1.0, value, own.schedule, own.prediction, own.guarantee, own.kept_s))
+                answers.append(Answer(1.0, value, base.schedule, base.prediction, base.guarantee, base.kept_s))
             else:
                 answers.append(answer(change, factor, device))
         questions.append(Question(change, answers))
     return questions
 
 
-def _kept(plan: Plan, device: HardwareSpec) -> float | None:
+def _kept_seconds(plan: Plan, device: HardwareSpec) -> float | None:
     """Return the predicted seconds of the plan's best schedule on another device, None where it is illegal there."""
     schedule = plan.best
     try:
@@ -179,12 +179,12 @@ def plot_what_if(plan: Plan, questions: Sequence[Question] | None = None) -> go.
     MissingDependencyError
         plotly is not installed.
     """
-    asked = what_if(plan) if questions is None else questions
-    now_s = next(one.prediction.time_s for one in asked[0].answers if one.factor == 1.0 and one.prediction is not None)
+    shown = what_if(plan) if questions is None else questions
+    now_s = next(one.prediction.time_s for one in shown[0].answers if one.factor == 1.0 and one.prediction is not None)
     figure = new_figure(
         f"What if {plan.hardware.model} were another", "times what the device has", "best time over the present one"
     )
-    for question, colour in zip(asked, (COLOURS[3], COLOURS[7], COLOURS[4], COLOURS[0]), strict=False):
+    for question, colour in zip(shown, (COLOURS[3], COLOURS[7], COLOURS[4], COLOURS[0]), strict=False):
         there = [one for one in question.answers if one.prediction is not None]
         figure.add_scatter(
             x=[one.factor for one in there],
@@ -194,7 +194,7 @@ def plot_what_if(plan: Plan, questions: Sequence[Question] | None = None) -> go.
             hovertemplate=f"{label(question.change.name)} %{{customdata}}: %{{y:.3g}} times<extra></extra>",
         )  # fmt: skip
     figure.add_hline(y=1.0, line={"color": GREY, "width": 1, "dash": "dash"})
-    ticks = sorted({one.factor for question in asked for one in question.answers})
+    ticks = sorted({one.factor for question in shown for one in question.answers})
     figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
     figure.update_yaxes(rangemode="tozero")
     return figure

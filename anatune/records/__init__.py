@@ -1,1 +1,1 @@
-"""Records of trials: in an SQLite file or on a PostgreSQL server, one row a trial, many processes."""
+"""Records of trials in an SQLite file or on a PostgreSQL server, one row for each trial, for many processes."""

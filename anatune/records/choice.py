@@ -1,16 +1,14 @@
-"""Which of several recorded trials of one workload, hardware and number of threads is the best.
+"""The choice of the best of several recorded trials of one workload, hardware and number of threads.
 
-The rule, in the order of evidence:
+The rule:
 
 1. A schedule whose last trial gave a wrong result is left out.
-2. Of a session that ended with a final comparison, only its winner counts: the fastest of what was measured in turn.
-   That is the schedule that `tune` returned.
-3. What is left (winners of sessions; all trials of sessions without a comparison: imported, interrupted, or with one
-   schedule that ran) is judged schedule by schedule, by the samples of all its trials together, so that a lucky first
-   measurement does not win over one that was measured again. Where the reference kernel ran beside the samples,
-   schedules are compared by the median of sample over reference, which the machine's drifting speed leaves alone; those
-   without a reference by the median time, and the winners of both kinds by their median times. Ties go to the earlier
-   schedule.
+2. A session that ended with a final comparison contributes only the winner, which is the schedule that `tune` returned.
+3. All other schedules (of sessions that were imported, interrupted, or had one schedule that ran) and the winners are
+   judged by the samples of all their trials together, so that one lucky measurement does not win. If the reference
+   kernel ran with the samples, schedules are compared by the median of sample over reference, which does not depend on
+   the machine's drifting speed, else by the median time. The winners of both kinds are compared by their median times.
+   Ties go to the earlier schedule.
 """
 
 from __future__ import annotations
@@ -21,31 +19,30 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 COMPARED = "compare"
-"""Source of the records of a final comparison: samples of a schedule that has its own trial already."""
+"""Source of records of a final comparison, whose schedules have other trials already."""
 
 
 class RecordedTrial(NamedTuple):
-    """What of a recorded trial the choice rests on.
+    """The part of a recorded trial that the choice needs.
 
     Attributes
     ----------
     id : int
-        The record's.
+        Id of the record.
     schedule : str
-        Equal for trials of the same schedule.
+        Key of the schedule.
     session : str
-        Who asked for it.
+        Id of the session.
     ok : bool
-        Whether it ran and was right; False: its result was wrong.
+        Whether it ran with a correct result; False if its result was wrong.
     compared : bool
-        Whether it is of a final comparison.
+        Whether it belongs to a final comparison.
     stopped_early : bool
-        It was clearly slower than another.
+        Whether it was clearly slower than another one.
     relative : float or None
-        Median of `ratios`; None where the reference kernel did not run.
+        Median of `ratios`; None if the reference kernel did not run.
     times_s, reference_times_s : sequence of float
-        Samples, and the reference kernel's beside each (or none), s. How a session ended is told by those of its
-        comparison.
+        Samples, and those of the reference kernel (or none), s.
     """
 
     id: int
@@ -60,19 +57,19 @@ class RecordedTrial(NamedTuple):
 
     @property
     def ratios(self) -> list[float]:
-        """Samples over the reference's beside them; empty where it did not run beside each."""
+        """Samples over those of the reference kernel; empty if it did not run with each."""
         if len(self.times_s) != len(self.reference_times_s):
             return []
         return [t / r for t, r in zip(self.times_s, self.reference_times_s, strict=True) if r > 0]
 
 
 def fastest(trials: Sequence[RecordedTrial]) -> int | None:
-    """Return the id of the best schedule's trial with the most samples (the last of them), None if nothing ran.
+    """Return the id of the best schedule's trial with the most samples (the last of these); None if no trial ran.
 
     Parameters
     ----------
     trials : sequence of RecordedTrial
-        Of one workload, hardware and number of threads, in the order of recording.
+        Trials of one workload, hardware and number of threads, in the order of recording.
     """
     by_schedule: dict[str, list[RecordedTrial]] = {}
     by_session: dict[str, list[RecordedTrial]] = {}
@@ -85,28 +82,30 @@ def fastest(trials: Sequence[RecordedTrial]) -> int | None:
         winner = final_winner(session, wrong.__contains__)
         left |= {trial.schedule for trial in session} if winner is None else {winner}
     left -= wrong
-    scores = [known for schedule, own in by_schedule.items() if schedule in left and (known := score(own)) is not None]
-    # Only equals compare: between the best with a reference kernel and the best without the times decide.
+    scores = [
+        scored for schedule, own in by_schedule.items() if schedule in left and (scored := score(own)) is not None
+    ]
+    # Scores of one kind compare; the best with a reference kernel and the best without one compare by their times.
     pools = [[known for known in scores if known.is_ratio is kind] for kind in (True, False)]
     first = min((min(pool) for pool in pools if pool), key=lambda known: known.time_s, default=None)
     return None if first is None else first.id
 
 
 class Score(NamedTuple):
-    """How good a schedule is, by all its trials. Less is better; ties go to the earlier schedule.
+    """The score of a schedule by all its trials; lower is better, and ties go to the earlier schedule.
 
     Attributes
     ----------
     value : float
-        Median of the samples over the reference kernel's beside them, or of the samples, s.
+        Median of the samples over those of the reference kernel, or of the samples, s.
     first_id : int
-        Of its first trial.
+        Id of its first trial.
     is_ratio : bool
-        Which of the two `value` is: only equals compare.
+        Whether `value` is a ratio; only scores of one kind compare.
     time_s : float
         Median of the samples, s.
     id : int
-        Its trial with the most samples, the last of them.
+        Id of its last trial with the most samples.
     """
 
     value: float
@@ -128,18 +127,17 @@ def score(trials: Sequence[RecordedTrial]) -> Score | None:
 
 
 def final_winner(trials: Sequence[RecordedTrial], is_wrong: Callable[[str], bool]) -> str | None:
-    """Return the schedule that won the final comparison of a session; None: it did not end with one, all compete.
+    """Return the schedule that won the final comparison of a session; None if the session did not end with one.
 
-    Trials after a comparison (of a session that was resumed and did not reach its end) make it no longer final.
+    A comparison is not final if trials follow it, as in a session that was resumed and interrupted.
 
     Parameters
     ----------
     trials : sequence of RecordedTrial
-        The last ones of a session, at least to the one before its comparison.
+        The last trials of a session, at least back to the one before its comparison; those of the comparison have
+        samples.
     is_wrong : callable
-        Whether the last result of a schedule was wrong.
-
-    Those that were compared have their samples.
+        Returns whether the last result of a schedule was wrong.
     """
     compared: dict[str, RecordedTrial] = {}
     for trial in reversed(trials):
@@ -159,15 +157,15 @@ def final_winner(trials: Sequence[RecordedTrial], is_wrong: Callable[[str], bool
 
 
 def choose_winner(times_s: Sequence[Sequence[float]], dropped: Sequence[bool]) -> int:
-    """Return the position of the contender that won a comparison: the least mean of the logarithms of its times.
+    """Return the position of the contender that won a comparison: that of the least mean logarithm of its times.
 
-    That is what the paired test of two contenders compares, so that the test never contradicts the choice. The winner
-    is among those that stayed to the end, unless another contender was faster in the rounds that both ran.
+    The paired test of two contenders compares the same means, so that it never contradicts the choice. The winner is
+    one of those that stayed to the end, unless another contender was faster in the rounds that both ran.
 
     Parameters
     ----------
     times_s : sequence of sequence of float
-        Samples of each contender, s, one a round from the first on; none is empty.
+        Samples of each contender, s, one for each round from the first on; not empty.
     dropped : sequence of bool
         Whether each left the comparison early.
     """

@@ -1,7 +1,7 @@
-"""A database of records: whole transactions, again where another writer or a lost connection is in the way.
+"""A database of records: transactions that are repeated after conflicts with other writers or lost connections.
 
-What differs between SQLite and PostgreSQL is one subclass each (`records.sqlite`, `records.postgres`): how to connect,
-whose tables these are, what an error means.
+SQLite and PostgreSQL have one subclass each (`records.sqlite`, `records.postgres`), which connects, checks the tables
+and explains errors.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from anatune.records.place import RecordPlace
 from anatune.records.schema import SCHEMA_VERSION
 
 _T = TypeVar("_T")
-Found: TypeAlias = Any
-"""A row that was read: its columns by their names and in their order, whose types SQLAlchemy does not know."""
+Row: TypeAlias = Any
+"""A row that was read, whose column types SQLAlchemy does not know."""
 KEPT = "everything recorded before is kept"
 _PAUSE_S = (0.005, 0.05)
 _abandoned: list[Connection] = []
-"""Connections that a fork brought along. Closing one in the child could end what the parent uses."""
+"""Connections inherited from a parent process, which may still use them, so that they must not be closed."""
 
 
 class Database(abc.ABC):
-    """Safe to use from several threads, and in a process that was forked after opening.
+    """A database of records, for several threads, and for processes forked after it was opened.
 
     Parameters
     ----------
     place : Path or ServerAddress
-        Where it is.
+        The file or server.
     read_only : bool
         Change nothing.
     timeout_s : float
-        How long to wait for other writers, and for a server that went away, s.
+        How long to wait for other writers, and for a lost server, s.
 
     Attributes
     ----------
     connections : int
-        How many were opened: after another one nothing that was known of the database is certain.
+        Number of connections that were opened; after a new one the contents of the database may have changed.
 
     Raises
     ------
     RecordError
-        It cannot be read or made, is damaged, of another version or another program's.
+        The database cannot be read or made, is damaged, has another version or belongs to another program.
     """
 
     dialect: str
@@ -64,62 +64,62 @@ class Database(abc.ABC):
         self._timeout_s = timeout_s
         self._lock = threading.RLock()
         self._connection: Connection | None = None
-        self._together: Connection | None = None
+        self._transaction: Connection | None = None
         self._is_closed = False
         self._pid = os.getpid()
         self._attempt(lambda connection: None, "it cannot be opened")
 
     def close(self) -> None:
-        """Close it; closing twice does nothing."""
+        """Close the database; closing twice does nothing."""
         with self._lock:
             self._is_closed = True
-            self._let_go()
+            self._drop_connection()
 
-    def read(self, statement: Executable, parameters: Mapping[str, object] | None = None) -> Sequence[Found]:
+    def read(self, statement: Executable, parameters: Mapping[str, object] | None = None) -> Sequence[Row]:
         """Return the rows of a query."""
 
-        def run(connection: Connection) -> Sequence[Found]:
-            if connection.in_transaction():  # of `together`
+        def run(connection: Connection) -> Sequence[Row]:
+            if connection.in_transaction():  # inside `together`
                 return connection.execute(statement, parameters).fetchall()
             with connection.begin():
                 return connection.execute(statement, parameters).fetchall()
 
         with self._lock:
-            if self._together is not None:
-                return run(self._together)
+            if self._transaction is not None:
+                return run(self._transaction)
             return self._attempt(run, "reading it failed")
 
     def together(self, action: Callable[[], _T]) -> _T:
-        """Run something that reads several times, in one transaction: a server is asked less often."""
+        """Run `action`, which reads several times, in one transaction, which saves round trips to a server."""
 
         def run(connection: Connection) -> _T:
             with connection.begin():
-                self._together = connection
+                self._transaction = connection
                 try:
                     return action()
                 finally:
-                    self._together = None
+                    self._transaction = None
 
         return self._attempt(run, "reading it failed")
 
     def write(self, action: Callable[[Connection], _T], doing: str) -> _T:
-        """Run `action` in one transaction: either all it wrote is there and on the disk, or nothing.
+        """Run `action` in one transaction, so that all it wrote is on the disk, or nothing.
 
-        Transactions follow each other, whoever writes: the numbers of rows are the order in which they appear.
+        Only one writer has a transaction at a time, so that the numbers of rows are in the order of recording.
 
         Parameters
         ----------
         action : callable
-            Gets the connection. It may run more than once, also after a transaction whose end is not known: it has to
-            look whether what it writes is there.
+            Gets the connection. It may run again after a transaction whose end is not known, so it has to check whether
+            its rows are there.
         doing : str
-            What is lost if it fails, for the message: "this trial was not recorded".
+            The consequence of a failure, for the message: "this trial was not recorded".
         """
         if self.read_only:
-            raise RecordError(f"{self.place}: is opened for reading only, {doing}; open it without read_only")
+            raise RecordError(f"{self.place}: was opened for reading only, {doing}; open it without read_only")
 
         def run(connection: Connection) -> _T:
-            self._check_before(doing)
+            self._check_before_writing(doing)
             with connection.begin():
                 self._begin_writing(connection)
                 return action(connection)
@@ -127,24 +127,25 @@ class Database(abc.ABC):
         return self._attempt(run, doing)
 
     def _attempt(self, run: Callable[[Connection], _T], doing: str) -> _T:
-        """Run something on the connection, again where that can help; make errors one line."""
+        """Run something on the connection; repeat it after errors that may pass, explain other errors."""
         deadline = time.monotonic() + self._timeout_s
         with self._lock:
             while True:
                 try:
-                    return run(self._connected())
+                    return run(self._open_connection())
                 except DBAPIError as error:
-                    failure = self._explained(error, doing)
+                    failure = self._explain(error, doing)
                     again = self._can_pass(error)
                     if error.connection_invalidated:
-                        self._let_go()
-                # Outside of the handler: the driver's own error, whose frames know the password, is not chained.
+                        self._drop_connection()
+                # Raised outside the handler, so that the driver's error, whose frames hold the password, is not
+                # chained.
                 if not again or time.monotonic() > deadline:
                     raise failure
                 time.sleep(random.uniform(*_PAUSE_S))
 
-    def _connected(self) -> Connection:
-        """Return the connection, a new one in a forked process and after the last one was lost."""
+    def _open_connection(self) -> Connection:
+        """Return the connection; open a new one in a forked process and after the last one was lost."""
         if self._is_closed:
             raise RecordError(f"{self.place}: is closed; open it again with RecordStore({str(self.place)!r})")
         if self._connection is not None and self._pid != os.getpid():
@@ -157,16 +158,16 @@ class Database(abc.ABC):
             )
             connection = engine.connect()
             try:
-                connection = self._prepared(connection)
+                connection = self._prepare(connection)
             except BaseException:
-                with contextlib.suppress(SQLAlchemyError):  # the first error tells more
+                with contextlib.suppress(SQLAlchemyError):  # the first error is more helpful
                     connection.close()
                 raise
             self._connection = connection
             self.connections += 1
         return self._connection
 
-    def _let_go(self) -> None:
+    def _drop_connection(self) -> None:
         """Close the connection, or leave it to the process that opened it."""
         connection, self._connection = self._connection, None
         if connection is None:
@@ -174,41 +175,41 @@ class Database(abc.ABC):
         if self._pid != os.getpid():
             _abandoned.append(connection)
             return
-        with contextlib.suppress(SQLAlchemyError):  # a lost one
+        with contextlib.suppress(SQLAlchemyError):  # the connection may be lost
             connection.close()
 
     def _other_version(self, version: int) -> RecordError:
-        """Return the error of a schema that this version does not know."""
+        """Return the error for a schema version that this version of anatune does not know."""
         step = (
             "update anatune" if version > SCHEMA_VERSION else "export it as JSON lines with the anatune that wrote it"
         )
         return RecordError(
-            f"{self.place}: has schema version {version}, this anatune reads version {SCHEMA_VERSION}; {step}, or name "
-            "another place"
+            f"{self.place}: has schema version {version}, but this version of anatune reads version {SCHEMA_VERSION}; "
+            f"{step}, or name another record file or server"
         )
 
-    # ---- what a kind of database says ------------------------------------------------------------------------
+    # ---- parts of the subclasses -----------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _connect(self) -> Any:
         """Return a new connection of the driver."""
 
     @abc.abstractmethod
-    def _prepared(self, connection: Connection) -> Connection:
-        """Check that what is there is ours and whole, make or migrate tables; return the connection to use."""
+    def _prepare(self, connection: Connection) -> Connection:
+        """Check the database, make tables if needed, and return the connection to use."""
 
     @abc.abstractmethod
     def _begin_writing(self, connection: Connection) -> None:
-        """Wait for other writers; none of them writes until this transaction ends."""
+        """Wait for other writers and lock them out until this transaction ends."""
 
     @abc.abstractmethod
-    def _check_before(self, doing: str) -> None:
-        """Raise RecordError if what is written now would vanish."""
+    def _check_before_writing(self, doing: str) -> None:
+        """Raise RecordError if writing now would be lost."""
 
     @abc.abstractmethod
     def _can_pass(self, error: DBAPIError) -> bool:
-        """Whether the same may succeed a moment later."""
+        """Return whether a repetition may succeed a moment later."""
 
     @abc.abstractmethod
-    def _explained(self, error: DBAPIError, doing: str) -> RecordError:
-        """Return an error as one line: the place, what happened, what to do."""
+    def _explain(self, error: DBAPIError, doing: str) -> RecordError:
+        """Return an error whose one line names the place, what happened and what to do."""

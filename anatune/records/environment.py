@@ -1,4 +1,4 @@
-"""Under what a trial was measured: processor, system, versions. Nothing that identifies a machine or a person."""
+"""The environment of a trial: processor, system and versions, but nothing that identifies a machine or a person."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _VARIABLES = (
 
 
 class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a trial ran under. Immutable; JSON both ways.
+    """The environment in which a trial ran. Immutable; JSON both ways.
 
     Attributes
     ----------
     cpu : str
         Model name of the processor.
     cores : int
-        Cores that the process may keep busy: those that it may run on, within its quota.
+        Number of cores that the process may use, within its quota.
     platform : str
         Operating system, its release and the instruction set: "Linux-6.1-x86_64".
     python, numpy, anatune : str
@@ -40,7 +40,7 @@ class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tvm : str or None
         Version of the installed TVM; None if there is none.
     variables : dict of str to str
-        Those environment variables that set numbers of threads and are set.
+        The set environment variables that limit numbers of threads.
     """
 
     cpu: str
@@ -55,7 +55,7 @@ class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def environment() -> Environment:
-    """Return the environment of this process; asked once, no package is imported for it."""
+    """Return the environment of this process, without importing packages; the result is cached."""
     return Environment(
         cpu=_cpu_model(),
         cores=usable_cores(),
@@ -64,8 +64,8 @@ def environment() -> Environment:
         numpy=_version("numpy") or "",
         anatune=__version__,
         tvm=_version("apache-tvm") or _version("tvm"),
-        # Written down only: they change nothing that anatune does, so reading them here keeps every caller honest.
-        variables={name: os.environ[name] for name in sorted(_VARIABLES) if name in os.environ},  # as files have them
+        # Recorded only; they do not change what anatune does.
+        variables={name: os.environ[name] for name in sorted(_VARIABLES) if name in os.environ},
     )
 
 
@@ -78,11 +78,11 @@ def _version(distribution: str) -> str | None:
 
 
 def _cpu_model() -> str:
-    """Return the processor's model name, or its architecture where the system tells no more."""
+    """Return the processor's model name, or its architecture if the system does not name it."""
     try:
         lines = _CPUINFO.read_text(errors="replace").splitlines()
     except OSError:
         lines = []
-    found = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    named = next((found[key] for key in _CPU_KEYS if found.get(key)), "")
+    values = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    named = next((values[key] for key in _CPU_KEYS if values.get(key)), "")
     return named or platform.processor() or platform.machine() or "unknown"

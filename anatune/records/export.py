@@ -1,10 +1,10 @@
-"""Records in other forms: JSON lines (nothing is lost, and back again) and CSV (one flat row a trial).
+"""Export of records as JSON lines (complete, can be imported again) and as CSV (one flat row for each trial).
 
 JSON lines
 ----------
-Each line is one object with ``"kind"``. A line of kind "session" stands before the first trial of that session; lines
-of kind "trial" name their session by its id and hold the whole trial, workload and hardware included. Files may be
-joined end to end, and cut behind any line.
+Each line is one object with ``"kind"``. A line of kind "session" precedes the first trial of that session. Lines of
+kind "trial" name their session by its id and hold the whole trial with workload and hardware. Files may be
+concatenated, and cut after any line.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class _TrialLine(msgspec.Struct, frozen=True, tag="trial", tag_field="kind"):
     trial: Trial
 
 
-class _Format(msgspec.Struct, frozen=True):
-    """What every line begins with."""
+class _LineHeader(msgspec.Struct, frozen=True):
+    """The fields at the beginning of every line."""
 
     kind: str
     format: int
@@ -69,9 +69,9 @@ def json_lines(records: Iterable[Record], sessions: Iterable[Session] = ()) -> I
     Parameters
     ----------
     records : iterable of Record
-        What to write.
+        The records to write.
     sessions : iterable of Session
-        Sessions to write even if no record is of them.
+        Sessions to write even if they have no records.
 
     Examples
     --------
@@ -93,19 +93,17 @@ def json_lines(records: Iterable[Record], sessions: Iterable[Session] = ()) -> I
 
 
 def is_export_line(entry: object) -> bool:
-    """Return whether the JSON of a line is what `anatune records export` writes."""
+    """Return whether the JSON of a line was written by `anatune records export`."""
     return isinstance(entry, dict) and {"kind", "format"} <= set(entry)
 
 
 def is_export(path: Path) -> bool:
-    """Return whether a file is what `anatune records export` wrote, of any size: its first line of JSON says so.
-
-    So is an empty one.
+    """Return whether a file was written by `anatune records export`, by its first line of JSON; also True if empty.
 
     Raises
     ------
     RecordError
-        It is no file, or cannot be read.
+        The path is no file, or cannot be read.
     """
     is_empty = True
     try:
@@ -117,7 +115,7 @@ def is_export(path: Path) -> bool:
                 continue
             return is_export_line(entry)
     except OSError as error:
-        raise RecordError(f"{path}: {reason(error)}; give a log to import") from None
+        raise RecordError(f"{path}: {reason(error)}; name a file to import") from None
     except UnicodeDecodeError:
         return False
     return is_empty
@@ -126,12 +124,12 @@ def is_export(path: Path) -> bool:
 def import_json_lines(
     store: RecordStore, source: str | Path | Iterable[str], progress: Callable[[float], None] | None = None
 ) -> tuple[int, int]:
-    """Record what `json_lines` wrote: all of it in one transaction, or nothing.
+    """Record the lines that `json_lines` wrote in one transaction, all of them or none.
 
     Parameters
     ----------
     store : RecordStore
-        Where to.
+        The store to write.
     source : str, Path or iterable of str
         The file, or its lines.
     progress : callable, optional
@@ -140,7 +138,7 @@ def import_json_lines(
     Returns
     -------
     num_sessions, num_trials : int
-        How many were new; what the store has already is left out.
+        Number of new sessions and trials; those that the store has already are left out.
 
     Raises
     ------
@@ -151,50 +149,53 @@ def import_json_lines(
         return store.insert(_rows(source, "JSON lines", store.session))
     try:
         lines = read_lines(source)
-        lines = lines if progress is None else _told(lines, Path(source).stat().st_size, progress)
+        lines = lines if progress is None else _report_share(lines, Path(source).stat().st_size, progress)
         return store.insert(_rows(lines, str(source), store.session))
     except OSError as error:
         raise RecordError(f"{source}: {reason(error)}, expected a file that `anatune records export` wrote") from error
     except UnicodeDecodeError as error:
-        raise RecordError(f"{source}: is no UTF-8 text, expected what `anatune records export` wrote") from error
+        raise RecordError(f"{source}: is no UTF-8 text, expected a file that `anatune records export` wrote") from error
 
 
-def _told(lines: Iterable[str], size_bytes: int, progress: Callable[[float], None]) -> Iterator[str]:
-    """Yield the lines of a file and tell how much of it they are."""
+def _report_share(lines: Iterable[str], size_bytes: int, progress: Callable[[float], None]) -> Iterator[str]:
+    """Yield the lines of a file and report the share that is read."""
     read_bytes = 0
     for line in lines:
         yield line
-        read_bytes += len(line)  # of ASCII, what anatune writes nearly always
+        read_bytes += len(line)  # nearly all characters are ASCII, one byte each
         progress(min(0.99, read_bytes / max(1, size_bytes)))
 
 
-def _rows(lines: Iterable[str], name: str, known: Callable[[str], Session]) -> Iterator[Session | Record]:
+def _rows(lines: Iterable[str], name: str, read_session: Callable[[str], Session]) -> Iterator[Session | Record]:
     """Yield the sessions and records of JSON lines."""
     sessions: dict[str, Session] = {}
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue
-        line = _decoded(text, f"{name}:{number}")
+        line = _decode_line(text, f"{name}:{number}")
         if isinstance(line, _SessionLine):
             sessions[line.session.id] = line.session
             yield line.session
             continue
         if line.session not in sessions:
             try:
-                sessions[line.session] = known(line.session)
+                sessions[line.session] = read_session(line.session)
             except RecordError as error:
                 raise RecordError(
-                    f"{name}:{number}: session {line.session} has no line before its first trial; "
-                    "import the file that has it first"
+                    f"{name}:{number}: the trial belongs to session {line.session}, which no line before it describes; "
+                    "import the file with that session first"
                 ) from error
         yield Record(line.id, line.created_utc, sessions[line.session], line.environment, line.trial)
 
 
-def _decoded(text: str, place: str) -> _SessionLine | _TrialLine:
+def _decode_line(text: str, place: str) -> _SessionLine | _TrialLine:
     try:
-        version = from_json(text, _Format).format
+        version = from_json(text, _LineHeader).format
         if version > FORMAT:
-            raise RecordError(f"{place}: format is {version}, this anatune reads up to {FORMAT}; update anatune")
+            raise RecordError(
+                f"{place}: the format has version {version}, but this version of anatune reads up to {FORMAT}; update "
+                "anatune"
+            )
         return from_json(text, _SessionLine | _TrialLine)
     except RecordError:
         raise
@@ -212,7 +213,7 @@ def _line(value: msgspec.Struct) -> str:
 
 
 def workload_text(workload: Workload) -> str:
-    """Return a workload as people type it; one that no constructor made as its description."""
+    """Return a workload as typed on the command line, or its description if it cannot be typed."""
     try:
         return workload_to_text(workload)
     except WorkloadError:
@@ -265,16 +266,16 @@ _COLUMNS: dict[str, str | Callable[[Record], Cell]] = {
     "worker": lambda record: record.trial.measurement.worker or None, "energy_j": "trial.measurement.energy_j",
     "corrected_s": "trial.corrected_s",
 }  # fmt: skip
-"""Column of the CSV form -> where its value stands in a record, or what computes it.
+"""Column of the CSV -> attribute path of its value in a record, or the function that computes it.
 
-Times are seconds; time_s is the median of the samples, energy_j joules of a run.
+Times are in seconds; time_s is the median of the samples, energy_j the joules of one run.
 """
 CSV_COLUMNS = tuple(_COLUMNS)
 _CELLS = {name: attrgetter(found) if isinstance(found, str) else found for name, found in _COLUMNS.items()}
 
 
 def flat_row(record: Record) -> dict[str, Cell]:
-    """Return a record as one flat row: a value, or None, for each of `CSV_COLUMNS`."""
+    """Return a record as one flat row: a value or None for each of `CSV_COLUMNS`."""
     return {name: cell(record) for name, cell in _CELLS.items()}
 
 
@@ -284,7 +285,7 @@ def csv_lines(records: Iterable[Record]) -> Iterator[str]:
     Parameters
     ----------
     records : iterable of Record
-        What to write; see `CSV_COLUMNS`. What is not there (the time of a failure) is an empty cell.
+        The records to write. A missing value, such as the time of a failure, is an empty cell.
     """
     yield _csv_line(CSV_COLUMNS)
     for record in records:

@@ -1,4 +1,4 @@
-"""Everything one store has into another: files and servers, in any direction."""
+"""Merging one record store into another: files and servers, in any direction."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from anatune.records.schema import Record
 from anatune.records.store import RecordStore
 
 _BATCH = 1000
-"""Trials of one transaction: others write in between, and a merge that is cut off keeps what it did."""
+"""Trials in one transaction, so that others can write in between, and an interrupted merge keeps its progress."""
 
 
 class Merged(NamedTuple):
-    """What a merge found: sessions and trials that were new, and trials that were there already."""
+    """The result of a merge: number of new sessions and trials, and of trials that were there already."""
 
     sessions: int
     trials: int
@@ -30,25 +30,25 @@ def merge(
     on_damage: OnDamage | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Merged:
-    """Record what `source` has and `into` lacks, as it is; once more does nothing, and goes on where one was cut off.
+    """Copy the sessions and trials that `source` has and `into` lacks; a repeated merge copies only what is missing.
 
     Parameters
     ----------
     source, into : RecordStore
-        From where, to where.
+        The store to read, and the store to write.
     on_damage : callable, optional
-        Called with a line for each row of the source that is damaged, which is then left out.
+        Called with a line for each damaged row of the source, which is left out.
     progress : callable, optional
         Called with (trials done, trials of the source).
 
     Raises
     ------
     RecordError
-        Both are one store; a row is damaged and nobody wants to hear of it; a session is there with other contents; a
-        store fails. What was merged before stays.
+        Both are one store; a row is damaged and `on_damage` is None; a session is there with other contents; a store
+        fails. Trials that were merged before stay.
     """
     if source.is_same_as(into):
-        raise RecordError(f"{into.path}: is merged into itself; name another store")
+        raise RecordError(f"{into.path}: cannot be merged into itself; name another record file or server")
     total = source.num_trials()
     num_sessions, _ = into.insert(source.sessions(on_damage=on_damage))
     num_read = num_new = 0

@@ -1,4 +1,4 @@
-"""Where records are: a file, or a PostgreSQL server by its URL, whose password nothing here ever shows."""
+"""The place of records: a file, or a PostgreSQL server by its URL, whose password is never shown."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}(?=[^/]|/|$)")
 _SERVERS = {"postgres", "postgresql", "postgresql+psycopg"}
 """Schemes of a PostgreSQL server's URL: libpq's two and SQLAlchemy's."""
 _SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service")
-"""Parameters that say which database is meant; others, passwords among them, are never shown."""
+"""Parameters of the URL that are shown; others, which may hold passwords, are not."""
 _USAGE = "expected postgresql://USER@HOST:PORT/DATABASE"
-_PERCENT = "write special characters as %40 (@), %2F (/), %3F (?), or leave the password to PGPASSWORD or ~/.pgpass"
+_PERCENT = "write special characters as %40 (@), %2F (/), %3F (?), or put the password into PGPASSWORD or ~/.pgpass"
 
 
 class ServerAddress:
-    """The address of a PostgreSQL database as libpq takes it; its text is the address without any password.
+    """The address of a PostgreSQL database; its text is the address without any password.
 
     Parameters
     ----------
     url : str
-        ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETER=VALUE``: whatever is left out comes from libpq's
-        environment variables (PGHOST, PGPASSWORD ...), a service file (PGSERVICE, ``?service=``) or ``~/.pgpass``.
+        ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETER=VALUE``. Missing parts come from the environment
+        variables of libpq (PGHOST, PGPASSWORD ...), a service file (PGSERVICE, ``?service=``) or ``~/.pgpass``.
 
     Raises
     ------
     RecordError
-        It is none. The message does not repeat it: what cannot be read may hold a password.
+        The URL cannot be read. The message does not repeat it, because it may hold a password.
     """
 
     __slots__ = ("_shown", "_url")
@@ -43,18 +43,21 @@ class ServerAddress:
         authority = rest[: ends.start()] if ends else rest
         after = rest[len(authority) :]
         if authority.count("@") > 1 or "@" in after or not url.isprintable() or " " in url:
-            raise RecordError(f"the URL of the records cannot be read (it is not repeated here), {_USAGE}; {_PERCENT}")
+            raise RecordError(
+                f"the URL of the records cannot be read (not shown here, it may hold a password), {_USAGE}; {_PERCENT}"
+            )
         login, _, hosts = authority.rpartition("@")
         ports = [part.rpartition("]")[2].partition(":")[2] for part in hosts.split(",")]
         if not all(port == "" or port.isdigit() for port in ports):
             raise RecordError(
-                f"the URL of the records has no number as its port (it is not repeated here), {_USAGE}; {_PERCENT}"
+                f"the port in the URL of the records is no number (not shown here, it may hold a password), {_USAGE}; "
+                f"{_PERCENT}"
             )
         path, _, query = after.partition("?")
         user = login.partition(":")[0]
-        told = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name in _SHOWN]
+        parameters = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name in _SHOWN]
         shown = f"postgresql://{user}{'@' if user else ''}{hosts}{path}"
-        self._shown = shown + ("?" + "&".join(f"{name}={value}" for name, value in told) if told else "")
+        self._shown = shown + ("?" + "&".join(f"{name}={value}" for name, value in parameters) if parameters else "")
         self._url = f"postgresql://{rest}"
 
     def __str__(self) -> str:
@@ -73,11 +76,11 @@ class ServerAddress:
         return ServerAddress, (self._url,)  # to processes of the same session
 
     def reveal(self) -> str:
-        """Return the URL with what is secret in it, for the one call that connects."""
+        """Return the URL with its password, for the call that connects."""
         return self._url
 
-    def hidden(self, text: str) -> str:
-        """Return a text of the server's or of libpq's without the passwords that the URL holds."""
+    def hide_secrets(self, text: str) -> str:
+        """Return a message of the server or of libpq without the passwords in the URL."""
         login, _, _ = self._url.partition("://")[2].rpartition("@")
         query = parse_qsl(self._url.partition("?")[2])
         secrets = [login.partition(":")[2], *(value for name, value in query if "password" in name)]
@@ -88,41 +91,41 @@ class ServerAddress:
 
 
 RecordPlace: TypeAlias = Path | ServerAddress
-"""Where records are."""
+"""A record file or server."""
 
 
 def record_place(place: str | os.PathLike[str] | ServerAddress) -> RecordPlace:
-    """Return where records are: the path of a file, or the address of a PostgreSQL server.
+    """Return the path of a record file, or the address of a PostgreSQL server.
 
     Raises
     ------
     RecordError
-        It is neither: no path, a name that means something else to SQLite, a URL of another kind.
+        The argument is no path, a name with another meaning in SQLite, or a URL of another kind.
     """
     if isinstance(place, ServerAddress):
         return place
     text = str(place) if isinstance(place, (str, os.PathLike)) else ""
-    found = _URL.match(text)
-    if found is not None and found[1].lower() in _SERVERS:
+    url = _URL.match(text)
+    if url is not None and url[1].lower() in _SERVERS:
         if "://" not in text:
-            raise RecordError("the place of the records is a URL with one slash, as a Path makes it; give it as text")
+            raise RecordError("the URL of the records has one slash, because it was made a Path; pass it as a string")
         return ServerAddress(text)
-    if found is not None and "://" in text[: found.end() + 1]:
+    if url is not None and "://" in text[: url.end() + 1]:
         raise RecordError(
-            f"the place of the records is a URL of {found[1]}, expected a file, as tuning.sqlite, or a PostgreSQL "
+            f"the records cannot be on a server of {url[1]}, expected a file such as tuning.sqlite, or a PostgreSQL "
             "server: postgresql://USER@HOST/DATABASE"
         )
     path = checked_path("the record file", place, RecordError)
     text = str(path)
     if text == ":memory:" or text.startswith("file:"):
         raise RecordError(
-            f"{text}: is no file but a name of SQLite's, expected a record file, as tuning.sqlite; without records "
-            "nothing is kept"
+            f"{text}: is a special name of SQLite, expected a record file such as tuning.sqlite; to keep nothing, "
+            "leave records out"
         )
     return path
 
 
 def is_missing(place: str | os.PathLike[str] | ServerAddress) -> bool:
-    """Whether a place is a file that is missing and can be made; where it cannot, opening it at once says why."""
+    """Return whether a place is a missing file that can be made; if it cannot, opening it raises an error."""
     place = record_place(place)
     return isinstance(place, Path) and not place.exists() and os.access(place.absolute().parent, os.W_OK)

@@ -1,6 +1,6 @@
-"""Rows of a record store: which are meant, and as objects, each checked against its digest.
+"""Reading a record store: conditions on rows, and rows as objects, each checked against its digest.
 
-What many rows name is read once.
+Workloads, specs and environments that many rows share are read once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anatune.core.trial import Outcome
 from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.errors import AnatuneError, RecordError
-from anatune.records.database import Database, Found
+from anatune.records.database import Database, Row
 from anatune.records.environment import Environment
 from anatune.records.rows import SESSION_DIGEST, TRIAL_DIGEST
 from anatune.records.schema import Record, Session, content_key, digest, part_name, schedule_of, trial_of
@@ -24,25 +24,25 @@ from anatune.records.tables import AnyColumn, parts, sessions, trials
 
 _T = TypeVar("_T")
 OnDamage = Callable[[str], None]
-"""Called with a line for each row that is damaged."""
+"""A function that is called with a line for each damaged row."""
 Condition: TypeAlias = ColumnElement[bool]
-"""On rows, as SQLAlchemy has it."""
+"""A condition on rows in SQLAlchemy."""
 _Hardware: TypeAlias = GpuSpec | CpuSpec
 
 SESSION_COLUMNS = (*SESSION_DIGEST, sessions.c.digest)
 TRIAL_COLUMNS = (trials.c.id, *TRIAL_DIGEST, trials.c.digest)
-_LEFT_OUT = "`anatune records export --format jsonl` saves all that can be read"
+_LEFT_OUT = "`anatune records export --format jsonl` saves all rows that can be read"
 
 
 def tell(on_damage: OnDamage | None, error: RecordError) -> None:
-    """Report a damaged row, or raise its error where nobody wants to hear of it."""
+    """Report a damaged row to `on_damage`; raise its error if that is None."""
     if on_damage is None:
         raise error
     on_damage(str(error))
 
 
 class _Parts(Generic[_T]):
-    """Workloads, specs or environments of a store, by key."""
+    """The workloads, specs or environments of a store, by key."""
 
     def __init__(self, database: Database, kind: str, type_: object) -> None:
         self._database, self._kind, self._type = database, kind, type_
@@ -61,19 +61,19 @@ class _Parts(Generic[_T]):
         return self._known[key]
 
     def keys_of(self, value: _T | str | None, on_damage: OnDamage | None) -> list[str] | None:
-        """Return the keys of the parts that equal `value`, or that have this name; None of None, which is any.
+        """Return the keys of the stored objects that equal `value` or have this name; None if `value` is None (any).
 
-        Objects of the same name are compared, not keys: a newer anatune may write the same spec with one more field.
+        Objects are compared instead of keys, because a newer anatune may write the same spec with one more field.
         """
         if value is None:
             return None
         name = value if isinstance(value, str) else part_name(value)
         named = select(parts.c.key).where(parts.c.kind == self._kind, parts.c.name == name)
-        found = [key for (key,) in self._database.read(named)]
+        named_keys = [key for (key,) in self._database.read(named)]
         if isinstance(value, str):
-            return found
+            return named_keys
         keys = []
-        for key in found:
+        for key in named_keys:
             try:
                 if self.get(key) == value:
                     keys.append(key)
@@ -83,12 +83,12 @@ class _Parts(Generic[_T]):
 
 
 class RecordReader:
-    """The objects of one record store; what is damaged is a RecordError.
+    """A reader of the objects in one record store; damaged rows raise RecordError.
 
     Attributes
     ----------
     database : Database
-        The store's.
+        The database of the store.
     """
 
     def __init__(self, database: Database) -> None:
@@ -108,7 +108,7 @@ class RecordReader:
         worker: str | None,
         on_damage: OnDamage | None,
     ) -> Condition:
-        """Return the condition on trials; None: any."""
+        """Return the condition on trials; arguments that are None do not restrict it."""
         return _all(
             (trials.c.workload, self.workloads.keys_of(workload, on_damage)),
             (trials.c.device, self.hardware.keys_of(hardware, on_damage)),
@@ -126,7 +126,7 @@ class RecordReader:
         strategy: str | None,
         on_damage: OnDamage | None,
     ) -> Condition:
-        """Return the condition on sessions; None: any."""
+        """Return the condition on sessions; arguments that are None do not restrict it."""
         return _all(
             (sessions.c.workload, self.workloads.keys_of(workload, on_damage)),
             (sessions.c.hardware, self.hardware.keys_of(hardware, on_damage)),
@@ -146,12 +146,12 @@ class RecordReader:
             rows = self.database.read(select(*SESSION_COLUMNS).where(sessions.c.id == session_id))
             if not rows:
                 raise RecordError(
-                    f"{self._path}: has no session {session_id!r}; `anatune records list --sessions` shows those it has"
+                    f"{self._path}: has no session {session_id!r}; `anatune records list --sessions` lists its sessions"
                 )
             self.session_of(rows[0])
         return self._sessions[session_id]
 
-    def session_of(self, row: Found) -> Session:
+    def session_of(self, row: Row) -> Session:
         """Return the session of a row of `SESSION_COLUMNS`."""
         session_id, created, workload, hardware, _, threads, strategy, seed, settings, ran_under, stored = row
         if session_id not in self._sessions:
@@ -171,37 +171,37 @@ class RecordReader:
         return self._sessions[session_id]
 
     def know(self, session: Session) -> None:
-        """Take in a session that was just written."""
+        """Remember a session that was just written."""
         self._sessions[session.id] = session
 
     def record(self, row_id: int) -> Record:
         """Return a record by its id."""
         return self.record_of(self.database.read(select(*TRIAL_COLUMNS).where(trials.c.id == row_id))[0])
 
-    def record_of(self, row: Found) -> Record:
+    def record_of(self, row: Row) -> Record:
         """Return the record of a row of `TRIAL_COLUMNS`."""
         row_id = row.id
         if digest(*row[1:-1]) != row.digest:
-            raise self.damaged(row_id)
+            raise self.damage_error(row_id)
         try:
-            made = schedule_of(row.schedule, self.workloads.get(row.workload), self.hardware.get(row.hardware))
-            trial = trial_of(row.result, made)
-        except RecordError:  # of a part: it says which
+            schedule = schedule_of(row.schedule, self.workloads.get(row.workload), self.hardware.get(row.hardware))
+            trial = trial_of(row.result, schedule)
+        except RecordError:  # its message names the damaged workload or spec
             raise
         except (msgspec.DecodeError, AnatuneError) as error:
-            raise self.damaged(row_id, error) from error
+            raise self.damage_error(row_id, error) from error
         return Record(
             row_id, row.created_utc, self.session(row.session), self._environments.get(row.environment), trial
         )
 
-    def damaged(self, row_id: int, error: Exception | None = None) -> RecordError:
+    def damage_error(self, row_id: int, error: Exception | None = None) -> RecordError:
         """Return the error of a damaged trial."""
         why = f" ({error})" if error else ""
         return RecordError(f"{self._path}: trial with id {row_id} is damaged{why}; {_LEFT_OUT}")
 
 
 def _all(*terms: tuple[AnyColumn, list[str] | str | int | None]) -> Condition:
-    """Return that each column is a value, one of a list (of an empty list: nothing), or anything (None)."""
+    """Return the condition that each column equals a value or one of a list; None does not restrict a column."""
     condition: Condition = true()
     for column, wanted in terms:
         if wanted is not None:
@@ -213,5 +213,5 @@ def _outcome(outcome: Outcome | str) -> Outcome:
     try:
         return Outcome(outcome)
     except ValueError:
-        known = ", ".join(outcome.value for outcome in Outcome)
-        raise RecordError(f"outcome is {outcome!r}, expected one of {known}") from None
+        outcomes = ", ".join(outcome.value for outcome in Outcome)
+        raise RecordError(f"outcome is {outcome!r}, expected one of {outcomes}") from None

@@ -1,4 +1,4 @@
-"""What a record store holds: sessions and records as objects, and the texts that rows are made of."""
+"""The contents of a record store: sessions and records as objects, and the texts in their rows."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from anatune.decoding import from_json
 from anatune.records.environment import Environment
 
 APPLICATION_ID = 0x616E6174
-"""Mark of the program that owns a store: "anat"."""
+"""The mark of stores that belong to anatune: "anat"."""
 
 SCHEMA_VERSION = 2
-"""Raised when a table changes; places of other versions are refused."""
+"""The version of the tables, raised when a table changes; stores of other versions are refused."""
 
 
 class Session(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tuning session: what was tuned, where, how. Immutable; JSON both ways.
+    """A recorded session. Immutable; JSON both ways.
 
     Attributes
     ----------
     id : str
         32 hexadecimal digits (a random UUID).
     created_utc : str
-        When it began: ISO 8601, microseconds, "Z".
+        Time of its beginning: ISO 8601, microseconds, "Z".
     workload, hardware
-        What is computed; the device that measures.
+        The workload; the device that measures.
     threads : int
-        Threads that kernels run with.
+        Number of threads of a kernel.
     strategy : str
-        Who asks for candidates.
+        The search strategy.
     seed : int
-        Of its random choices, in [0, 2**63).
+        Seed of its random choices, in [0, 2**63).
     settings : dict
-        Whatever else a resume needs to know: a JSON object.
+        Other settings that resuming needs: a JSON object.
     environment : Environment
-        Of the process that began the session.
+        Environment of the process that began the session.
     """
 
     id: str
@@ -68,9 +68,9 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session : Session
         The session that asked for it.
     environment : Environment
-        Of the process that measured it: a session may go on under another version, or on several machines.
+        Environment of the process that measured it, which may differ from that of the session.
     trial : Trial
-        What was asked and what came back.
+        The trial.
     """
 
     id: int
@@ -81,7 +81,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _body_of(kind: type[msgspec.Struct], *left_out: str) -> type[msgspec.Struct]:
-    """Return a struct without some of its fields, made from it so that it follows them."""
+    """Return a struct type with the fields of another one, without some of them."""
     fields: list[str | tuple[str, type] | tuple[str, type, object]] = []
     for field in msgspec.structs.fields(kind):
         if field.name in left_out:
@@ -95,12 +95,12 @@ def _body_of(kind: type[msgspec.Struct], *left_out: str) -> type[msgspec.Struct]
     return msgspec.defstruct(f"_{kind.__name__}Body", fields, frozen=True, forbid_unknown_fields=True)
 
 
-_PARTS = ("workload", "hardware")
-"""Of a schedule: stored in `parts`."""
-_ScheduleBody, _TrialBody = _body_of(Schedule, *_PARTS), _body_of(Trial, "schedule")
+_PART_FIELDS = ("workload", "hardware")
+"""Fields of a schedule that are stored in `parts`."""
+_ScheduleBody, _TrialBody = _body_of(Schedule, *_PART_FIELDS), _body_of(Trial, "schedule")
 
 
-def _without(value: msgspec.Struct, *left_out: str) -> str:
+def _json_without(value: msgspec.Struct, *left_out: str) -> str:
     """Return a struct's JSON without some of its fields."""
     names = [name for name in value.__struct_fields__ if name not in left_out]
     return msgspec.json.encode({name: getattr(value, name) for name in names}).decode()
@@ -108,7 +108,7 @@ def _without(value: msgspec.Struct, *left_out: str) -> str:
 
 def schedule_text(schedule: Schedule) -> str:
     """Return the JSON of a schedule without its workload and hardware."""
-    return _without(schedule, *_PARTS)
+    return _json_without(schedule, *_PART_FIELDS)
 
 
 def schedule_of(text: str, workload: Workload, hardware: HardwareSpec) -> Schedule:
@@ -118,7 +118,7 @@ def schedule_of(text: str, workload: Workload, hardware: HardwareSpec) -> Schedu
 
 def trial_text(trial: Trial) -> str:
     """Return the JSON of a trial without its schedule."""
-    return _without(trial, "schedule")
+    return _json_without(trial, "schedule")
 
 
 def trial_of(text: str, schedule: Schedule) -> Trial:
@@ -132,32 +132,32 @@ def content_key(kind: str, text: str) -> str:
 
 
 def part_name(value: object) -> str:
-    """Return a short text that equal parts have in common, whatever version wrote their JSON."""
+    """Return a short name that equal parts share, whatever version wrote their JSON."""
     if isinstance(value, Workload):
         return f"{value.operator} {' '.join(f'{axis.name}={axis.extent}' for axis in value.axes)}"
-    return str(getattr(value, "name", ""))  # of a spec; an environment has none
+    return str(getattr(value, "name", ""))  # specs have a name, environments have none
 
 
 def digest(*columns: object, digits: int = 16) -> str:
-    """Return hexadecimal digits over the columns of a row: a row that was damaged on the disk is noticed."""
+    """Return a hexadecimal digest of the columns of a row, by which damage on the disk is detected."""
     return hashlib.sha256("\n".join(map(str, columns)).encode()).hexdigest()[:digits]
 
 
 def now_utc() -> str:
-    """Return the time as records have it: ISO 8601, microseconds, "Z"."""
+    """Return the present time in the format of records: ISO 8601, microseconds, "Z"."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def storable(trial: Trial) -> Trial:
-    """Return the trial without what JSON cannot hold.
+    """Return the trial without values that JSON cannot hold.
 
-    An error, an energy or a prediction that is not finite (a wrong result that holds NaN) becomes None, what is no
-    Unicode in a message (a compiler's output cut in the middle) becomes question marks; the outcome stays.
+    An error, energy or prediction that is not finite (such as the error of a result with NaN) becomes None. Bytes in a
+    message that are no Unicode (such as truncated output of a compiler) become question marks.
 
     Raises
     ------
     ValueError
-        A sample is no finite number.
+        A sample is not finite.
     """
     measurement = trial.measurement
     samples = (*measurement.times_s, *measurement.reference_times_s, measurement.build_s, measurement.run_s)
@@ -175,5 +175,5 @@ def storable(trial: Trial) -> Trial:
 
 
 def _finite(value: float | None) -> float | None:
-    """Return a number if it is one that JSON has."""
+    """Return a number if it is finite, else None."""
     return value if value is not None and math.isfinite(value) else None

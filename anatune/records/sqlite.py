@@ -1,9 +1,9 @@
-"""One SQLite file: opened, checked, its errors made one clear line.
+"""Records in an SQLite file: opening and checking it, and explaining its errors in one line.
 
-Durability: WAL with synchronous=FULL. A transaction that was acknowledged survives kill -9 with either setting of
-synchronous; FULL waits for the disk at each commit and so survives a crash of the system too. That costs 0.3 ms a trial
-where it was measured (NORMAL: 0.04 ms, 4 KB rows, one virtual machine's disk, 2026-11), and a trial takes 100 ms or
-more. A transaction that was cut off is not there: SQLite's checksums end the log before it.
+Durability: WAL with synchronous=FULL. An acknowledged transaction survives kill -9 with either setting of synchronous.
+FULL waits for the disk at each commit, so that it also survives a crash of the system. That costs 0.3 ms for each trial
+(NORMAL: 0.04 ms; 4 KB rows, the disk of one virtual machine, 2026-11), and a trial takes 100 ms or more. An incomplete
+transaction is lost: SQLite's checksums end the log before it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _TEXTS = {  # sqlite3_errstr(), for Python 3.10, whose exceptions carry no code
     "file is not a database": _NOTADB,
 }
 _CHECKED_BYTES = 32 << 20
-"""Files up to this size are checked as a whole when they are opened (10 ms a MB at most)."""
+"""Largest size of a file that is checked completely when it is opened (at most 10 ms per MB)."""
 _SALVAGE = "keep a copy and its -wal file; `sqlite3 FILE .recover | sqlite3 NEW_FILE` saves what can be read"
 
 _HELD = "another process has held the file for {waited_s:g} s, {doing}; end that process or wait for it"
-_REFUSED = "the file or its folder cannot be written ({said}), {doing}; change its permissions or name another place"
+_REFUSED = "the file or its folder cannot be written ({said}), {doing}; change its permissions or name another file"
 _EXPLAINED = {
-    _FULL: "the disk is full ({free}), {doing}; {kept}: free space and go on",
+    _FULL: "the disk is full ({free}), {doing}; {kept}: free some space and continue",
     _IOERR: "the system refused to read or write ({name}, {free}), {doing}; {kept}: check the disk, its quota and "
     "`ulimit -f`",
     _READONLY: _REFUSED,
@@ -52,11 +52,11 @@ _EXPLAINED = {
     _BUSY: _HELD,
     _LOCKED: _HELD,
 }
-"""Result code -> what is said of it."""
+"""SQLite result code -> message."""
 
 
 def _code(error: BaseException | None) -> int:
-    """Return SQLite's primary result code of an error, 0 if there is none."""
+    """Return SQLite's primary result code of an error; 0 if there is none."""
     code = getattr(error, "sqlite_errorcode", None)
     return _TEXTS.get(str(error), 0) if code is None else int(code) & 0xFF
 
@@ -75,7 +75,7 @@ class SqliteDatabase(Database):
 
     def _connect(self) -> sqlite3.Connection:
         self._check_place()
-        connection = self._opened(f"file:{quote(str(self._file))}?mode={'rw' if self.read_only else 'rwc'}")
+        connection = self._open_file(f"file:{quote(str(self._file))}?mode={'rw' if self.read_only else 'rwc'}")
         try:
             if self.read_only:
                 try:
@@ -83,63 +83,65 @@ class SqliteDatabase(Database):
                 except sqlite3.OperationalError as error:
                     if not (_code(error) in (_CANTOPEN, _READONLY, _IOERR) and self._log_is_empty()):
                         raise
-                    # Reading a WAL file makes small files beside it; in a read-only folder nobody shares them.
+                    # Reading a WAL file makes small files next to it, which is not possible in a read-only folder.
                     connection.close()
-                    connection = self._opened(f"file:{quote(str(self._file))}?mode=ro&immutable=1")
+                    connection = self._open_file(f"file:{quote(str(self._file))}?mode=ro&immutable=1")
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _opened(self, name: str) -> sqlite3.Connection:
+    def _open_file(self, name: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
             name, uri=True, timeout=self._timeout_s, isolation_level=None, check_same_thread=False
         )
-        # Damaged text must reach the digests, which name its row, instead of ending a whole query.
+        # Do not fail on damaged text: the digests detect it and name its row.
         connection.text_factory = lambda text: text.decode(errors="replace")
         return connection
 
     def _check_place(self) -> None:
-        """Raise RecordError where SQLite's own words would say too little."""
+        """Raise RecordError for paths about which SQLite's own messages would be unclear."""
         try:
             mode = self._file.stat().st_mode
         except FileNotFoundError:
             if self.read_only:
                 raise RecordError(
-                    f"{self.place}: no such file, expected a record file; "
-                    f"`anatune tune --records {self.place}` makes one, --records names another"
+                    f"{self.place}: no such file, expected a record file; `anatune tune --records {self.place}` makes "
+                    "it, or name another file with --records"
                 ) from None
             folder = self._file.parent
             if not folder.is_dir():
                 problem = "is no folder" if folder.exists() else "does not exist"
                 raise RecordError(
-                    f"{self.place}: the record file cannot be made, {folder} {problem}; make it or name another place"
+                    f"{self.place}: the record file cannot be made, {folder} {problem}; make this folder or name "
+                    "another file"
                 ) from None
             return
         except OSError as error:
             raise RecordError(
-                f"{self.place}: {reason(error)}, expected a record file or a place for one; name another place"
+                f"{self.place}: {reason(error)}, expected a record file or a path where it can be made; name another "
+                "file"
             ) from error
         if not stat.S_ISREG(mode):
             kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
-            raise RecordError(f"{self.place}: is {kind}, expected a record file; name a file, as tuning.sqlite")
+            raise RecordError(f"{self.place}: is {kind}, expected a record file; name a file such as tuning.sqlite")
 
-    def _prepared(self, connection: Connection) -> Connection:
+    def _prepare(self, connection: Connection) -> Connection:
         try:
-            version = self._version(connection)
-        except UnicodeDecodeError:  # Python's sqlite3 decodes what SQLite says of a damaged schema
+            version = self._read_version(connection)
+        except UnicodeDecodeError:  # sqlite3 decodes SQLite's message about a damaged schema
             raise RecordError(f"{self.place}: is damaged (its schema is no text); {_SALVAGE}") from None
         if self.read_only and version == 0:
             raise RecordError(
-                f"{self.place}: is empty, expected a record file; `anatune tune --records {self.place}` fills it"
+                f"{self.place}: is empty, expected a record file; `anatune tune --records {self.place}` writes records "
+                "to it"
             )
         if version and self._file.stat().st_size <= _CHECKED_BYTES:
             verdict = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
             if verdict != "ok":
                 raise RecordError(f"{self.place}: is damaged ({' '.join(verdict.split())}); {_SALVAGE}")
         if not self.read_only:
-            # Where shared memory is missing (some network file systems) SQLite keeps its rollback journal: slower, as
-            # safe.
+            # Without shared memory (some network file systems) SQLite keeps its rollback journal, which is slower.
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             connection.exec_driver_sql("PRAGMA synchronous=FULL")
             if version == 0:
@@ -149,19 +151,19 @@ class SqliteDatabase(Database):
         self._identity = self._on_disk()
         return connection
 
-    def _version(self, connection: Connection) -> int:
-        """Return the file's schema version, 0 if it is new; raise RecordError if it is not a record file."""
+    def _read_version(self, connection: Connection) -> int:
+        """Return the file's schema version, 0 for a new file; raise RecordError if it is no record file."""
         application = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
         version = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
-        found = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'")
-        tables = list(found.scalars())
+        names = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'")
+        tables = list(names.scalars())
         if not (application or version or tables):
             return 0
         if application != APPLICATION_ID:
             shown = ", ".join(tables[:3]) or "none"
             raise RecordError(
-                f"{self.place}: is an SQLite file of another program (tables: {shown}), expected anatune's records; "
-                "name another file"
+                f"{self.place}: is an SQLite file of another program (tables: {shown}), expected a record file of "
+                "anatune; name another file"
             )
         if version > 0 and version != SCHEMA_VERSION:
             raise self._other_version(version)
@@ -177,7 +179,7 @@ class SqliteDatabase(Database):
         connection.commit()
         with connection.begin():
             self._begin_writing(connection)
-            if self._version(connection):  # another process was first
+            if self._read_version(connection):  # another process was first
                 return
             create_tables(connection)
             connection.exec_driver_sql(f"PRAGMA application_id={APPLICATION_ID}")
@@ -193,33 +195,33 @@ class SqliteDatabase(Database):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def _on_disk(self) -> tuple[int, int] | None:
-        """Return which file the path names now, None if none."""
+        """Return the identity of the file at the path now; None if there is none."""
         try:
-            found = self._file.stat()
+            status = self._file.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
-    def _check_before(self, doing: str) -> None:
+    def _check_before_writing(self, doing: str) -> None:
         if self._on_disk() != self._identity:
             raise RecordError(
-                f"{self.place}: was removed or replaced while in use, {doing}; put the file back, or open it anew"
+                f"{self.place}: was removed or replaced while in use, {doing}; restore the file, or open it again"
             )
 
     def _can_pass(self, error: DBAPIError) -> bool:
-        # Not every lock of a new file is waited for by SQLite itself (changing to WAL is not).
+        # SQLite itself does not wait for every lock of a new file (not when it changes to WAL).
         return _code(error.orig) in (_BUSY, _LOCKED)
 
-    def _explained(self, error: DBAPIError, doing: str) -> RecordError:
+    def _explain(self, error: DBAPIError, doing: str) -> RecordError:
         text = _EXPLAINED.get(_code(error.orig), "{said} ({name}), {doing}; {kept}")
         name = getattr(error.orig, "sqlite_errorname", "") or str(error.orig)
-        told = text.format(
+        message = text.format(
             said=error.orig, name=name, free=self._free(), waited_s=self._timeout_s, doing=doing, kept=KEPT
         )
-        return RecordError(f"{self.place}: {told}")
+        return RecordError(f"{self.place}: {message}")
 
     def _free(self) -> str:
-        """Return how much space is left where the file lies."""
+        """Return the free space on the file's disk as text."""
         try:
             free = shutil.disk_usage(self._file.parent).free
         except OSError:

@@ -1,4 +1,4 @@
-"""The record store: sessions and trials, in a file or on a server, of any number of writers, never rewritten."""
+"""The record store: sessions and trials in a file or on a server, for any number of writers; rows never change."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from anatune.decoding import from_json
 from anatune.errors import AnatuneError, RecordError
 from anatune.records.database import Database
 from anatune.records.environment import Environment, environment
-from anatune.records.lookup import Wanted, best_of_group, best_of_session, groups
+from anatune.records.lookup import WantedTrials, best_of_group, best_of_session, groups
 from anatune.records.place import RecordPlace, ServerAddress, record_place
 from anatune.records.reader import SESSION_COLUMNS, TRIAL_COLUMNS, OnDamage, RecordReader, tell
-from anatune.records.rows import Rows, trial_id
+from anatune.records.rows import RowWriter, trial_id
 from anatune.records.schema import Record, Session, now_utc
 from anatune.records.tables import sessions, trials
 
 _PAGE = 256
-"""Rows read at a time: no reader holds back the writers' log for long."""
+"""Number of rows read at a time, so that no reader keeps the writers' log long."""
 
 
 class RecordStore:
-    """A store of records: one row a trial, with everything that is needed to judge, repeat and resume it.
+    """A store of records: one row for each trial, with everything that is needed to judge, repeat and resume it.
 
-    Guarantees: what `append` returned from survives kill -9 and a crash of the system; a row is whole or absent; rows
-    are never changed; several processes and threads may write at once, a trial that is sent twice is recorded once;
-    safe after a fork. Order is the order of recording.
+    Guarantees: a trial for which `append` returned survives kill -9 and a crash of the system. A row is complete or
+    absent, and never changes. Several processes and threads may write at once. A trial that is sent twice is recorded
+    once. The store can be used after a fork. Records are in the order of recording.
 
     Parameters
     ----------
     path : str, Path or ServerAddress
-        A file, or ``postgresql://USER@HOST:PORT/DATABASE``. A missing file is made, and so are the tables of an empty
-        database, unless `read_only`. The password of a server comes from PGPASSWORD, a service file, ``~/.pgpass`` or
-        the URL, and is shown nowhere.
+        A file, or ``postgresql://USER@HOST:PORT/DATABASE``. A missing file and the tables of an empty database are
+        made, unless `read_only`. The password of a server comes from PGPASSWORD, a service file, ``~/.pgpass`` or the
+        URL, and is never shown.
     read_only : bool
         Change nothing; a missing file is an error.
     timeout_s : float
-        How long to wait for other writers, and for a server that went away, s.
+        How long to wait for other writers, and for a lost server, s.
 
     Raises
     ------
     RecordError
-        It is damaged, of another version, another program's, or cannot be made or read. All methods raise it when the
-        disk is full or fails, or the server does; the message says what was not recorded. What was recorded before is
-        kept.
+        The store is damaged, has another version, belongs to another program, or cannot be made or read. All methods
+        raise it if the disk is full, or the disk or the server fails; the message says what was not recorded.
+        Everything recorded before is kept.
     MissingDependencyError
         The driver of PostgreSQL is not installed.
 
@@ -64,11 +64,11 @@ class RecordStore:
     """
 
     def __init__(self, path: str | Path | ServerAddress, *, read_only: bool = False, timeout_s: float = 30.0) -> None:
-        path = record_place(path)  # no frame of ours keeps a text with a password
+        path = record_place(path)  # so that no frame keeps a text with a password
         self.path: RecordPlace = path
-        self._database = _opened(path, read_only=read_only, timeout_s=timeout_s)
+        self._database = _open_database(path, read_only=read_only, timeout_s=timeout_s)
         self._reader = RecordReader(self._database)
-        self._rows = Rows()
+        self._rows = RowWriter()
         self._connections = self._database.connections
 
     def __enter__(self) -> RecordStore:
@@ -83,11 +83,11 @@ class RecordStore:
         return f"RecordStore({str(self.path)!r})"
 
     def close(self) -> None:
-        """Close it; closing twice does nothing."""
+        """Close the store; closing twice does nothing."""
         self._database.close()
 
     def is_same_as(self, other: RecordStore) -> bool:
-        """Whether both are one file, or one URL."""
+        """Return whether both stores are one file, or one URL."""
         if isinstance(self.path, Path) and isinstance(other.path, Path):
             return self.path.samefile(other.path)
         return self.path == other.path
@@ -108,24 +108,24 @@ class RecordStore:
         Parameters
         ----------
         workload, hardware
-            What is tuned; the device that measures.
+            The workload; the device that measures.
         threads : int
-            Threads that kernels run with, >= 1.
+            Number of threads of a kernel, >= 1.
         strategy : str
-            Who asks for candidates.
+            The search strategy.
         seed : int
-            Of its random choices, in [0, 2**63).
+            Seed of its random choices, in [0, 2**63).
         settings : mapping, optional
-            Whatever else a resume needs to know; must be JSON's own types.
+            Other settings that resuming needs, as JSON types.
         """
         try:
-            kept = from_json(msgspec.json.encode(dict(settings or {})), dict[str, object])
+            stored = from_json(msgspec.json.encode(dict(settings or {})), dict[str, object])
         except (TypeError, ValueError) as error:
-            raise RecordError(f"{self.path}: settings of a session: {error}; use JSON's types") from error
+            raise RecordError(f"{self.path}: session settings cannot be stored: {error}; use JSON types") from error
         if not 0 <= seed < 1 << 63:
             raise RecordError(f"{self.path}: the session's seed is {seed}, expected 0 <= seed < 2**63; choose another")
         session = Session(
-            uuid.uuid4().hex, now_utc(), workload, hardware, int(threads), strategy, int(seed), kept, environment()
+            uuid.uuid4().hex, now_utc(), workload, hardware, int(threads), strategy, int(seed), stored, environment()
         )
         self._database.write(lambda opened: self._rows.insert_session(opened, session), "the session was not recorded")
         self._reader.know(session)
@@ -137,16 +137,16 @@ class RecordStore:
         Parameters
         ----------
         session : Session
-            What `new_session` or `sessions` of this file returned.
+            A result of `new_session` or `sessions` of this store.
         trial : Trial
-            What came back. Its schedule may come from another device's plan, but must be of the session's workload.
+            The trial. Its schedule may come from another device's plan, but must be of the session's workload.
         ran_under : Environment, optional
-            Of the process that measured it; by default of this one.
+            Environment of the process that measured it; by default of this process.
         """
         if trial.schedule.workload != session.workload:
             raise RecordError(
-                f"{self.path}: the trial is of {trial.schedule.workload.describe()}, but its session of "
-                f"{session.workload.describe()}; begin a session of its own"
+                f"{self.path}: the trial is of {trial.schedule.workload.describe()}, but its session is of "
+                f"{session.workload.describe()}; record it in a session of its workload"
             )
         doing = f"trial {trial.number} was not recorded"
         ran_under = ran_under or environment()
@@ -166,7 +166,7 @@ class RecordStore:
             tried = True
             if not self._rows.has_session(connection, session):
                 raise RecordError(
-                    f"{self.path}: has no session {session.id}, {doing}; append with a session of this very file"
+                    f"{self.path}: has no session {session.id}, {doing}; use a session of this record file"
                 )
             return self._rows.insert_trial(connection, row, ran_under, trial)
 
@@ -175,19 +175,17 @@ class RecordStore:
         return written
 
     def insert(self, rows: Iterable[Session | Record]) -> tuple[int, int]:
-        """Record sessions and records of another file, as they are, in one transaction: all of them or none.
-
-        What this file already has is left out, so that inserting twice does no harm.
+        """Record sessions and records of another store, all or none; rows that this store already has are left out.
 
         Parameters
         ----------
         rows : iterable of Session or Record
-            The sessions of records may come separately or not; the ids of records are given anew.
+            The rows. Sessions of records need not be listed; records get new ids.
 
         Returns
         -------
         num_sessions, num_trials : int
-            How many were new.
+            Number of new sessions and trials.
         """
         new_sessions: dict[str, Session] = {}
         records: list[Record] = []
@@ -208,21 +206,21 @@ class RecordStore:
         return self._database.write(write, "nothing of it was recorded")
 
     def _check_same(self, session: Session) -> None:
-        """Raise RecordError if the session of this id has other contents here."""
+        """Raise RecordError if this store has a session of this id with other contents."""
         there = self._database.read(select(sessions.c.digest).where(sessions.c.id == session.id))
         if there and there[0].digest != self._rows.session(session)["digest"] and self.session(session.id) != session:
             raise self._other_session(session)
 
     def _check_memory(self) -> None:
-        """Forget what is known to be stored if this is another connection: the database may be another one."""
+        """Forget which rows are stored if there is a new connection, because the database may be another one."""
         if self._connections != self._database.connections:
             self._connections = self._database.connections
             self._rows.forget()
 
     def _other_session(self, session: Session) -> RecordError:
         return RecordError(
-            f"{self.path}: session {session.id} is there with other contents; nothing was recorded, "
-            "insert into a new file"
+            f"{self.path}: there is a session {session.id} with other contents; nothing was recorded, use a new record "
+            "file"
         )
 
     # ---- reading -------------------------------------------------------------------------------------------
@@ -239,34 +237,34 @@ class RecordStore:
         worker: str | None = None,
         on_damage: OnDamage | None = None,
     ) -> list[Record]:
-        """Return the records that meet all conditions given, in the order of recording.
+        """Return the records that meet all given conditions, in the order of recording.
 
         Parameters
         ----------
         workload : Workload, optional
-            What is computed.
+            The workload.
         hardware : spec or str, optional
-            Where it was measured: a spec's name and contents, or only the name.
+            The device that measured: a spec (name and contents), or only its name.
         session : Session or str, optional
             The session or its id.
         threads : int, optional
-            Threads of the kernels.
+            Number of threads of a kernel.
         outcome : Outcome or str, optional
-            How they ended ("ok", "build_error", ...).
+            The outcome ("ok", "build_error", ...).
         limit : int, optional
-            Return only the last ones, at most this many.
+            Return only the last `limit` records.
         worker : str, optional
-            Name of the worker that measured them; "": measured by the session itself.
+            Name of the worker that measured; "" for the session's own machine.
         on_damage : callable, optional
-            Called with a line for each row that is damaged, which is then left out; without it that is an error.
+            Called with a line for each damaged row, which is left out; without it a damaged row is an error.
 
         Raises
         ------
         RecordError
             The file or one of the rows is damaged.
         """
-        asked = workload, hardware, session, threads, outcome, limit
-        return list(self.iterate(*asked, worker=worker, on_damage=on_damage))
+        conditions = workload, hardware, session, threads, outcome, limit
+        return list(self.iterate(*conditions, worker=worker, on_damage=on_damage))
 
     def iterate(
         self,
@@ -280,7 +278,7 @@ class RecordStore:
         worker: str | None = None,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Record]:
-        """Yield what `trials` returns, which takes the same, without holding all of it."""
+        """Yield the records that `trials` returns, without holding all of them; the parameters are the same."""
         wanted = self._reader.of_trials(workload, hardware, session, threads, outcome, worker, on_damage)
         last = 0
         if limit is not None:
@@ -312,16 +310,16 @@ class RecordStore:
         *,
         on_damage: OnDamage | None = None,
     ) -> list[Session]:
-        """Return the sessions that meet all conditions given, in the order in which they began.
+        """Return the sessions that meet all given conditions, in the order in which they began.
 
         Parameters
         ----------
         workload, hardware, threads
             As for `trials`.
         strategy : str, optional
-            Who asked for candidates.
+            The search strategy.
         on_damage : callable, optional
-            Called with a line for each row that is damaged, which is then left out; without it that is an error.
+            Called with a line for each damaged row, which is left out; without it a damaged row is an error.
         """
         wanted = self._reader.of_sessions(workload, hardware, threads, strategy, on_damage)
         read = []
@@ -343,14 +341,14 @@ class RecordStore:
         return self._reader.session(session_id)
 
     def counts(self, session: Session | str) -> dict[Outcome, int]:
-        """Return how many trials of a session ended how; outcomes that did not occur are left out."""
+        """Return the number of trials of a session by outcome; outcomes that did not occur are left out."""
         of_session = trials.c.session == (session if isinstance(session, str) else session.id)
         counted = select(trials.c.outcome, func.count()).where(of_session).group_by(trials.c.outcome)
         counts = {outcome: number for outcome, number in self._database.read(counted)}
         return {outcome: counts[outcome.value] for outcome in Outcome if outcome.value in counts}
 
     def num_trials(self) -> int:
-        """Return how many trials there are."""
+        """Return the number of trials."""
         return int(self._database.read(select(func.count()).select_from(trials))[0][0])
 
     def best(
@@ -364,9 +362,9 @@ class RecordStore:
         accuracy: str = STANDARD,
         on_damage: OnDamage | None = None,
     ) -> Record | None:
-        """Return the record of the fastest schedule, None if nothing has run; see `records.choice` for the rule."""
-        asked = workload, hardware, threads, session
-        bests = self.bests(*asked, template=template, accuracy=accuracy, on_damage=on_damage)
+        """Return the record of the fastest schedule; None if no trial ran. `records.choice` describes the rule."""
+        conditions = workload, hardware, threads, session
+        bests = self.bests(*conditions, template=template, accuracy=accuracy, on_damage=on_damage)
         return min(bests, key=_time, default=None)
 
     def bests(
@@ -382,11 +380,10 @@ class RecordStore:
     ) -> list[Record]:
         """Return the best record of each workload, hardware and number of threads, in the order of first trials.
 
-        With `template`, the best of it. What needs less accurate arithmetic than `accuracy` admits is left out.
-
-        With `on_damage`, called with a line for each row that is damaged, the best is chosen among the others.
+        `template` restricts the choice to one template. Schedules of less accurate arithmetic than `accuracy` are left
+        out. `on_damage` is called with a line for each damaged row, which is left out.
         """
-        wanted = Wanted(template, checked_accuracy("accuracy", accuracy), on_damage)
+        wanted = WantedTrials(template, checked_accuracy("accuracy", accuracy), on_damage)
         if session is not None:
             where = self._reader.of_trials(workload, hardware, session, threads, None, None, on_damage)
             return best_of_session(self._reader, where, wanted)
@@ -403,11 +400,8 @@ class RecordStore:
         accuracy: str = STANDARD,
         on_damage: OnDamage | None = None,
     ) -> list[Record]:
-        """Return records of the best `count` schedules, fastest first; the first is `best`'s, by the same rule.
-
-        Of sessions that ended with a final comparison there are the winners only.
-        """
-        wanted = Wanted(template, checked_accuracy("accuracy", accuracy), on_damage)
+        """Return records of the best `count` schedules, fastest first; a compared session contributes its winner."""
+        wanted = WantedTrials(template, checked_accuracy("accuracy", accuracy), on_damage)
         return sorted(self._leaders(workload, hardware, threads, wanted, count), key=_time)[:count]
 
     def _leaders(
@@ -415,7 +409,7 @@ class RecordStore:
         workload: Workload | None,
         hardware: HardwareSpec | str | None,
         threads: int | None,
-        wanted: Wanted,
+        wanted: WantedTrials,
         count: int,
     ) -> list[Record]:
         """Return the best `count` of each group, read in one transaction."""
@@ -423,14 +417,14 @@ class RecordStore:
         keys = reader.workloads.keys_of(workload, on_damage), reader.hardware.keys_of(hardware, on_damage)
 
         def look() -> list[Record]:
-            asked = groups(self._database, *keys, threads)
-            return [record for group in asked for record in best_of_group(reader, group, wanted, count)]
+            found_groups = groups(self._database, *keys, threads)
+            return [record for group in found_groups for record in best_of_group(reader, group, wanted, count)]
 
         return self._database.together(look)
 
 
-def _opened(place: RecordPlace, *, read_only: bool, timeout_s: float) -> Database:
-    """Open the database at a place; a driver is imported where it is needed only."""
+def _open_database(place: RecordPlace, *, read_only: bool, timeout_s: float) -> Database:
+    """Open the database at a place; import only the driver that it needs."""
     if isinstance(place, ServerAddress):
         from anatune.records.postgres import PostgresDatabase
 

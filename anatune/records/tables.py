@@ -1,9 +1,10 @@
-"""Tables of a record store, the same in SQLite and PostgreSQL, as SQLAlchemy knows them.
+"""The SQLAlchemy tables of a record store, which are the same in SQLite and PostgreSQL.
 
-parts : workloads, hardware specs and environments as JSON, once each, by content key.
-sessions : one row a tuning session.
-trials : one row a trial. ``schedule`` and ``result`` are the JSON of `Schedule` and `Trial` without what other columns
-    name by key; what other columns repeat of them is for look-ups (`records.lookup`) and people.
+parts : workloads, hardware specs and environments as JSON, each once, by content key.
+sessions : one row for each session.
+trials : one row for each trial. ``schedule`` and ``result`` are the JSON of `Schedule` and `Trial` without the parts
+that
+    other columns name by key. Other columns repeat some values for look-ups (`records.lookup`) and for people.
 
 Every row of sessions and trials has a digest of its text. Triggers refuse to change or delete rows.
 """
@@ -114,7 +115,7 @@ _FREEZE = {
         "FOR EACH STATEMENT EXECUTE FUNCTION anatune_refuse()",
     ),
 }
-"""Statements by dialect: from then on the rows of a table cannot be changed."""
+"""Dialect -> statements after which the rows of a table cannot be changed."""
 
 
 def create_tables(connection: Connection) -> None:

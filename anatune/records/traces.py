@@ -1,9 +1,9 @@
-"""What a MetaSchedule trace decides about the one block that it tiles: factors, unrolling, fetch widths, places.
+"""Reading MetaSchedule traces: the tile sizes, unrolling, fetch widths and positions chosen for one tiled block.
 
-A trace is ``[instructions, decisions]`` as MetaSchedule's databases hold it: an instruction is
-``[kind, inputs, attributes, outputs]``, a decision ``[number of the instruction, value]``. Understood is multi-level
-tiling of one block: SSSRRSRS on GPUs (CUDA cores) and SSRSRS on CPUs. Tensor cores, split reductions (rfactor),
-cross-thread reductions and traces that tile several blocks are not; `UnfitError` says which.
+A trace is ``[instructions, decisions]`` as in MetaSchedule's databases. An instruction is
+``[kind, inputs, attributes, outputs]``, a decision ``[number of the instruction, value]``. Multi-level tiling of one
+block is supported: SSSRRSRS on GPUs (CUDA cores) and SSRSRS on CPUs. Tensor cores, split reductions (rfactor),
+cross-thread reductions and traces that tile several blocks raise `UnfitError`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CPU_TILING = "SSRSRS"
 GPU_LEVELS = {"spatial": GPU_TILING.count("S"), "reduction": GPU_TILING.count("R")}
 """Kind of an axis -> its factors on GPUs."""
 ROOT, INLINED = -1, -2
-"""Places of a producer that are no loop. Source: MetaSchedule's SampleComputeLocation."""
+"""Positions of a producer that are no loop. Source: MetaSchedule's SampleComputeLocation."""
 KINDS: dict[str, tuple[bool, bool, bool]] = {
     "Annotate": (True, True, False), "CacheRead": (False, True, True), "CacheWrite": (False, False, True),
     "EnterPostproc": (False, False, False), "GetSBlock": (False, True, True), "RFactor": (False, False, False),
@@ -28,18 +28,18 @@ KINDS: dict[str, tuple[bool, bool, bool]] = {
     "SampleComputeLocation": (True, False, False), "SamplePerfectTile": (False, False, False),
     "Tensorize": (False, False, False),
 }  # fmt: skip
-"""Instructions that are read, and of each whether inputs, attributes and outputs: others may be left out."""
+"""Instructions that are read -> whether their inputs, attributes and outputs are read; others may be missing."""
 _PREFIX = "meta_schedule."
 
 Json: TypeAlias = Any
-"""JSON that another program wrote, read as if it were whole: what is not there raises KeyError, IndexError, TypeError,
-ValueError or AttributeError, which readers count as damage."""
+"""JSON of another program, read without checks: missing parts raise KeyError, IndexError, TypeError, ValueError or
+AttributeError, which readers count as damage."""
 Factors: TypeAlias = tuple[int, ...]
-"""Of one loop or axis, outer to inner."""
+"""Tile sizes of one loop or axis, outer to inner."""
 
 
 class UnfitError(Exception):
-    """What is read has no meaning here; the text is the reason."""
+    """The error for a trace that no schedule can express; its text is the reason."""
 
 
 class Tiling(NamedTuple):
@@ -54,18 +54,18 @@ class Tiling(NamedTuple):
     tiles : tuple of tuple of int
         Factors of each of its loops, outer to inner, in the block's order, loops of one iteration included.
     unroll : int
-        Most statements that are unrolled (auto_unroll_max_step).
+        Largest number of unrolled statements (auto_unroll_max_step).
     fetch : dict of int to int
         Number of the operand -> elements that a thread fetches at once (GPU).
     stages : int
-        Buffers of the staging pipeline: 1 without one (GPU).
+        Number of stages of the software pipeline; 1 without one (GPU).
     write_depth : int
-        Loop of the nest (from the outermost) in which a tile of results is copied out of a buffer of its own, -1: no
-        such buffer.
+        Loop of the nest (from the outermost) in which a tile of results is copied out of its buffer; -1 without such a
+        buffer.
     producers : dict of str to int
-        Block that an operand comes from, padding for example -> loop of the nest that computes it, ROOT or INLINED.
+        Block that computes an operand, such as padding -> loop of the nest that computes it, ROOT or INLINED.
     parallel, vectorize : int
-        Most iterations that are spread over threads, or made one vector; 0: none.
+        Largest number of iterations that are distributed over threads, or vectorized; 0: none.
     """
 
     structure: str
@@ -85,28 +85,28 @@ class Tiling(NamedTuple):
 
 
 def read_trace(instructions: Sequence[Json], decisions: Sequence[Json]) -> Tiling:
-    """Return what a trace decides.
+    """Return the tiling that a trace describes.
 
     Raises
     ------
     UnfitError
-        It does not tile exactly one block, or in another way.
+        The trace does not tile exactly one block, or tiles it in an unsupported way.
     KeyError, IndexError, TypeError, ValueError
-        It is damaged.
+        The trace is damaged.
     """
     decided = {int(number): value for number, value in decisions}
-    found = _Reading(decided)
+    reading = _TraceReading(decided)
     for number, (kind, *parts) in enumerate(instructions):
-        kind = str(kind).replace("GetBlock", "GetSBlock")  # as older versions of TVM call it
-        step = _Step(number, *parts)
-        reader = getattr(found, f"on_{kind.lower()}", None)
+        kind = str(kind).replace("GetBlock", "GetSBlock")  # older versions of TVM use another name
+        step = _Instruction(number, *parts)
+        reader = getattr(reading, f"on_{kind.lower()}", None)
         if reader is not None:
             reader(step)
-    return found.tiling()
+    return reading.tiling()
 
 
-class _Step(NamedTuple):
-    """An instruction: its number, and of what it says the parts that `KINDS` names."""
+class _Instruction(NamedTuple):
+    """An instruction: its number, and those of its parts that `KINDS` names."""
 
     number: int
     inputs: Json
@@ -114,7 +114,7 @@ class _Step(NamedTuple):
     outputs: Json
 
 
-class _Reading:
+class _TraceReading:
     """The state of reading one trace, instruction by instruction."""
 
     def __init__(self, decided: Mapping[int, Json]) -> None:
@@ -135,7 +135,7 @@ class _Reading:
 
     def tiling(self) -> Tiling:
         """Return the result."""
-        structures = self._structures or [("", self._implied())]
+        structures = self._structures or [("", self._implied_structure())]
         if len(structures) != 1:
             raise UnfitError("not exactly one tiled block")
         (block, structure), numbers = structures[0], self._numbers
@@ -154,50 +154,50 @@ class _Reading:
             numbers.get("vectorize", 0),
         )
 
-    def _implied(self) -> str:
+    def _implied_structure(self) -> str:
         """Return the structure that the numbers of factors imply, for logs that lack the annotation."""
         widths = {len(factors) for factors in self._tiles}
-        known = {GPU_TILING: {5, 3}, CPU_TILING: {4, 2}}
-        return next((name for name, own in known.items() if widths and widths <= own), "of no block")
+        widths_by_name = {GPU_TILING: {5, 3}, CPU_TILING: {4, 2}}
+        return next((name for name, own in widths_by_name.items() if widths and widths <= own), "of no block")
 
-    # ---- instructions; what postprocessors add says nothing new ----------------------------------------------
+    # ---- instructions; those of postprocessors are ignored ---------------------------------------------------
 
-    def on_enterpostproc(self, step: _Step) -> None:
+    def on_enterpostproc(self, step: _Instruction) -> None:
         self._is_over = True
 
-    def on_getsblock(self, step: _Step) -> None:
+    def on_getsblock(self, step: _Instruction) -> None:
         self._names[step.outputs[0]] = str(step.attributes[0])
 
-    def on_rfactor(self, step: _Step) -> None:
+    def on_rfactor(self, step: _Instruction) -> None:
         raise UnfitError("a split reduction (rfactor)")
 
-    def on_tensorize(self, step: _Step) -> None:
+    def on_tensorize(self, step: _Instruction) -> None:
         raise UnfitError("tensor cores or other intrinsics")
 
-    def on_sampleperfecttile(self, step: _Step) -> None:
+    def on_sampleperfecttile(self, step: _Instruction) -> None:
         self._tiles.append(tuple(int(factor) for factor in self._decided[step.number]))
 
-    def on_samplecategorical(self, step: _Step) -> None:
+    def on_samplecategorical(self, step: _Instruction) -> None:
         self._values[step.outputs[0]] = int(step.attributes[0][int(self._decided[step.number])])
 
-    def on_samplecomputelocation(self, step: _Step) -> None:
+    def on_samplecomputelocation(self, step: _Instruction) -> None:
         self._producers[self._names.get(step.inputs[0], step.inputs[0])] = int(self._decided[step.number])
 
-    def on_reorder(self, step: _Step) -> None:
+    def on_reorder(self, step: _Instruction) -> None:
         if not self._order:
             self._order = list(step.inputs)
 
-    def on_cacheread(self, step: _Step) -> None:
+    def on_cacheread(self, step: _Instruction) -> None:
         self._reads[step.outputs[0]] = int(step.attributes[0])
 
-    def on_cachewrite(self, step: _Step) -> None:
+    def on_cachewrite(self, step: _Instruction) -> None:
         self._written.add(step.outputs[0])
 
-    def on_reversecomputeat(self, step: _Step) -> None:
+    def on_reversecomputeat(self, step: _Instruction) -> None:
         if step.inputs[0] in self._written and step.inputs[1] in self._order:
             self._write_depth = self._order.index(step.inputs[1])
 
-    def on_annotate(self, step: _Step) -> None:
+    def on_annotate(self, step: _Instruction) -> None:
         key = str(step.attributes[0])
         if self._is_over:
             return
@@ -225,27 +225,27 @@ class _Reading:
 
 
 def match_axes(tiling: Tiling, workload: Workload) -> dict[str, tuple[int, ...]]:
-    """Return axis -> factors: a workload's axes are the block's loops in order, some of one iteration left out.
+    """Return axis -> tile sizes; a workload's axes are the block's loops in order, except loops of one iteration.
 
     Raises
     ------
     UnfitError
-        They are not.
+        The axes and the loops do not match.
     """
-    found: dict[str, Factors] = {}
+    factors_by_axis: dict[str, Factors] = {}
     for kind, axes in (("S", workload.spatial_axes), ("R", workload.reduction_axes)):
         extents = {axis.name: axis.extent for axis in axes}
-        own = axis_factors(extents, tiling.loops(kind), tiling.structure.count(kind))
-        if own is None:
+        matched = axis_factors(extents, tiling.loops(kind), tiling.structure.count(kind))
+        if matched is None:
             raise UnfitError(WRONG_TILES)
-        found |= own
-    return {axis.name: found[axis.name] for axis in workload.axes}
+        factors_by_axis |= matched
+    return {axis.name: factors_by_axis[axis.name] for axis in workload.axes}
 
 
 def axis_factors(extents: Mapping[str, int], loops: Sequence[Sequence[int]], width: int) -> dict[str, Factors] | None:
-    """Return axis -> factors, `width` each, of axes that are loops in order; None where they are not.
+    """Return axis -> `width` tile sizes if the axes match the loops in order; None if they do not.
 
-    Loops and axes of one iteration may be missing on the other side.
+    Loops and axes of one iteration need no counterpart.
     """
     kept = [tuple(factors) for factors in loops if math.prod(factors) > 1]
     named = [name for name, extent in extents.items() if extent > 1]

@@ -1,1 +1,1 @@
-"""Tables and text for people."""
+"""Reports: results as tables and text."""

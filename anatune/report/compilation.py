@@ -1,4 +1,4 @@
-"""What the compiler said about a plan's first schedules, and what that changed, as text."""
+"""Report of compiling a plan's first schedules: what the compiler reported and how that changed the plan."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from anatune.report.schedules import schedule_items
 from anatune.report.text import Line, columns, paragraph
 
 _MOST_FAILURES = 3
-"""Reasons of failures that are told."""
+"""Number of failures that are listed with their reason."""
 _SAME_SHARE = 1e-3
-"""Times and occupancies closer than this share are the same."""
+"""Relative difference below which times and occupancies count as equal."""
 
 
 def compilation_lines(compilation: Compilation, top_k: int = 10, *, width: int = 80) -> list[Line]:
-    """Return the report of a compilation: the first programs before and after, then what changed and why."""
+    """Return the report of a compilation: the first kernels before and after, then what changed and why."""
     lines = []
     ranked = compilation.ranked[:top_k]
     if ranked:
         heading, *rows = columns(_cells(ranked), left=(8, 9), width=width)
-        lines += [Line("what the compiler changed", "bold"), Line(heading, "bold"), *map(Line, rows), Line("")]
+        lines += [Line("after compilation", "bold"), Line(heading, "bold"), *map(Line, rows), Line("")]
     for sentence in compilation_sentences(compilation):
         lines += paragraph(sentence, width, indent="- ")
     return lines
@@ -41,7 +41,7 @@ def _cells(ranked: list[CompiledSchedule]) -> list[list[str]]:
                 units.duration(entry.after.time_s),
                 units.duration(entry.before.time_s),
                 str(entry.facts.registers),
-                f"{_counted(entry.before):.0f}",
+                f"{_occupancy_registers(entry.before):.0f}",
                 units.size(entry.facts.shared_bytes),
                 units.size(entry.facts.spill_bytes),
                 occupancy_text(entry.after),
@@ -59,18 +59,17 @@ def compilation_sentences(compilation: Compilation) -> list[str]:
 def _work(compilation: Compilation) -> list[str]:
     done, seconds = len(compilation.schedules), compilation.seconds
     text = (
-        f"Compiled {units.count(done)} different programs, those of the first "
-        f"{units.count(compilation.num_considered)} schedules, with {compilation.compiler} in "
-        f"{units.duration(seconds)}"
+        f"Compiled the {units.count(done)} different kernels of the first {units.count(compilation.num_considered)} "
+        f"schedules with {compilation.compiler} in {units.duration(seconds)}"
     )
-    text += f" ({done / seconds:.1f} a second)" if done and seconds > 0 else ""
+    text += f" ({done / seconds:.1f} kernels/s)" if done and seconds > 0 else ""
     text += f"; {units.count(len(compilation.failed))} of them failed" if compilation.failed else ""
     text += f"; the time limit left out {units.count(len(compilation.left))}" if compilation.left else ""
-    return [f"{text}. The guarantee is about the order before."]
+    return [f"{text}. What is proven about the order holds for the predictions before compilation."]
 
 
 def _order(compilation: Compilation) -> list[str]:
-    """Return whether the first choice is another one now, and why."""
+    """Return sentences that say whether the first choice changed, and why."""
     ranked = compilation.ranked
     if not ranked:
         return []
@@ -78,22 +77,22 @@ def _order(compilation: Compilation) -> list[str]:
     if best is first:
         return [f"The first choice stays: {_change(best)}."]
     sentences = [
-        f"The first choice changed: number {best.rank_before} before ({', '.join(schedule_items(best.schedule))}); "
-        f"{_change(best)}."
+        f"The first choice changed: it was number {best.rank_before} before "
+        f"({', '.join(schedule_items(best.schedule))}); {_change(best)}."
     ]
     if first.after is None:
-        return [*sentences, f"The first before failed ({first.outcome.value}): {first.message}."]
+        return [*sentences, f"The former first choice failed ({first.outcome.value}): {first.message}."]
     now = ranked.index(first) + 1
-    return [*sentences, f"The first before is number {now} now, for {_change(first)}."]
+    return [*sentences, f"The former first choice is number {now} now: {_change(first)}."]
 
 
 def _change(entry: CompiledSchedule) -> str:
-    """Return what the compiler changed in one program's numbers."""
+    """Return how compilation changed the numbers of one kernel."""
     before, after, facts = entry.before, entry.after, entry.facts
     assert after is not None
     assert facts is not None
     parts = []
-    registers = _counted(before)
+    registers = _occupancy_registers(before)
     if registers != facts.registers:
         parts.append(f"registers {facts.registers} instead of {registers:.0f}")
     if before.resources["shared_bytes_per_block"] != facts.shared_bytes:
@@ -101,42 +100,45 @@ def _change(entry: CompiledSchedule) -> str:
         parts.append(f"shared memory {units.size(facts.shared_bytes)} instead of {units.size(shared)}")
     spilled, expected = (each.resources.get("spilled_registers", 0.0) for each in (after, before))
     if spilled != expected:
-        parts.append(f"registers in local memory {spilled:.0f} instead of {expected:.0f}")
+        parts.append(f"spilled registers {spilled:.0f} instead of {expected:.0f}")
     if occupancy_text(before) != occupancy_text(after):
         parts.append(f"occupancy {occupancy_text(after)} instead of {occupancy_text(before)}")
-    if _same(before.time_s, after.time_s):
-        parts.append(f"its time stays {units.duration(after.time_s)}")
+    if _is_close(before.time_s, after.time_s):
+        parts.append(f"its predicted time stays {units.duration(after.time_s)}")
     else:
-        parts.append(f"so it takes {units.duration(after.time_s)} instead of {units.duration(before.time_s)}")
+        now, then = units.duration(after.time_s), units.duration(before.time_s)
+        parts.append(f"its predicted time is {now} instead of {then}")
     return ", ".join(parts)
 
 
-def _counted(prediction: Prediction) -> float:
-    """Return the registers that a prediction's occupancy rests on."""
+def _occupancy_registers(prediction: Prediction) -> float:
+    """Return the number of registers from which a prediction computes the occupancy."""
     resources = prediction.resources
     return resources.get("counted_registers", resources["registers_per_thread"])
 
 
-def _same(a: float, b: float) -> bool:
+def _is_close(a: float, b: float) -> bool:
     return abs(a - b) <= _SAME_SHARE * max(abs(a), abs(b))
 
 
 def _numbers(compilation: Compilation) -> list[str]:
-    """Return how far the model's numbers were from the compiler's."""
+    """Return a sentence that compares the model's numbers with the compiler's."""
     ranked = compilation.ranked
     if not ranked:
         return []
     pairs = [(entry.facts, entry.before.resources, entry.before, entry.after) for entry in ranked if entry.facts]
     apart = [facts.registers - resources["registers_per_thread"] for facts, resources, _, _ in pairs]
-    counted = [facts.registers - _counted(before) for facts, _, before, _ in pairs]
+    counted = [facts.registers - _occupancy_registers(before) for facts, _, before, _ in pairs]
     shared = sum(facts.shared_bytes != resources["shared_bytes_per_block"] for facts, resources, _, _ in pairs)
     spilling = sum(facts.local_bytes > 0 for facts, _, _, _ in pairs)
-    occupancy = sum(after is not None and not _same(before.occupancy, after.occupancy) for _, _, before, after in pairs)
+    occupancy = sum(
+        after is not None and not _is_close(before.occupancy, after.occupancy) for _, _, before, after in pairs
+    )
     return [
-        f"Over these programs the registers that were expected of the compiler are {fmean(map(abs, apart)):.1f} off on "
-        f"average, those that the model counts for the occupancy {fmean(map(abs, counted)):.1f}; occupancy changed in "
-        f"{occupancy} of {len(ranked)}, {spilling} keep results or registers in local memory, and shared memory was as "
-        f"predicted in {len(ranked) - shared} of {len(ranked)}."
+        f"For these kernels the predicted number of registers is off by {fmean(map(abs, apart)):.1f} on average, the "
+        f"number for the occupancy by {fmean(map(abs, counted)):.1f}. The occupancy changed for "
+        f"{occupancy} of {len(ranked)} kernels, {spilling} spill to local memory, and shared memory was as "
+        f"predicted for {len(ranked) - shared} of {len(ranked)}."
     ]
 
 
@@ -147,4 +149,4 @@ def _failures(compilation: Compilation) -> list[str]:
         for entry in failed[:_MOST_FAILURES]
     ]
     more = len(failed) - len(sentences)
-    return [*sentences, f"So did {more} more."] if more > 0 else sentences
+    return [*sentences, f"{more} more failed."] if more > 0 else sentences

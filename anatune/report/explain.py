@@ -1,6 +1,6 @@
-"""Why the best schedule of a plan is the best, in sentences with numbers.
+"""Explanation of a plan: sentences with numbers that say why the best schedule is the best.
 
-Everything is read from the plan: parts, resources and traffic by their names, whatever device they belong to.
+All of it is read from the plan, so that it serves every kind of device.
 """
 
 from __future__ import annotations
@@ -26,69 +26,71 @@ from anatune.report.text import Line, wrapped
 from anatune.templates import template_named
 
 MATERIAL_SHARE = 0.02
-"""A runner-up differs materially if its time, or one of its parts, differs by this share of the best's time."""
+"""A schedule differs materially if its time, or a part of it, differs by this share of the best schedule's time."""
 
 MAX_STEPS = 4
-"""Single other choices that are told."""
+"""Number of single changes of the best schedule that are listed."""
 
 _CUDA_CORES = ("compute.fma_latency_cycles", "compute.reachable_fraction")
-"""Keys of a GPU's spec that say nothing about its tensor cores."""
+"""Keys of a GPU's spec that have no meaning for its tensor cores."""
 
 MAX_PARTS = 3
-"""Parts that a comparison names, those that differ most."""
+"""Number of parts that a comparison names: those that differ most."""
 
 
-class _Part(NamedTuple):
-    """What a part of a prediction stands for, what would shorten it, and the spec's group behind it."""
+class _PartWords(NamedTuple):
+    """Words for a part of a prediction: its meaning, what would shorten it, and the group of the spec behind it."""
 
     what: str
     remedy: str
     group: str
 
 
-_PARTS: dict[str, _Part] = {
-    "fma": _Part("the multiply-add units", "fewer operations, or a device with a higher peak", "compute"),
-    "mma": _Part("the tensor cores", "fewer operations, or a device whose tensor cores are faster", "tensor_cores"),
-    "issue": _Part(
+_PARTS: dict[str, _PartWords] = {
+    "fma": _PartWords("the multiply-add units", "fewer operations, or a device with a higher peak", "compute"),
+    "mma": _PartWords(
+        "the tensor cores", "fewer operations, or a device whose tensor cores are faster", "tensor_cores"
+    ),
+    "issue": _PartWords(
         "issuing instructions",
         "more multiply-adds for each load and address (larger register tiles)",
         "compute",
     ),
-    "shared": _Part("shared-memory bandwidth", "more reuse in registers or fewer bank conflicts", "shared_memory"),
-    "l2": _Part("the traffic from L2", "larger tiles in the level before it", "l2"),
-    "l3": _Part("the traffic from L3", "larger tiles in L2", "l3"),
-    "dram": _Part("the traffic from DRAM", "tiles that are reused more often before they leave the cache", "dram"),
-    "functions": _Part("the special function units", "fewer powers and reciprocals", "compute"),
-    "latency": _Part(
+    "shared": _PartWords("shared-memory bandwidth", "more reuse in registers or fewer bank conflicts", "shared_memory"),
+    "l2": _PartWords("the traffic from L2", "larger tiles in the level before it", "l2"),
+    "l3": _PartWords("the traffic from L3", "larger tiles in L2", "l3"),
+    "dram": _PartWords("the traffic from DRAM", "tiles that are reused more often before they leave the cache", "dram"),
+    "functions": _PartWords("the special function units", "fewer powers and reciprocals", "compute"),
+    "latency": _PartWords(
         "waiting for results and memory", "more independent work: more warps or more accumulators", "compute"
     ),
-    "tail": _Part("the last, partly filled wave", "a number of blocks that fills whole waves", "compute"),
-    "launch": _Part("starting the kernel", "fusing this work with another kernel", "launch"),
-    "power": _Part("the power that the device is allowed", "fewer operations, or narrower operands", "tensor_cores"),
-    "split": _Part("adding up the parts of sums", "fewer parts, or larger ones", "l2"),
-    "spill": _Part("registers that do not fit and go to memory", "smaller register tiles", "registers"),
-    "load": _Part("the load and store ports", "more reuse of loaded vectors (a squarer microkernel)", "compute"),
-    "overhead": _Part("loops and calls around the microkernel", "longer microkernel runs", "compute"),
-    "packing": _Part("copying operands into tile order", "packing ahead, or reusing the packed tiles more", "l1"),
-    "product": _Part(
+    "tail": _PartWords("the last, partly filled wave", "a number of blocks that fills whole waves", "compute"),
+    "launch": _PartWords("starting the kernel", "fusing this work with another kernel", "launch"),
+    "power": _PartWords("the power limit of the device", "fewer operations, or narrower operands", "tensor_cores"),
+    "split": _PartWords("adding up partial sums", "fewer partial sums", "l2"),
+    "spill": _PartWords("registers that do not fit and go to memory", "smaller register tiles", "registers"),
+    "load": _PartWords("the load and store ports", "more reuse of loaded vectors (a squarer microkernel)", "compute"),
+    "overhead": _PartWords("loops and calls around the microkernel", "longer microkernel runs", "compute"),
+    "packing": _PartWords("copying operands into tile order", "packing ahead, or reusing the packed tiles more", "l1"),
+    "product": _PartWords(
         "the products of transformed tiles",
         "fewer of them: larger output tiles, where the accuracy admits them",
         "compute",
     ),
-    "input": _Part("transforming the input", "larger output tiles, or more output channels that share it", "compute"),
-    "output": _Part(
-        "transforming the products back", "larger output tiles, or more input channels before it", "compute"
+    "input": _PartWords(
+        "transforming the input", "larger output tiles, or more output channels that share it", "compute"
     ),
-    "start": _Part("starting the threads", "fewer threads, or more work for each", "compute"),
+    "output": _PartWords("transforming the products back", "larger output tiles, or more input channels", "compute"),
+    "start": _PartWords("starting the threads", "fewer threads, or more work for each", "compute"),
 }
 
 
-def _part(name: str) -> _Part:
-    return _PARTS.get(name, _Part(f"the part {name!r}", f"less work for {name!r}", name))
+def _part(name: str) -> _PartWords:
+    return _PARTS.get(name, _PartWords(f"the part {name!r}", f"less work for {name!r}", name))
 
 
 def material_runner_up(plan: Plan) -> int | None:
-    """Return the index of the first schedule that differs materially from the best, None if none does."""
+    """Return the index of the first schedule that differs materially from the best; None if there is none."""
     best = plan.predictions[0]
     threshold = MATERIAL_SHARE * best.time_s
     for index, other in enumerate(plan.predictions[1:], start=1):
@@ -102,17 +104,17 @@ def material_runner_up(plan: Plan) -> int | None:
 def explanation(plan: Plan, steps: Sequence[Alternative] = ()) -> list[str]:
     """Return the explanation of a plan as sentences.
 
-    In this order: how sure the answer is, what binds the best schedule, why it beats the first schedule that differs
-    materially, what would have to change to be faster, its traffic against the I/O lower bounds, which rules rejected
-    how many points, why no kernel can be generated (where that is so), and which numbers of the device's spec nobody
-    has verified.
+    The sentences say, in this order: what is proven, the binding resource of the best schedule, why it beats the first
+    schedule that differs materially, what would have to change to be faster, its traffic over the I/O lower bounds,
+    how many points each rule rejected, why no kernel can be generated (if so), and which numbers of the device's spec
+    are unverified.
 
     Parameters
     ----------
     plan : Plan
-        Should hold more schedules than are shown, so that one that differs materially is among them.
+        Should hold more schedules than are shown, so that one of them differs materially.
     steps : sequence of Alternative
-        Schedules one step away from the best (`anatune.model.alternatives`), the dearest first.
+        Schedules that differ from the best in one choice (`anatune.model.alternatives`), the slowest first.
     """
     if not plan.schedules:
         return [nothing_legal_text(plan)]
@@ -131,7 +133,7 @@ def explanation(plan: Plan, steps: Sequence[Alternative] = ()) -> list[str]:
 
 
 def explanation_lines(plan: Plan, steps: Sequence[Alternative] = (), *, width: int = 80) -> list[Line]:
-    """Return the explanation as lines for people."""
+    """Return the explanation as lines of a report."""
     lines = [Line(""), Line("why", "bold")]
     for sentence in explanation(plan, steps):
         lines += [Line(text) for text in wrapped(sentence, width, indent="- ", hanging="  ")]
@@ -139,10 +141,10 @@ def explanation_lines(plan: Plan, steps: Sequence[Alternative] = (), *, width: i
 
 
 def nothing_legal_text(plan: Plan) -> str:
-    """Return one line that says why a plan holds no schedule: each rule's count and limit."""
+    """Return one line that says why a plan holds no schedule, with the count and limit of each rule."""
     where = f"{plan.workload.describe()} on {plan.hardware.name}"
     if plan.rejected is None or plan.num_legal:
-        return f"{where}: no legal schedule was found before the time limit; raise it or leave it out"
+        return f"{where}: no legal schedule was found within the time limit; use a longer --time-limit, or none"
     reasons = "; ".join(rejected_lines(plan))
     return (
         f"{where}: none of {units.count(plan.space_size)} schedules is legal: {reasons}; "
@@ -151,33 +153,33 @@ def nothing_legal_text(plan: Plan) -> str:
 
 
 def _guarantee(plan: Plan) -> list[str]:
-    """Return how sure the ranking is, in words."""
+    """Return a sentence that says what is proven about the ranking."""
     guarantee, total = plan.guarantee, units.count(plan.space_size)
     if guarantee.kind == "exhaustive":
         spaces, templates = "the space", "this template"
         if plan.joined:
             spaces, templates = f"{len(plan.joined)} spaces", f"the templates {' and '.join(plan.templates)}"
         sure = (
-            f"Exhaustive: all {total} points of {spaces} were examined, so by the model no schedule of {templates} is "
-            "faster."
+            f"Exhaustive: all {total} points of {spaces} were evaluated, so no schedule of {templates} is predicted to "
+            "be faster."
         )
     elif guarantee.kind == "certified":
         sure = (
-            f"Certified: of {total} points {units.count(guarantee.num_evaluated)} were evaluated; all others are "
-            f"excluded by {units.count(guarantee.num_bounded)} bounds that never exceed a point's predicted time, so "
-            "the answer is the same as if every point had been evaluated."
+            f"Certified: {units.count(guarantee.num_evaluated)} of {total} points were evaluated. All others are "
+            f"excluded by {units.count(guarantee.num_bounded)} bounds, which never exceed the predicted time of the "
+            "points they cover, so evaluating every point would give the same answer."
         )
     else:
         sure = (
             f"Best found: the time limit ended the search after {units.count(guarantee.num_evaluated)} of {total} "
-            "points; by the bounds of what is left, the best schedule takes at most "
-            f"{units.percent(guarantee.gap)} more than the best possible time."
+            "points. The bounds of the other points prove that the best schedule takes at most "
+            f"{units.percent(guarantee.gap)} more predicted time than the best possible one."
         )
-    return [f"{sure} This is about predicted times: nothing was measured."]
+    return [f"{sure} This is about predicted times; nothing was measured."]
 
 
 def _other_templates(plan: Plan) -> list[str]:
-    """Return what the best schedules of the other templates would take, and what the best one's arithmetic costs."""
+    """Return the predicted times of the best schedules of other templates, and the rounding error of the best one."""
     best, sentences = plan.schedules[0], []
     for space in plan.joined:
         if space.template == best.template:
@@ -187,7 +189,7 @@ def _other_templates(plan: Plan) -> list[str]:
             sentences.append(f"{told[0].upper()}{told[1:]}.")
             continue
         if space.best_s is None:
-            sentences.append(f"The template {space.template} has no legal schedule here.")
+            sentences.append(f"The template {space.template} has no legal schedule for this workload and device.")
             continue
         times = space.best_s / plan.predictions[0].time_s
         sentences.append(
@@ -196,10 +198,10 @@ def _other_templates(plan: Plan) -> list[str]:
         )
     if not is_plain_sum(best.template):
         error = arithmetic_of(best).expected_relative_error
-        plain = f"--template {plan.templates[0]} keeps to those" if plan.joined else "other templates are plain sums"
+        plain = f"--template {plan.templates[0]} computes" if plan.joined else "other templates compute"
         sentences.append(
-            f"Its arithmetic is no plain sum of the products: expect errors of about {error:.1g} of a typical result, "
-            f"at most {error_of(best):.1g} of the largest (accuracy {accuracy_of(best)}); {plain}."
+            f"Its kernel does not compute plain sums of products: expect errors of about {error:.1g} of a typical "
+            f"result, at most {error_of(best):.1g} of the largest (accuracy {accuracy_of(best)}); {plain} plain sums."
         )
     return sentences
 
@@ -223,37 +225,37 @@ def binding_text(best: Prediction, who: str = "The best schedule") -> str:
 
 
 def _comparison(plan: Plan) -> list[str]:
-    """Return why the best schedule beats the first one that differs materially."""
+    """Return sentences that compare the best schedule with the first one that differs materially."""
     index = material_runner_up(plan)
     best = plan.predictions[0]
     if index is None:
         if len(plan.predictions) == 1:
-            return ["It is the only schedule asked for or legal: there is no runner-up to compare it with."]
+            return ["The plan holds only this schedule, so there is no other one to compare it with."]
         slowest = plan.predictions[-1]
         return [
-            f"The {len(plan.predictions) - 1} schedules behind it are alike: within "
-            f"{units.percent(slowest.time_s / best.time_s - 1)} of its time, no part further away than "
-            f"{units.percent(MATERIAL_SHARE)} of it. The model does not tell them apart: measure a few."
+            f"The next {len(plan.predictions) - 1} schedules are nearly the same to the model: their predicted times "
+            f"are within {units.percent(slowest.time_s / best.time_s - 1)} of the best, and no part differs by more "
+            f"than {units.percent(MATERIAL_SHARE)} of that time. Measure a few of them."
         ]
     other = plan.predictions[index]
     slower = other.time_s / best.time_s - 1
     tiles = ", ".join(schedule_items(plan.schedules[index])[: len(plan.workload.axes)])
     by = f"slower by {units.percent(slower)}" if slower > 0 else "predicted to take as long"
     sentences = [
-        f"Runner-up that differs: number {index + 1} ({tiles}), {units.duration(other.time_s)}, {by}, "
-        f"bound by {other.bound_by}."
+        f"The first schedule that differs materially is number {index + 1} ({tiles}): {units.duration(other.time_s)}, "
+        f"{by}, bound by {other.bound_by}."
     ]
-    for verb, listed in zip(("needs more", "needs less"), changed_parts(best, other), strict=True):
+    for verb, listed in zip(("more", "less"), changed_parts(best, other), strict=True):
         if listed:
-            sentences.append(f"The runner-up {verb}: {listed}.")
+            sentences.append(f"Number {index + 1} against the best needs {verb} time for: {listed}.")
     circumstances = circumstances_of(best, other)
     if circumstances:
-        sentences.append(f"Runner-up against best: {'; '.join(circumstances)}.")
+        sentences.append(f"Number {index + 1} against the best: {'; '.join(circumstances)}.")
     return sentences
 
 
 def changed_parts(best: Prediction, other: Prediction) -> tuple[str, str]:
-    """Return the parts of which another schedule needs more than the best, and those of which it needs less."""
+    """Return the parts that take more time in another schedule than in the best, and those that take less."""
     changed = [
         (other.parts.get(name, 0.0) - best.parts.get(name, 0.0), name)
         for name in dict.fromkeys([*best.parts, *other.parts])
@@ -271,7 +273,7 @@ def changed_parts(best: Prediction, other: Prediction) -> tuple[str, str]:
 
 
 def _steps(plan: Plan, steps: Sequence[Alternative]) -> list[str]:
-    """Return what the dearest single other choices would cost, and where."""
+    """Return what single changes of the best schedule would cost, the slowest first."""
     best = plan.predictions[0]
     sentences = []
     for step in steps[:MAX_STEPS]:
@@ -280,12 +282,12 @@ def _steps(plan: Plan, steps: Sequence[Alternative]) -> list[str]:
         reasons = "; ".join(([f"more {more}"] if more else []) + circumstances)
         times = step.prediction.time_s / best.time_s
         slower = f"{units.ratio(times)} times as long" if times >= 2 else f"slower by {units.percent(times - 1)}"
-        sentences.append(f"One step away, {step.change}: {slower}{f' ({reasons})' if reasons else ''}.")
+        sentences.append(f"With one change, {step.change}: {slower}{f' ({reasons})' if reasons else ''}.")
     return sentences
 
 
 def circumstances_of(best: Prediction, other: Prediction) -> list[str]:
-    """Return the differences beside time: occupancy, waves, traffic, resources."""
+    """Return the differences in occupancy, waves, traffic and resources."""
     rows = []
     if abs(best.occupancy - other.occupancy) > 1e-3:
         rows.append(
@@ -294,7 +296,7 @@ def circumstances_of(best: Prediction, other: Prediction) -> list[str]:
         )
     pairs = [("waves", best.waves, other.waves)]
     pairs += [
-        (f"{level.upper()} traffic over bound", value, other.traffic_over_bound.get(level, value))
+        (f"{level.upper()} traffic over its lower bound", value, other.traffic_over_bound.get(level, value))
         for level, value in best.traffic_over_bound.items()
     ]
     rows += [
@@ -312,7 +314,7 @@ def circumstances_of(best: Prediction, other: Prediction) -> list[str]:
 
 
 def _roofline(plan: Plan) -> list[str]:
-    """Return what would have to change to be faster than the best schedule."""
+    """Return the lower bounds on the time, and what would have to change to be faster than the best schedule."""
     best, floors = plan.predictions[0], roofline(plan.workload, plan.hardware, plan.template)
     moving = (
         f"{units.duration(floors.dram_s)} for {units.size(plan.workload.compulsory_bytes)} of compulsory traffic at "
@@ -324,44 +326,45 @@ def _roofline(plan: Plan) -> list[str]:
         reached = units.percent(reachable_share(plan.hardware, template))
         moving = (
             f"{units.duration(floors.fma_s)} for the operations alone ({units.flop(plan.workload.flop)} at {peak}; "
-            f"{units.duration(floors.fma_reachable_s)} at the {reached} that compiled code reaches), nor below {moving}"
+            f"{units.duration(floors.fma_reachable_s)} at the {reached} of it that compiled code reaches), nor less "
+            f"than {moving}"
         )
     times = units.ratio(best.time_s / max(floors.fma_s, floors.dram_s))
     saves = not all(map(is_plain_sum, plan.templates))
     who = "No schedule that multiplies every pair" if saves and plan.workload.flop else "No schedule"
-    sentences = [f"{who} can go below {moving}; the best takes {times} times that floor."]
+    sentences = [f"{who} can take less than {moving}; the best one takes {times} times the larger of these bounds."]
     part = _part(best.bound_by)
     others = [(name, value) for name, value in _seconds_by_part(best) if name != best.bound_by]
     following = (
-        f"; behind it the next part is {others[0][0]} with {units.duration(others[0][1])}, which limits what that gains"
+        f"; the next part is {others[0][0]} with {units.duration(others[0][1])}, which limits the gain"
         if others
         else ""
     )
-    sentences.append(f"To be faster, {best.bound_by} has to shrink: {part.remedy}{following}.")
+    sentences.append(f"To be faster, the part {best.bound_by} has to shrink: {part.remedy}{following}.")
     return sentences
 
 
 def _traffic(plan: Plan) -> list[str]:
-    """Return the best schedule's traffic over the I/O lower bound, level by level."""
+    """Return a sentence with the best schedule's traffic over the I/O lower bound for each level of memory."""
     ratios = plan.predictions[0].traffic_over_bound
     if not ratios:
         return []
     listed = ", ".join(f"{level.upper()} {units.ratio(value)}" for level, value in ratios.items())
     return [
-        f"Bytes it moves over the least any schedule must move (I/O lower bound for that memory's size): {listed}. "
-        "1.00 cannot be improved; more only costs time where that level binds."
+        f"Bytes moved over the I/O lower bound (the fewest bytes that any schedule has to move): {listed}. "
+        "1.00 is optimal; more costs time only if that level of memory is the binding resource."
     ]
 
 
 def _rules(plan: Plan) -> list[str]:
-    """Return which rules rejected how many points."""
+    """Return sentences that say how many points each rule rejected."""
     searched = plan.searched
     if any(space.rejected is None for space in searched) or (plan.rejected is None and not searched):
-        return ["The time limit ended the count of illegal points."]
+        return ["The time limit ended the search before all illegal points were counted."]
     rejected = rejected_lines(plan)
     counts = plan.rejected or {rule: n for space in searched for rule, n in (space.rejected or {}).items() if n}
-    known = {rule.id for space in searched for rule in space.rules} or {rule.id for rule in plan.rules}
-    silent = [rule.id for rule in plan.rules if rule.id in known and not counts.get(rule.id)]
+    searched_rules = {rule.id for space in searched for rule in space.rules} or {rule.id for rule in plan.rules}
+    silent = [rule.id for rule in plan.rules if rule.id in searched_rules and not counts.get(rule.id)]
     sentences = [f"Rule {text}." for text in rejected]
     if silent:
         sentences.append(f"Rules that rejected nothing: {', '.join(silent)}.")
@@ -372,27 +375,27 @@ def _rules(plan: Plan) -> list[str]:
 
 
 def _kernels(plan: Plan) -> list[str]:
-    """Return why these schedules can be planned, but no kernel be generated of them."""
+    """Return a sentence that says why no kernel can be generated from these schedules, if so."""
     limit = generation_limit(plan.workload, plan.hardware, plan.templates)
-    return [f"No kernel can be generated here, only planned: {limit}."] if limit else []
+    return [f"These schedules can be ranked, but no kernel can be generated: {limit}."] if limit else []
 
 
 def _doubts(plan: Plan) -> list[str]:
-    """Return which numbers of the device's spec that matter here are unverified."""
+    """Return sentences that name the unverified numbers of the device's spec that the plan uses."""
     keys = [key for key in unverified_keys(plan.hardware) if not _is_unused(key, plan)]
     name = plan.hardware.name
     if not keys:
-        return [f"All numbers of the spec {name!r} that matter here have a source that was checked."]
+        return [f"All numbers of the spec {name!r} that this plan uses are verified."]
     group = _part(plan.predictions[0].bound_by).group
     binding = [key for key in keys if key.startswith(f"{group}.")]
-    sentence = f"Unverified numbers of the spec {name!r} that this answer rests on: {', '.join(keys)}."
+    sentence = f"This plan uses unverified numbers of the spec {name!r}: {', '.join(keys)}."
     if binding:
-        sentence += f" Of these the binding part uses {', '.join(binding)}: doubt them first."
-    return [f"{sentence} See `anatune hw show {name}` for the sources."]
+        sentence += f" The binding resource depends on {', '.join(binding)}: check these first."
+    return [f"{sentence} `anatune hw show {name}` shows the sources."]
 
 
 def _is_unused(key: str, plan: Plan) -> bool:
-    """Whether an unverified number is about another dtype than the workload's, or about units that are not used."""
+    """Return whether an unverified number is for another dtype, or for units that the plan does not use."""
     dtype = plan.workload.dtype
     on_tensor_cores = template_named(plan.template).tensor_cores
     if key.startswith("tensor_cores.") != on_tensor_cores and (key in _CUDA_CORES or key.startswith("tensor_cores.")):
@@ -405,12 +408,12 @@ def _is_unused(key: str, plan: Plan) -> bool:
 
 
 def explain(answer: Plan) -> str:
-    """Return why the best schedule of a plan is the best; see `Plan.explain`."""
+    """Return the explanation of a plan as text; see `Plan.explain`."""
     return "\n".join(explanation(answer, steps_from(answer)))
 
 
 def steps_from(answer: Plan) -> list[Alternative]:
-    """Return what the model says of the schedules one step away from a plan's best."""
+    """Return schedules that differ from a plan's best in one choice, with their predictions."""
     if not answer.schedules:
         return []
     return alternatives(

@@ -1,4 +1,4 @@
-"""What trials of a session say together: how well they were predicted, how they failed, how the machine drifted."""
+"""Statistics of the trials of a session: prediction errors, failures, and drift of the machine's speed."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from anatune.report.sessions import SessionView
 from anatune.tuning.ending import FinalComparison
 
 _FEWEST_RANKED, _FEWEST_CONFIDENT = 3, 5
-"""Trials from which on a rank correlation is told; from which on with an interval."""
+"""Fewest trials for a rank correlation, and for its confidence interval."""
 _QUANTILE = 1.959964
-"""Of the normal distribution, for 95 %."""
+"""The quantile of the normal distribution for a confidence of 95 %."""
 _WIDEST = 50.0
-"""Half width of an interval of logarithms where two samples decide nothing; a picture knows no infinity."""
+"""Largest half width of an interval of logarithms, because a figure cannot show infinity."""
 _MOST_PAIRED = 1000
-"""Trials whose pairs are all looked at: pairs of more are those of so many, evenly picked."""
+"""Most trials of which all pairs are compared; of more trials, this many are picked evenly."""
 
 
 class Agreement(NamedTuple):
-    """How predictions and measurements of one session agree.
+    """The agreement of predicted and measured times in one session.
 
     Attributes
     ----------
     num : int
-        Trials with both.
+        Number of trials with both times.
     rho, low, high : float or None
-        Spearman's rank correlation; its confidence interval, 95 %. None: all of one side are equal, or too few.
+        Spearman's rank correlation and its 95 % confidence interval. None if there are too few trials, or if all
+        predicted or all measured times are equal.
     ordered : float or None
-        Share of pairs of trials of which the prediction names the faster one; pairs of equal predictions left out.
+        Share of the pairs of trials whose faster one the prediction names; pairs of equal times are left out.
     ratio : float
-        Measured over predicted time, the median.
+        Median of measured over predicted time.
     """
 
     num: int
@@ -48,28 +49,28 @@ class Agreement(NamedTuple):
     ratio: float
 
     def describe(self) -> str:
-        """Return it in sentences."""
+        """Return sentences that describe the agreement."""
         if not self.num:
-            return "Nothing was both predicted and measured."
+            return "No trial has both a predicted and a measured time."
         trials = units.many(self.num, "trial")
-        text = f"Measured times are {units.ratio(self.ratio)} times the predicted ones ({trials}, the median). "
+        text = f"The median of measured over predicted time is {units.ratio(self.ratio)} ({trials}). "
         if self.rho is None or self.ordered is None:
-            why = "predictions or times are all equal" if self.num >= _FEWEST_RANKED else "they are too few"
-            return f"{text}How well the model orders these trials cannot be said: {why}."
+            why = "all predicted or all measured times are equal" if self.num >= _FEWEST_RANKED else "too few trials"
+            return f"{text}The order of the predictions cannot be judged: {why}."
         text += (
-            f"Of two of these schedules the model names the faster one in {units.percent(self.ordered)} of the cases; "
+            f"For {units.percent(self.ordered)} of all pairs of schedules the model predicts which one is faster; "
             f"rank correlation {self.rho:.2f}"
         )
         if self.low is None or self.high is None:
-            return f"{text}. So few trials do not say how sure that is."
-        text += f", with 95 % confidence between {self.low:.2f} and {self.high:.2f}."
+            return f"{text}. There are too few trials for a confidence interval."
+        text += f" (95 % confidence: {self.low:.2f} to {self.high:.2f})."
         if self.low <= 0.0 <= self.high:
-            text += " These trials do not show that the model orders them: "
-            text += "a search asks for schedules whose predictions are close to each other."
+            text += " So these trials do not show that the model orders them better than chance; "
+            text += "a session measures schedules whose predicted times are close together."
         return text
 
 
-def predicted_and_measured(trials: Iterable[Trial]) -> list[tuple[float, float, Trial]]:
+def pair_times(trials: Iterable[Trial]) -> list[tuple[float, float, Trial]]:
     """Return (predicted seconds, measured seconds, trial) of the trials that have both."""
     return [
         (trial.predicted_s, trial.measurement.time_s, trial)
@@ -79,12 +80,12 @@ def predicted_and_measured(trials: Iterable[Trial]) -> list[tuple[float, float, 
 
 
 def agreement(trials: Iterable[Trial]) -> Agreement:
-    """Return how predicted and measured times agree.
+    """Return the agreement of predicted and measured times.
 
     Source: [BW00] Bonett and Wright, Psychometrika 65 (2000), Eq. (5): the standard error of Fisher's z of Spearman's
     coefficient is sqrt((1 + rho^2 / 2) / (n - 3)).
     """
-    pairs = [(predicted_s, measured_s) for predicted_s, measured_s, _ in predicted_and_measured(trials)]
+    pairs = [(predicted_s, measured_s) for predicted_s, measured_s, _ in pair_times(trials)]
     count = len(pairs)
     if not pairs:
         return Agreement(0, None, None, None, None, math.nan)
@@ -98,24 +99,24 @@ def agreement(trials: Iterable[Trial]) -> Agreement:
         centre = math.atanh(min(max(rho, -0.999999), 0.999999))
         width = _QUANTILE * math.sqrt((1 + rho * rho / 2) / (count - 3))
         low, high = math.tanh(centre - width), math.tanh(centre + width)
-    told = [
+    agreeing = [
         (one[0] < other[0]) == (one[1] < other[1])
         for one, other in combinations(pairs[:: math.ceil(count / _MOST_PAIRED)], 2)
         if one[0] != other[0] and one[1] != other[1]
     ]
-    return Agreement(count, rho, low, high, statistics.fmean(told) if told else None, ratio)
+    return Agreement(count, rho, low, high, statistics.fmean(agreeing) if agreeing else None, ratio)
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value, equal ones sharing the mean of theirs."""
+    """Return the rank of each value; equal values share the mean of their ranks."""
     places: dict[float, list[int]] = {}
-    for place, value in enumerate(sorted(values)):
-        places.setdefault(value, []).append(place)
+    for rank, value in enumerate(sorted(values)):
+        places.setdefault(value, []).append(rank)
     return [statistics.fmean(places[value]) for value in values]
 
 
 class FailureKind(NamedTuple):
-    """Trials that ended in the same way: how many, and the first line of each message with how many had it."""
+    """Trials of one outcome: their number, and the first line of each message with its number of trials."""
 
     outcome: Outcome
     num: int
@@ -123,26 +124,26 @@ class FailureKind(NamedTuple):
 
 
 def failure_kinds(trials: Iterable[Trial]) -> list[FailureKind]:
-    """Return how trials without a time ended, the most frequent first."""
+    """Return the failed trials by outcome, the most frequent outcome first."""
     lines: dict[Outcome, Counter[str]] = {}
     for trial in trials:
         measurement = trial.measurement
         if measurement.time_s is None:
             text = measurement.message.strip() or "no message"
             lines.setdefault(measurement.outcome, Counter())[" ".join(text.splitlines()[0].split())] += 1
-    found = [FailureKind(outcome, counted.total(), tuple(counted.most_common())) for outcome, counted in lines.items()]
-    return sorted(found, key=lambda kind: -kind.num)
+    kinds = [FailureKind(outcome, counted.total(), tuple(counted.most_common())) for outcome, counted in lines.items()]
+    return sorted(kinds, key=lambda kind: -kind.num)
 
 
 class SpeedSample(NamedTuple):
-    """The reference kernel beside one trial: its time over the median of all on that machine.
+    """The reference kernel during one measurement: its time over its median time on that machine.
 
     Attributes
     ----------
     place : int
-        Which measurement of the session it stood beside, from 0; those of the comparison follow the trials.
+        Number of the measurement in the session, from 0; those of the final comparison follow the trials.
     worker : str
-        The machine; empty: that of the session.
+        The machine; empty for the machine of the session.
     low, median, high : float
     """
 
@@ -154,17 +155,14 @@ class SpeedSample(NamedTuple):
 
 
 def reference_speeds(view: SessionView) -> list[SpeedSample]:
-    """Return how the machines' speed drifted: the reference kernel's time beside each trial over its usual time.
-
-    GPUs and CPUs have reference kernels of their own; each machine is compared with itself.
-    """
+    """Return the drift of each machine's speed: the reference kernel's time in each trial over its median time."""
     compared = () if view.comparison is None else view.comparison.contenders
     workers = [trial.measurement.worker for trial in view.trials] + [one.measurement.worker for one in compared]
     references = [*view.references_s, *(one.measurement.reference_times_s for one in compared)]
-    usual: dict[str, list[float]] = {}
+    times_by_worker: dict[str, list[float]] = {}
     for worker, times_s in zip(workers, references, strict=True):
-        usual.setdefault(worker, []).extend(times_s)
-    medians = {worker: statistics.median(times) for worker, times in usual.items() if times}
+        times_by_worker.setdefault(worker, []).extend(times_s)
+    medians = {worker: statistics.median(times) for worker, times in times_by_worker.items() if times}
     return [
         SpeedSample(place, worker, *(f(times_s) / medians[worker] for f in (min, statistics.median, max)))
         for place, (worker, times_s) in enumerate(zip(workers, references, strict=True))
@@ -173,19 +171,19 @@ def reference_speeds(view: SessionView) -> list[SpeedSample]:
 
 
 class Contest(NamedTuple):
-    """One schedule of the final comparison against its winner.
+    """The result of one schedule in the final comparison, relative to the winner.
 
     Attributes
     ----------
     number : int
-        Of its trial.
+        Number of its trial.
     time_s : float
-        The time of the session's best times `ratio`, s.
+        Time of the session's best schedule times `ratio`, s.
     ratio, low, high : float
-        Its time over the winner's, sample by sample of the same round; the interval of 95 %. 1 of the winner.
+        Its time over the winner's, sample by sample of the same round, and the 95 % interval; 1 for the winner.
     num_samples : int
     dropped : bool
-        It was clearly slower and left the comparison early.
+        Whether it was clearly slower and left the comparison early.
     """
 
     number: int
@@ -198,18 +196,22 @@ class Contest(NamedTuple):
 
 
 def contests(comparison: FinalComparison, best_s: float | None) -> list[Contest]:
-    """Return the contenders that ran, the winner first, then by their time over its, which is `best_s`."""
+    """Return the schedules of a comparison that ran, the winner first; `best_s` is the winner's time."""
     ran = {
         contender.number: contender.measurement
         for contender in comparison.contenders
         if contender.measurement.time_s is not None
     }
     winner = ran[comparison.best]
-    found = []
-    for number, one in ran.items():
-        pairs = min(len(one.times_s), len(winner.times_s))
-        test = paired_test(one.times_s[:pairs], winner.times_s[:pairs])
+    results = []
+    for number, measurement in ran.items():
+        pairs = min(len(measurement.times_s), len(winner.times_s))
+        test = paired_test(measurement.times_s[:pairs], winner.times_s[:pairs])
         width = 0.0 if number == comparison.best else test.half_width
         ratio, low, high = (math.exp(test.difference + sign * min(width, _WIDEST)) for sign in (0.0, -1.0, 1.0))
-        found.append(Contest(number, (best_s or 0.0) * ratio, ratio, low, high, len(one.times_s), one.stopped_early))
-    return sorted(found, key=lambda one: (one.number != comparison.best, one.ratio))
+        results.append(
+            Contest(
+                number, (best_s or 0.0) * ratio, ratio, low, high, len(measurement.times_s), measurement.stopped_early
+            )
+        )
+    return sorted(results, key=lambda one: (one.number != comparison.best, one.ratio))

@@ -1,4 +1,4 @@
-"""Records as tables of plain text: trials, sessions, the best of each workload, what an import recorded."""
+"""Reports about records: tables of trials, of sessions, and of the best trial of each workload."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from anatune.report.text import Line, paragraph, table
 
 
 def peak_of_threads(hardware: GpuSpec | CpuSpec, dtype: str, threads: int, template: str = "") -> float:
-    """Return the theoretical peak of as many cores as there are threads, operations a second; of a GPU, all of it.
+    """Return the peak of as many CPU cores as there are threads, or of the whole GPU, in operations per second.
 
-    With a template that of the unit that its kernels multiply on; NaN for a template of another version, which is not
-    known here.
+    With a template it is the peak of the units on which its kernels multiply; NaN if this version lacks the template.
     """
     if template and template not in known_templates():
         return math.nan
@@ -29,20 +28,20 @@ def peak_of_threads(hardware: GpuSpec | CpuSpec, dtype: str, threads: int, templ
 
 
 def rate_text(flop_per_s: float, peak_flop_per_s: float) -> str:
-    """Return a measured rate, and its share of the theoretical peak, unless it is above that.
+    """Return a measured rate and its share of the peak.
 
-    More than the peak are operations that a transform saves, or a device that does more than its spec says.
+    A rate above the peak comes from a transform that saves operations, or from a device that is faster than its spec.
     """
     rate = units.flop_rate(flop_per_s)
     if math.isnan(peak_flop_per_s):
         return rate
     if flop_per_s > peak_flop_per_s:
-        return f"{rate}, above the spec's peak of {units.flop_rate(peak_flop_per_s)}"
+        return f"{rate}, above the peak of {units.flop_rate(peak_flop_per_s)} in the spec"
     return f"{rate}, {units.percent(flop_per_s / peak_flop_per_s)} of peak"
 
 
 def _speed(record: Record) -> tuple[str, str]:
-    """Return GFLOP/s and the share of the peak; dashes for what did not run or counts no operations."""
+    """Return the cells for GFLOP/s and the share of the peak; dashes if it did not run or has no operations."""
     trial, session = record.trial, record.session
     time_s, workload = trial.measurement.time_s, trial.schedule.workload
     if not time_s or not workload.flop:
@@ -55,22 +54,22 @@ def _speed(record: Record) -> tuple[str, str]:
 
 
 def when_text(created_utc: str) -> str:
-    """Return an ISO time to the second, without its zone."""
+    """Return an ISO time, cut after the seconds."""
     return created_utc[:19].replace("T", " ")
 
 
 def trial_lines(records: Iterable[Record], width: int) -> list[Line]:
-    """Return a row a trial, under a line for each session, and below it the schedule, or the message of a failure.
+    """Return one row for each trial, below a line for its session, and under the row its schedule or failure message.
 
-    Who measured is a column where a worker of a cluster or a board did.
+    The column `worker` is there if a worker of a cluster or a board measured.
     """
-    kept = list(records)
-    measured = [record.trial.measurement for record in kept]
-    speeds = [_speed(record) for record in kept]
+    listed = list(records)
+    measured = [record.trial.measurement for record in listed]
+    speeds = [_speed(record) for record in listed]
     cells = [
-        ("id", [str(record.id) for record in kept]),
-        ("trial", [str(record.trial.number) for record in kept]),
-        ("source", [record.trial.source for record in kept]),
+        ("id", [str(record.id) for record in listed]),
+        ("trial", [str(record.trial.number) for record in listed]),
+        ("source", [record.trial.source for record in listed]),
         ("outcome", [found.outcome.value for found in measured]),
         ("time", [units.or_dash(found.time_s) for found in measured]),
         ("GFLOP/s", [rate for rate, _ in speeds]),
@@ -83,7 +82,7 @@ def trial_lines(records: Iterable[Record], width: int) -> list[Line]:
     heading, *rows = table(cells, ("source", "outcome", "worker"))
     lines = [heading]
     last = ""
-    for record, row in zip(kept, rows, strict=True):
+    for record, row in zip(listed, rows, strict=True):
         if record.session.id != last:
             last = record.session.id
             lines += paragraph(_session_text(record.session), width, "bold")
@@ -91,24 +90,24 @@ def trial_lines(records: Iterable[Record], width: int) -> list[Line]:
         lines.append(row._replace(style="yellow") if failed else row)
         lines += _lines_below(record, width)
     if any(found.stopped_early for found in measured):
-        lines.append(Line("*: stopped early, clearly slower than the best", "dim"))
+        lines.append(Line("*: timing stopped early, because the kernel is clearly slower than the best one", "dim"))
     return [*lines, *_times_lines(measured, width)]
 
 
 def _times_lines(measured: Sequence[Measurement], width: int) -> list[Line]:
-    """Return what the times of records are, where a reference kernel ran."""
-    told = "time: as measured then; /ref, over a reference kernel, compares trials"
+    """Return a legend of the times, if a reference kernel ran."""
+    told = "time: as measured; /ref: time over that of a reference kernel, by which trials are compared"
     return paragraph(told, width, "dim") if any(found.relative is not None for found in measured) else []
 
 
 def _lines_below(record: Record, width: int) -> list[Line]:
-    """Return what a trial says besides its numbers; it breaks at every blank."""
-    texts = textwrap.wrap(_said(record), width - 4, break_long_words=False, break_on_hyphens=False)
+    """Return the lines below a row: the schedule or the message; they break at every blank."""
+    texts = textwrap.wrap(_description(record), width - 4, break_long_words=False, break_on_hyphens=False)
     return [Line(f"    {text}", "dim") for text in texts]
 
 
-def _said(record: Record) -> str:
-    """Return a trial's schedule, or its message where it has no time."""
+def _description(record: Record) -> str:
+    """Return a trial's schedule, or its message if it failed."""
     measurement = record.trial.measurement
     ran = measurement.time_s is not None
     return record.trial.schedule.describe() if ran else " ".join(measurement.message.split()) or "-"
@@ -124,14 +123,14 @@ def _session_text(session: Session) -> str:
 def session_lines(
     sessions: Sequence[Session], counts: Mapping[str, Mapping[Outcome, int]], bests: Mapping[str, Record | None]
 ) -> list[Line]:
-    """Return one line a session: what, where, how many trials, how many failed, the best.
+    """Return a table with one row for each session: workload, device, number of trials and failures, the best.
 
     Parameters
     ----------
     sessions : sequence of Session
-        What to show.
+        The sessions to show.
     counts : mapping
-        Session id -> outcome -> trials.
+        Session id -> outcome -> number of trials.
     bests : mapping
         Session id -> its best record, or None.
     """
@@ -154,7 +153,7 @@ def session_lines(
 
 
 def best_lines(records: Sequence[Record], width: int) -> list[Line]:
-    """Return the best records, a line each with its schedule under it."""
+    """Return a table of the best records, with the schedule under each row."""
     measured = [record.trial.measurement for record in records]
     speeds = [_speed(record) for record in records]
     cells = [
@@ -172,5 +171,5 @@ def best_lines(records: Sequence[Record], width: int) -> list[Line]:
     lines = [heading]
     for record, row in zip(records, rows, strict=True):
         lines += [row, *_lines_below(record, width)]
-    lines += paragraph("peak: share of the theoretical peak of the threads' cores", width, "dim")
+    lines += paragraph("peak: share of the peak of as many cores as there are threads", width, "dim")
     return [*lines, *_times_lines(measured, width)]

@@ -1,4 +1,4 @@
-"""What a device can do at most, and the least time a workload needs on it."""
+"""The peaks of a device, and the lower bounds on the time of a workload that follow from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anatune.templates import template_named
 
 
 class Roofline(NamedTuple):
-    """The floors below which no schedule can go, in seconds, at theoretical peaks and at reachable ones."""
+    """Lower bounds on every time, s: arithmetic at the peak, at the reachable peak, and DRAM traffic."""
 
     fma_s: float
     fma_reachable_s: float
@@ -18,38 +18,38 @@ class Roofline(NamedTuple):
 
 
 def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "") -> float:
-    """Return the theoretical peak for operands of `dtype`, operations a second; see the spec's method of that name."""
+    """Return the peak for operands of `dtype`, operations per second; see the spec's method of the same name."""
     return template_named(template).peak_flop_per_s(dtype, hardware) if template else hardware.peak_flop_per_s(dtype)
 
 
 def workload_peak(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> float:
-    """Return the theoretical peak of the unit that makes a template's kernel of a workload, operations a second."""
+    """Return the peak of the units that a template's kernel of a workload uses, operations per second."""
     if workload.multiplies:
-        packed = workload.is_kernel and workload.dtype == "uint8"  # 4-bit floats, two of which count as one of 8 bits
+        packed = workload.is_kernel and workload.dtype == "uint8"  # 4-bit floats, two in a byte
         return peak_flop_per_s(hardware, workload.dtype, template) * (2.0 if packed else 1.0)
-    return hardware.peak_flop_per_s("float32")  # kernels of rows convert what they read
+    return hardware.peak_flop_per_s("float32")  # kernels of rows compute in float32
 
 
 def ceiling(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> tuple[float, float]:
-    """Return the work that a speed counts, and the most of it in a second: operations, bytes where there are none."""
+    """Return the work of a workload (operations, or bytes if it has none), and the most of it per second."""
     if workload.flop:
         return workload.flop, workload_peak(workload, hardware, template)
     return workload.compulsory_bytes, hardware.dram.bandwidth_bytes_per_s
 
 
 def dram_bandwidth(hardware: GpuSpec | CpuSpec) -> tuple[float, float]:
-    """Return the nominal and the reachable DRAM bandwidth in bytes/s (the same where the spec tells only one)."""
+    """Return the nominal and the reachable DRAM bandwidth in bytes/s; equal if the spec has only one."""
     paper = hardware.dram.bandwidth_bytes_per_s
     return paper, paper * getattr(hardware.dram, "reachable_fraction", 1.0)
 
 
 def reachable_share(hardware: GpuSpec | CpuSpec, template: str = "") -> float:
-    """Return the share of the theoretical peak that compiled code of a template reaches."""
+    """Return the share of the peak that compiled code of a template reaches."""
     return template_named(template).reachable_share(hardware) if template else hardware.reachable_share()
 
 
 def roofline(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> Roofline:
-    """Return the floors of `workload` on `hardware`: all its operations, and its compulsory bytes once."""
+    """Return the lower bounds of `workload` on `hardware`: all its operations, and its compulsory bytes once."""
     peak = workload_peak(workload, hardware, template)
     return Roofline(
         fma_s=workload.flop / peak,

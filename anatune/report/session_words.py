@@ -1,4 +1,4 @@
-"""Sessions in words and numbers, for the terminal and for pages: the best, why it won, the end, drift, failures."""
+"""Report of a session for the terminal and for pages: the best schedule, why it won, the end, drift, failures."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from anatune.report.tuning import bound_by_text, interval_text, measured_rate
 from anatune.templates import make_model
 
 Fact = tuple[str, str, str]
-"""What, its value, a remark or ""."""
+"""A name, its value, and a remark or ""."""
 _HALVES_FROM = 8
-"""Measurements from which on the halves of a session are compared."""
+"""Fewest measurements for a comparison of the two halves of a session."""
 _MATERIAL = 0.02
-"""Share by which the halves differ before it is said."""
+"""Relative difference of the halves above which it is reported."""
 _MOST_CIRCUMSTANCES = 6
 _MOST_LINES = 3
-"""First lines of failures that text tells of each kind; a page has them all."""
+"""Number of messages that the text shows for each outcome; a page shows all."""
 
 
 def place_text(view: SessionView) -> str:
-    """Return what was tuned where: "matmul 512x512x512 on host, 2 threads"."""
+    """Return the workload, device and threads as text: "matmul 512x512x512 on host, 2 threads"."""
     threads = f", {units.threads(view.threads)}" if view.hardware.most_threads else ""
     return f"{workload_text(view.workload)} on {view.hardware.name}{threads}"
 
 
 def session_facts(view: SessionView) -> list[Fact]:
-    """Return the numbers that a person wants first."""
+    """Return the most important numbers of a session."""
     facts: list[Fact] = []
     best, comparison, plan, time_s = view.best, view.comparison, view.plan_first, view.best_s
     if best is not None and time_s is not None:
@@ -47,74 +47,80 @@ def session_facts(view: SessionView) -> list[Fact]:
         facts.append(("best", units.duration(time_s), rate))
         if comparison is not None and comparison.speedup is not None and plan is not None:
             if comparison.best == plan.number:
-                facts.append(("against the plan's first choice", "it won", "nothing that was measured is faster"))
+                facts.append(("best against the plan's first choice", "the same schedule", "no other one is faster"))
             else:
-                faster = f"{comparison.speedup:.3f} x as fast"
-                facts.append(("against the plan's first choice", faster, interval_text(comparison)))
+                faster = f"{comparison.speedup:.3f} times as fast"
+                facts.append(("best against the plan's first choice", faster, interval_text(comparison)))
         if best.predicted_s:
-            ratio = f"measured: {units.ratio(time_s / best.predicted_s)} times that"
+            ratio = f"the measured time is {units.ratio(time_s / best.predicted_s)} times that"
             if best.corrected_s:
-                ratio += f", {units.ratio(time_s / best.corrected_s)} times what records had corrected it to"
-            facts.append(("predicted for the best", units.duration(best.predicted_s), ratio))
+                ratio += f", and {units.ratio(time_s / best.corrected_s)} times the prediction corrected by records"
+            facts.append(("predicted time of the best", units.duration(best.predicted_s), ratio))
         bound = view.bound
-        share = f"the best is at {units.percent(bound.time_s / time_s)} of it"
+        share = f"{units.percent(bound.time_s / time_s)} of the best time"
         if time_s < bound.time_s:
-            share = "the best is faster: the device does more than its spec says"
-        facts.append(("lower bound", units.duration(bound.time_s), f"{bound_by_text(bound)}; {share}"))
+            share = "the best is faster: the device is faster than its spec says"
+        facts.append(("lower bound on the time", units.duration(bound.time_s), f"{bound_by_text(bound)}; {share}"))
     else:
-        facts.append(("best", "nothing ran", f"{view.num_failed} failed"))
+        facts.append(("best", "no trial ran successfully", f"{view.num_failed} failed"))
     if (energy := _energy_fact(view)) is not None:
         facts.append(energy)
     took = f" in {units.duration(view.ended_s[-1])}" if view.ended_s else ""
-    told = f"{view.num_failed} without a time" if view.num_failed else "all of them ran"
-    told += f"; {view.ended}" if view.ended else ""
-    facts.append(("trials", f"{units.count(len(view.trials))}{took}", told))
+    failures_text = f"{view.num_failed} failed" if view.num_failed else "all of them ran"
+    failures_text += f"; {view.ended}" if view.ended else ""
+    facts.append(("trials", f"{units.count(len(view.trials))}{took}", failures_text))
     return facts
 
 
 def _energy_fact(view: SessionView) -> Fact | None:
-    """Return what was counted of energy, None where nothing counts."""
+    """Return the measured energy; None if there is none."""
     run_j = None if view.best is None else view.best.measurement.energy_j
-    in_all = "" if view.energy_j is None else f"{units.energy(view.energy_j)} in all"
+    in_all = "" if view.energy_j is None else f"{units.energy(view.energy_j)} for the session"
     if run_j is not None:
-        return "energy of a run", units.energy(run_j), f"of the whole device{in_all and f'; {in_all}'}"
-    return ("energy", units.energy(view.energy_j), "of whole devices, in all") if view.energy_j is not None else None
+        return "energy of one run of the best", units.energy(run_j), f"of the whole device{in_all and f'; {in_all}'}"
+    return (
+        ("energy of the session", units.energy(view.energy_j), "of whole devices")
+        if view.energy_j is not None
+        else None
+    )
 
 
 def comparison_sentences(view: SessionView) -> list[str]:
-    """Return what the final comparison says; one sentence where there was none."""
+    """Return sentences about the final comparison, or one sentence that there was none."""
     if view.comparison is None:
-        return ["The session ended without measuring its best trials once more, in turn."]
+        return ["The session ended without a final comparison, which measures the best schedules again in turn."]
     winner, *others = contests(view.comparison, view.best_s)
     plan = None if view.plan_first is None else view.plan_first.number
-    named = f"trial {winner.number}" + (" (the plan's own first choice)" if winner.number == plan else "")
-    sentences = [f"The best trials took turns on one machine; {named} won with {units.duration(winner.time_s)}."]
+    named = f"trial {winner.number}" + (" (the plan's first choice)" if winner.number == plan else "")
+    sentences = [
+        f"Final comparison, measured in turn on one machine: {named} won with {units.duration(winner.time_s)}."
+    ]
     alike = [contest for contest in others if contest.low <= 1.0 <= contest.high]
     if alike:
         numbers = ", ".join(f"trial {contest.number}" for contest in alike)
         count = max(contest.num_samples for contest in alike)
-        sentences.append(f"Within 95 % confidence as fast, by {count} samples: {numbers}.")
+        sentences.append(f"Not significantly slower (95 % confidence, {count} samples): {numbers}.")
     for contest in others:
         if contest not in alike:
             whose = " (the plan's first choice)" if contest.number == plan else ""
             sentences.append(
-                f"Trial {contest.number}{whose} takes {contest.ratio:.3f} times as long, with 95 % confidence "
-                f"{contest.low:.3f} to {contest.high:.3f}."
+                f"Trial {contest.number}{whose} takes {contest.ratio:.3f} times as long (95 % confidence: "
+                f"{contest.low:.3f} to {contest.high:.3f})."
             )
     return sentences
 
 
 def drift_sentences(view: SessionView) -> list[str]:
-    """Return how the machines' speed changed; a sentence for each, one where no reference kernel ran."""
+    """Return a sentence about the drift of each machine's speed, or one that no reference kernel ran."""
     samples = reference_speeds(view)
     if not samples:
-        return ["No reference kernel ran beside these trials: times are as they were, whatever the machine's speed."]
+        return ["No reference kernel ran with these trials, so times are not scaled to one speed of the machine."]
     sentences = []
     for worker in dict.fromkeys(sample.worker for sample in samples):
         speeds = [sample.median for sample in samples if sample.worker == worker]
         text = (
             f"On {worker or 'the machine of the session'} the reference kernel took {min(speeds):.3f} to "
-            f"{max(speeds):.3f} times its usual time beside the {len(speeds)} measurements."
+            f"{max(speeds):.3f} times its median time during the {len(speeds)} measurements."
         )
         half = len(speeds) // 2
         if len(speeds) >= _HALVES_FROM:
@@ -124,27 +130,27 @@ def drift_sentences(view: SessionView) -> list[str]:
                 text += f" The second half of the session ran {units.percent(abs(change))} {word} than the first."
         sentences.append(text)
     sentences.append(
-        "All times of this session are at the speed that the machine had beside the first trial, by the reference "
-        "kernel that ran beside each."
+        "All times of this session are scaled to the machine's speed during the first trial, by a reference kernel "
+        "that ran with each trial."
     )
     return sentences
 
 
 def failure_sentences(view: SessionView, most: int = _MOST_LINES) -> list[str]:
-    """Return the trials without a time by kind, with the first lines of what they said, the most frequent first."""
+    """Return the failed trials by outcome, the most frequent first, with the first lines of their messages."""
     sentences = []
     for kind in failure_kinds(view.trials):
-        told = "; ".join(f"{line} ({count})" if count > 1 else line for line, count in kind.messages[:most])
+        messages = "; ".join(f"{line} ({count})" if count > 1 else line for line, count in kind.messages[:most])
         more = f"; and {len(kind.messages) - most} more" if len(kind.messages) > most else ""
-        sentences.append(f"{kind.num} {kind.outcome.value}: {told}{more}")
+        sentences.append(f"{kind.num} {kind.outcome.value}: {messages}{more}")
     return sentences
 
 
 def winner_sentences(view: SessionView) -> list[str]:
-    """Return why a session's winner is what it is, in sentences; empty where nothing ran.
+    """Return sentences that explain why a session's winner is fast; empty if no trial ran.
 
-    What is said of parts and traffic is the analytical model's word for the schedule that was measured to be the best;
-    where the device's model has no such point (an imported kernel), the schedule alone is told.
+    Parts of the time and traffic are the analytical model's predictions for the winner. If the model has no such point
+    (an imported kernel), only the schedule is named.
     """
     best, first = view.best, view.plan_first
     if best is None or best.measurement.time_s is None:
@@ -156,13 +162,13 @@ def winner_sentences(view: SessionView) -> list[str]:
     prediction = _prediction(view, best)
     if prediction is None:
         return sentences
-    sentences.append(f"By the model: {binding_text(prediction, 'it')}")
+    sentences.append(f"Prediction: {binding_text(prediction, 'it')}")
     other = None if first is None or first is best else _prediction(view, first)
     return sentences if first is None or other is None else sentences + _against(view, best, first, prediction, other)
 
 
 def _prediction(view: SessionView, trial: Trial) -> Prediction | None:
-    """Return what the analytical model says of a trial's schedule, None where that is no point of its space."""
+    """Return the analytical model's prediction for a trial; None if its schedule is no point of the space."""
     device = view.hardware if view.hardware.most_threads is None else view.hardware.with_threads(view.threads)
     try:
         model = make_model(view.workload, device, trial.schedule.template)
@@ -173,25 +179,25 @@ def _prediction(view: SessionView, trial: Trial) -> Prediction | None:
 
 
 def _against(view: SessionView, best: Trial, first: Trial, ours: Prediction, theirs: Prediction) -> list[str]:
-    """Return what the winner does otherwise than the plan's first choice, and what the model expected of that."""
-    kept = set(schedule_items(first.schedule))
-    changed = [item for item in schedule_items(best.schedule) if item not in kept]
+    """Return sentences that compare the winner with the plan's first choice."""
+    first_items = set(schedule_items(first.schedule))
+    changed = [item for item in schedule_items(best.schedule) if item not in first_items]
     sentences = [
-        f"The plan's first choice was trial {first.number}; the winner has instead: {', '.join(changed) or 'the same'}."
+        f"The plan's first choice was trial {first.number}; the winner differs in: {', '.join(changed) or 'nothing'}."
     ]
     for verb, listed in zip(("more", "less"), changed_parts(ours, theirs), strict=True):
         if listed:
-            sentences.append(f"By the model the first choice needs {verb}: {listed}.")
+            sentences.append(f"By the model the first choice against the winner needs {verb} time for: {listed}.")
     if told := circumstances_of(ours, theirs)[:_MOST_CIRCUMSTANCES]:
         sentences.append(f"First choice against winner: {'; '.join(told)}.")
     speedup = None if view.comparison is None else view.comparison.speedup
-    measured = f"; measured in turn, {units.ratio(1 / speedup)} times" if speedup else ""
+    measured = f" and measured in turn {units.ratio(1 / speedup)} times" if speedup else ""
     expected = units.ratio(ours.time_s / theirs.time_s)
-    return [*sentences, f"The model predicts {expected} times the first choice's time for the winner{measured}."]
+    return [*sentences, f"The winner is predicted to take {expected} times{measured} the time of the first choice."]
 
 
 def report_dict(view: SessionView) -> dict[str, object]:
-    """Return a session's findings as plain values; times in seconds."""
+    """Return the report of a session as plain values; times in seconds."""
     agreed, comparison = agreement(view.trials), view.comparison
     return {
         "session": view.id or None,
@@ -218,7 +224,7 @@ def report_dict(view: SessionView) -> dict[str, object]:
 
 
 def report_lines(views: Sequence[SessionView], *, width: int = 80) -> list[Line]:
-    """Return sessions as text, under a heading for each workload, device and number of threads."""
+    """Return the report of sessions, under a heading for each workload, device and number of threads."""
     lines: list[Line] = []
     last = ""
     for view in sorted(views, key=lambda view: (place_text(view), view.begun_utc)):

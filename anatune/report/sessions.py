@@ -1,7 +1,6 @@
-"""Sessions as pictures and reports need them: trials with the seconds they ended at, and what they say together.
+"""Sessions as figures and reports need them: trials, when each ended, the best one and the final comparison.
 
-A `SessionView` is made of what `tune` returned, of records, or of trials alone; everything that a picture or a line of
-text says of a session is computed here, once.
+A `SessionView` is made from a result of `tune`, from records, or from trials alone.
 """
 
 from __future__ import annotations
@@ -25,51 +24,51 @@ from anatune.records.schema import Record, Session
 from anatune.report.tuning import ended_text
 from anatune.templates import make_model
 from anatune.templates.cpu.microkernels import constant_tensors
-from anatune.tuning.ending import FinalComparison, Standing, compare_contenders, equalise_speed, time_of_best
+from anatune.tuning.ending import BestTracker, FinalComparison, compare_contenders, equalise_speed, time_of_best
 from anatune.tuning.result import TuningResult, WorkerShare, shares_of
 
 PAUSE_S = 60.0
-"""Between two trials more than what the later one took and this long nobody worked: a session was resumed."""
+"""A longer gap between two trials, beyond the time of the later one, means that the session was resumed."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SessionView:
-    """One session, whoever tells of it. Immutable.
+    """A session, made from a result, from records or from trials. Immutable.
 
     Attributes
     ----------
     name : str
-        A few words for legends.
+        A short name for legends.
     workload, hardware, threads
-        What was tuned, where.
+        The tuned workload, its device and the number of threads.
     trials : tuple of Trial
-        In the order in which they were measured, without those of the comparison; their times are at the machine's
-        speed beside the first that ran, as `equalise_speed` says.
+        The trials in the order of measurement, without those of the final comparison; their times are scaled to one
+        speed of the machine (`equalise_speed`).
     references_s : tuple of tuple of float
-        What the reference kernel took beside each trial, s: how fast the machine was.
+        Times of the reference kernel during each trial, s.
     ended_s : tuple of float or None
-        Seconds from the beginning to the end of each trial, pauses of a resumed session left out; None: not known.
+        Seconds from the beginning of the session to the end of each trial, without pauses; None if unknown.
     seconds : str
-        What these seconds are, in a sentence.
+        A sentence that says what these seconds are.
     comparison : FinalComparison or None
-        What was measured in turn at the end.
+        The final comparison.
     plan_first, best : Trial or None
-        The plan's own first choice; the winner.
+        The plan's first choice; the winner.
     strategy : str
     workers : tuple of WorkerState
-        Who measured elsewhere, as far as that is known.
+        The workers that measured, as far as they are known.
     id : str
-        As records have it; empty: it was not recorded.
+        The id in the records; empty if the session was not recorded.
     begun_utc : str
-        When it began, where records tell: ISO 8601.
+        The time of the beginning in the records, ISO 8601.
     ended : str
-        Why it ended before its trials were made, in words, where the session itself told it.
+        A text that says why the session ended early, if that is known.
     energy_j : float or None
-        Joules of the whole session, where something counted them.
-    told_bound : TimeBound or None
-        The lower bound of times, where the session itself told it; see `bound`.
+        Joules of the whole session, if they were counted.
+    session_bound : TimeBound or None
+        The lower bound on the time, if the session computed one; see `bound`.
     conditions : mapping
-        Under which kernels were timed, as a session's settings have them ("l2", "cold").
+        The settings under which kernels were timed ("l2", "cold").
     """
 
     name: str
@@ -89,7 +88,7 @@ class SessionView:
     begun_utc: str = ""
     ended: str = ""
     energy_j: float | None = None
-    told_bound: TimeBound | None = None
+    session_bound: TimeBound | None = None
     conditions: Mapping[str, object] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -98,23 +97,23 @@ class SessionView:
 
     @property
     def shares(self) -> tuple[WorkerShare, ...]:
-        """Who measured what; empty where one machine measured all of it itself."""
+        """The trials of each worker; empty if one machine measured all trials itself."""
         return shares_of(self.trials, self.workers)
 
     @property
     def best_s(self) -> float | None:
-        """Time of the best, s; None: nothing ran. See `tuning.result.TuningResult.best_s`."""
+        """Time of the best, s; None if no trial ran. See `tuning.result.TuningResult.best_s`."""
         return time_of_best(self.best, self.plan_first, self.comparison)
 
     @functools.cached_property
     def bound(self) -> TimeBound:
-        """Time that no schedule of the session's templates undercuts, from the device's spec alone."""
-        if self.told_bound is not None:
-            return self.told_bound
+        """A lower bound on the time of all schedules of the session's templates, from the device's spec alone."""
+        if self.session_bound is not None:
+            return self.session_bound
         hardware = self.hardware if self.hardware.most_threads is None else self.hardware.with_threads(self.threads)
         fewest = {trial.schedule.template: float(self.workload.flop) for trial in self.trials}
         for template in fewest:
-            with contextlib.suppress(SpaceError):  # of a kernel that was imported, which the template cannot say
+            with contextlib.suppress(SpaceError):  # an imported kernel that the template cannot express
                 fewest[template] = make_model(self.workload, hardware, template).least_flop
         told = {name: value for name in ("l2", "cold") if isinstance(value := self.conditions.get(name), str)}
         constants = constant_tensors(self.workload) if "cold" in told else ()
@@ -122,94 +121,94 @@ class SessionView:
 
     @property
     def num_failed(self) -> int:
-        """Trials without a time."""
+        """Number of failed trials."""
         return sum(trial.measurement.time_s is None for trial in self.trials)
 
 
 Viewed: TypeAlias = "SessionView | TuningResult | Sequence[SessionView | TuningResult | Trial | Record]"
-"""What pictures of sessions are drawn of: one or several sessions, results, trials or records."""
+"""The types that figures of sessions accept: one or several sessions, results, trials or records."""
 
 
-def session_views(given: Viewed) -> list[SessionView]:
-    """Return the sessions of what pictures are asked for; records are sorted by their sessions, trials are one."""
-    if isinstance(given, SessionView):
-        return [given]
-    if isinstance(given, TuningResult):
-        return [_of_result(given)]
+def session_views(sources: Viewed) -> list[SessionView]:
+    """Return the sessions in the arguments of a figure; records are grouped by session, trials form one session."""
+    if isinstance(sources, SessionView):
+        return [sources]
+    if isinstance(sources, TuningResult):
+        return [_view_result(sources)]
     views: list[SessionView] = []
     trials: list[Trial] = []
     records: dict[str, list[Record]] = {}
-    for one in given:
-        if isinstance(one, SessionView):
-            views.append(one)
-        elif isinstance(one, TuningResult):
-            views.append(_of_result(one))
-        elif isinstance(one, Record):
-            records.setdefault(one.session.id, []).append(one)
+    for entry in sources:
+        if isinstance(entry, SessionView):
+            views.append(entry)
+        elif isinstance(entry, TuningResult):
+            views.append(_view_result(entry))
+        elif isinstance(entry, Record):
+            records.setdefault(entry.session.id, []).append(entry)
         else:
-            trials.append(one)
-    views += [_of_records(found) for found in records.values()]
+            trials.append(entry)
+    views += [_view_records(found) for found in records.values()]
     if trials:
-        views.append(_of_trials(trials))
-    return _told_apart(views)
+        views.append(_view_trials(trials))
+    return _make_names_unique(views)
 
 
-def _told_apart(views: Sequence[SessionView]) -> list[SessionView]:
-    """Return sessions with names of their own: pictures draw and sort by them."""
-    known: Counter[str] = Counter()
-    named = []
+def _make_names_unique(views: Sequence[SessionView]) -> list[SessionView]:
+    """Return the sessions with unique names, by which figures sort them."""
+    name_counts: Counter[str] = Counter()
+    renamed = []
     for view in views:
-        known[view.name] += 1
-        number = known[view.name]
-        named.append(view if number == 1 else replace(view, name=f"{view.name} ({number})"))
-    return named
+        name_counts[view.name] += 1
+        number = name_counts[view.name]
+        renamed.append(view if number == 1 else replace(view, name=f"{view.name} ({number})"))
+    return renamed
 
 
 def result_view(result: TuningResult, records: Sequence[Record] = ()) -> SessionView:
-    """Return the session of a result, with the seconds that its records tell, where they are all there."""
-    view = _of_result(result)
+    """Return the session of a result, with the end times from its records if these are complete."""
+    view = _view_result(result)
     if not records:
         return view
-    recorded = _of_records(records)
+    recorded = _view_records(records)
     if [one.number for one in recorded.trials] != [one.number for one in view.trials]:
         return view
     return replace(view, ended_s=recorded.ended_s, seconds=recorded.seconds, begun_utc=recorded.begun_utc)
 
 
-def _of_trials(trials: Sequence[Trial]) -> SessionView:
-    """Return trials without a session: the comparison's are told by their source."""
+def _view_trials(trials: Sequence[Trial]) -> SessionView:
+    """Return a session made from trials; those of the final comparison are recognized by their source."""
     measured = [trial for trial in trials if trial.source != COMPARED]
-    own = tuple(equalise_speed(measured))
+    own_trials = tuple(equalise_speed(measured))
     first = trials[0]
-    plan = next((trial for trial in own if trial.source == "plan"), None)
+    plan = next((trial for trial in own_trials if trial.source == "plan"), None)
     comparison = _comparison(trials, plan)
     return SessionView(
-        name=next((trial.source for trial in own if trial.source not in ("plan", "records")), "trials"),
-        workload=first.schedule.workload, hardware=first.schedule.hardware, threads=first.threads, trials=own,
-        references_s=_references(measured), ended_s=_worked(own), seconds=_WORKED, comparison=comparison,
-        plan_first=plan, best=_best(own, comparison),
+        name=next((trial.source for trial in own_trials if trial.source not in ("plan", "records")), "trials"),
+        workload=first.schedule.workload, hardware=first.schedule.hardware, threads=first.threads, trials=own_trials,
+        references_s=_references(measured), ended_s=_working_seconds(own_trials), seconds=_WORKING_TEXT,
+        comparison=comparison, plan_first=plan, best=_best(own_trials, comparison),
     )  # fmt: skip
 
 
-def _of_result(result: TuningResult) -> SessionView:
+def _view_result(result: TuningResult) -> SessionView:
     trials = tuple(result.equalise_trials())
     equal = {id(measured): trial for measured, trial in zip(result.trials, trials, strict=True)}
     return SessionView(
         name=f"{result.session[:8]} {result.strategy}" if result.session else result.strategy,
         workload=result.workload, hardware=result.hardware, threads=result.threads, trials=trials,
         references_s=_references(result.trials),
-        ended_s=_worked(trials), seconds=_WORKED, comparison=result.compare,
+        ended_s=_working_seconds(trials), seconds=_WORKING_TEXT, comparison=result.compare,
         plan_first=equal.get(id(result.plan_first)), best=equal.get(id(result.best_trial)),
         strategy=result.strategy, workers=result.workers, id=result.session or "",
         ended="interrupted" if result.ended == "interrupted" else ended_text(result),
-        energy_j=result.energy_j, told_bound=result.bound,
+        energy_j=result.energy_j, session_bound=result.bound,
     )  # fmt: skip
 
 
-def _of_records(records: Sequence[Record]) -> SessionView:
+def _view_records(records: Sequence[Record]) -> SessionView:
     session = records[0].session
-    view = _of_trials([record.trial for record in records])
-    own = [record for record in records if record.trial.source != COMPARED]
+    view = _view_trials([record.trial for record in records])
+    own_records = [record for record in records if record.trial.source != COMPARED]
     is_imported = "imported" in session.settings
     return replace(
         view,
@@ -221,8 +220,8 @@ def _of_records(records: Sequence[Record]) -> SessionView:
         id=session.id,
         begun_utc=session.created_utc,
         conditions=session.settings,
-        ended_s=None if is_imported else _elapsed(session, own),
-        seconds="" if is_imported else "Seconds count from the beginning of the session; pauses are left out.",
+        ended_s=None if is_imported else _elapsed_seconds(session, own_records),
+        seconds="" if is_imported else "Seconds count from the beginning of the session, without pauses.",
     )
 
 
@@ -230,11 +229,11 @@ def _references(trials: Sequence[Trial]) -> tuple[tuple[float, ...], ...]:
     return tuple(trial.measurement.reference_times_s for trial in trials)
 
 
-_WORKED = "Seconds are those of building and running, one after the other: when each trial ended was not kept."
+_WORKING_TEXT = "Seconds are the summed times of building and running, because the end times of trials are not known."
 
 
-def _worked(trials: Sequence[Trial]) -> tuple[float, ...] | None:
-    """Return the seconds that building and running took up to each trial; None where nobody took their time."""
+def _working_seconds(trials: Sequence[Trial]) -> tuple[float, ...] | None:
+    """Return the summed seconds of building and running up to each trial; None if they were not measured."""
     total, ended = 0.0, []
     for trial in trials:
         total += trial.measurement.build_s + trial.measurement.run_s
@@ -242,8 +241,8 @@ def _worked(trials: Sequence[Trial]) -> tuple[float, ...] | None:
     return tuple(ended) if total > 0 else None
 
 
-def _elapsed(session: Session, records: Sequence[Record]) -> tuple[float, ...]:
-    """Return the seconds from a session's beginning to the recording of each of its trials, without pauses."""
+def _elapsed_seconds(session: Session, records: Sequence[Record]) -> tuple[float, ...]:
+    """Return the seconds from the beginning of a session to the recording of each trial, without pauses."""
     before = _time(session.created_utc)
     total, ended = 0.0, []
     for record in records:
@@ -261,7 +260,7 @@ def _time(text: str) -> datetime:
 
 
 def _comparison(trials: Sequence[Trial], plan: Trial | None) -> FinalComparison | None:
-    """Return the comparison that records of a session end with."""
+    """Return the final comparison at the end of a session's trials; None if there is none."""
     compared: dict[int, Trial] = {}
     for trial in reversed(trials):
         if trial.source != COMPARED or trial.number in compared:
@@ -273,7 +272,7 @@ def _comparison(trials: Sequence[Trial], plan: Trial | None) -> FinalComparison 
 
 
 def _best(trials: Sequence[Trial], comparison: FinalComparison | None) -> Trial | None:
-    standing = Standing()
+    standing = BestTracker()
     for trial in trials:
         standing.add(trial)
     if comparison is not None:
@@ -282,9 +281,9 @@ def _best(trials: Sequence[Trial], comparison: FinalComparison | None) -> Trial 
 
 
 def best_so_far(trials: Sequence[Trial]) -> list[Trial | None]:
-    """Return after each trial the best one up to it, as the session judged: relative to the reference kernel."""
-    standing, found = Standing(), []
+    """Return the best trial so far after each trial, by times relative to the reference kernel."""
+    standing, bests = BestTracker(), []
     for trial in trials:
         standing.add(trial)
-        found.append(standing.best)
-    return found
+        bests.append(standing.best)
+    return bests

@@ -1,4 +1,4 @@
-"""Lines of text with a style: aligned columns and wrapping without ever cutting a word."""
+"""Lines of text with a style: aligned columns, and wrapping that never cuts a word."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from anatune.printable import printable
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 Cells = Sequence[tuple[str, Sequence[str]]]
-"""Heading and cells of each column of a table."""
+"""The columns of a table: heading and cells of each."""
 Style = Literal["", "bold", "dim", "green", "yellow"]
 
 
 class Line(NamedTuple):
-    """One line of a report. The style is for terminals; the text alone says everything."""
+    """A line of a report, with a style for terminals."""
 
     text: str
     style: Style = ""
 
 
 def plain(lines: Sequence[Line]) -> str:
-    """Return the lines as text without styles, `printable`."""
+    """Return the lines as text without styles, made `printable`."""
     return "".join(f"{printable(line.text).rstrip()}\n" for line in lines)
 
 
@@ -36,11 +36,11 @@ def wrapped(text: str, width: int, *, indent: str = "", hanging: str | None = No
     Parameters
     ----------
     text : str
-        What to wrap.
+        The text to wrap.
     width : int
         Characters, >= 1.
     indent, hanging : str
-        What the first line and the following ones start with; `hanging` is `indent` by default.
+        The text before the first line and before the following ones; `hanging` is `indent` by default.
     """
     lines = textwrap.wrap(
         re.sub(r"(?<=\d) (?=[%A-Za-z])", _NO_BREAK, text),
@@ -87,7 +87,7 @@ def paragraph(text: str, width: int, style: Style = "", *, indent: str = "", han
 
 
 def item_lines(words: Sequence[str], width: int) -> list[Line]:
-    """Return what stands under a row of a table: items that are told apart by commas, dim."""
+    """Return the dim lines under a row of a table: items separated by commas."""
     return [Line(line, "dim") for line in wrapped_items(words, width, indent="    ", hanging="      ")]
 
 
@@ -101,7 +101,7 @@ def table(cells: Cells, left: Collection[str] = (), *, width: int = 80) -> list[
     left : collection of str
         Headings of the columns that are left-aligned.
     width : int
-        As `columns`.
+        Characters a line, as for `columns`.
     """
     rows = [[name for name, _ in cells], *(list(row) for row in zip(*(told for _, told in cells), strict=True))]
     heading, *others = columns(rows, [at for at, (name, _) in enumerate(cells) if name in left], width=width)

@@ -1,4 +1,4 @@
-"""Tuning as text: one line of progress, the summary at the end."""
+"""Reports about tuning: the line of progress, and the summary at the end of a session."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from anatune.tuning.result import ModelProgress, TuningProgress, TuningResult
 
 _UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _MOST_OF_UNIT = 90.0
-"""Of a unit, from which on the next one is told."""
+"""The number of a unit from which on the next larger unit is used."""
 
 
 def measured_rate(hardware: CpuSpec | GpuSpec, trial: Trial, time_s: float) -> str:
-    """Return the rate of a trial's kernel and its share of the peak; an empty text where operations are not counted."""
+    """Return the rate of a kernel and its share of the peak as text; "" for workloads without operations."""
     workload = trial.schedule.workload
     if not workload.flop:
         return ""
@@ -32,13 +32,13 @@ def measured_rate(hardware: CpuSpec | GpuSpec, trial: Trial, time_s: float) -> s
 
 
 def progress_text(progress: TuningProgress) -> str:
-    """Return one line: trial, the last rate, the best so far, failures, devices, time left."""
+    """Return one line: number of the trial, its rate, the best so far, failures, devices, time left."""
     if progress.stage == "plan":
-        return "planning"
+        return "ranking schedules by the model"
     if progress.stage == "start":
-        return "starting" if progress.estimate is None else cost_text(progress.estimate)
+        return "starting the measurement" if progress.estimate is None else cost_text(progress.estimate)
     if progress.stage == "compare":
-        return "measuring the best and the plan's first choice once more, in turn: this decides"
+        return "final comparison: measuring the best schedules and the plan's first choice again, in turn"
     words = [f"trial {progress.done}/{progress.total}"]
     if progress.trial is not None:
         measurement = progress.trial.measurement
@@ -52,14 +52,14 @@ def progress_text(progress: TuningProgress) -> str:
 
 
 def _pace(progress: TuningProgress | ModelProgress) -> list[str]:
-    """Return how many devices measure how fast, and the time left, as far as they are known."""
+    """Return the number of devices, their trials per second, and the time left, as far as they are known."""
     fleet = fleet_text(progress.workers, progress.trials_per_s)
     left = "" if progress.left_s is None else f"{progress.left_s:.0f} s left"
     return [word for word in (fleet, left) if word]
 
 
 def _trial_text(trial: Trial, first: Trial) -> str:
-    """Return how fast a trial ran at the machine's speed beside the first one, and its speed over the first one's."""
+    """Return the rate of a trial, scaled to the machine's speed during the first one, and its speed over the first."""
     flop, time_s = trial.schedule.workload.flop, time_beside(trial.measurement, first.measurement)
     rate = units.flop_rate(flop / time_s) if flop else units.duration(time_s)
     return rate if trial is first else f"{rate}, {_over_first(trial, first)}"
@@ -67,33 +67,35 @@ def _trial_text(trial: Trial, first: Trial) -> str:
 
 def _best_text(best: Trial | None, first: Trial | None) -> str:
     if best is None or first is None:
-        return "nothing ran yet"
-    return "best: the first" if best is first else f"best: number {best.number}, {_over_first(best, first)}"
+        return "no successful trial yet"
+    return "best: the first trial" if best is first else f"best: trial {best.number}, {_over_first(best, first)}"
 
 
 def _over_first(trial: Trial, first: Trial) -> str:
-    return f"{speed_over(trial, first):.3f} x the first"
+    return f"{speed_over(trial, first):.3f} x as fast as the first"
 
 
 def cost_text(estimate: CostEstimate) -> str:
-    """Return one line: about how long a session takes, and what it can win at most."""
+    """Return one line: the estimated time of a session, and how much it can gain at most."""
     trials = units.many(estimate.trials, "trial")
     return f"{span_text(trials, estimate)}; {worth_text(estimate.predicted_s, estimate.bound)}"
 
 
 def span_text(what: str, estimate: CostEstimate | ModelEstimate) -> str:
-    """Return how long something takes, with the range, and how much is known of that."""
+    """Return an estimated time with its range, and its basis if that is uncertain."""
     if estimate.seconds is None or estimate.low_s is None or estimate.high_s is None:
-        return f"{what}, on other machines: how long that takes is told after the first ones"
+        return f"{what} on other machines; the time left is estimated after the first trials"
     unit, name = next((unit for unit in _UNITS if estimate.seconds < _MOST_OF_UNIT * unit[0]), _UNITS[-1])
-    low, middle, high = (_rounded(seconds / unit) for seconds in (estimate.low_s, estimate.seconds, estimate.high_s))
-    known = "" if estimate.basis != "first" else ", the first estimate on this machine"
-    early = ", less if it ends early" if estimate.may_end_early else ""
-    return f"about {middle} {name} for {what} ({low} to {high}{known}{early})"
+    low, middle, high = (
+        _round_estimate(seconds / unit) for seconds in (estimate.low_s, estimate.seconds, estimate.high_s)
+    )
+    basis_text = "" if estimate.basis != "first" else ", a first estimate without experience on this machine"
+    early_text = ", less if the session ends early" if estimate.may_end_early else ""
+    return f"about {middle} {name} for {what} ({low} to {high}{basis_text}{early_text})"
 
 
 def model_cost_text(estimate: ModelEstimate) -> str:
-    """Return one line: about how long compiling a model takes, and what of it."""
+    """Return one line: the estimated time of compiling a network, and of its parts."""
     parts = {
         "compile the analytical model, once": estimate.compile_s,
         "calibrate": estimate.calibrate_s,
@@ -108,35 +110,36 @@ def model_cost_text(estimate: ModelEstimate) -> str:
     return span_text(f"{number}{trials}", estimate) + (f": {shares}" if shares and estimate.seconds is not None else "")
 
 
-def _rounded(value: float) -> str:
-    """Return two digits of a number: an estimate knows no more."""
+def _round_estimate(value: float) -> str:
+    """Return a number with two digits, because an estimate is not more precise."""
     return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):.0f}"
 
 
 def worth_text(predicted_s: float | None, bound: TimeBound, what: str = "the plan's first choice is") -> str:
-    """Return what tuning can win at most: the distance of a prediction from its bound, where that holds."""
+    """Return how much time tuning can save at most: the distance of a prediction from the lower bound."""
     if predicted_s is None:
-        return "there is no prediction to compare with the lower bound"
+        return "the predicted time is unknown, so it cannot be compared with the lower bound on the time"
     over = predicted_s / bound.time_s
     if bound.unverified:
         return (
-            f"{what} predicted at {over:.2f} of a lower bound that rests on numbers nobody has verified "
-            f"({', '.join(bound.unverified)}): what tuning can win is not known; `anatune hw calibrate` measures them"
+            f"{what} predicted to take {over:.2f} times the lower bound on the time, but that bound depends on "
+            f"unverified numbers of the spec ({', '.join(bound.unverified)}), so it does not tell how much time tuning "
+            "can save; `anatune hw calibrate` measures these numbers"
         )
     if over < 1.005:
-        return f"{what} predicted at the lower bound: by the model there is nothing to win"
+        return f"{what} predicted to reach the lower bound on the time: by the model, tuning cannot save any time"
     return (
-        f"{what} predicted at {over:.2f} of the lower bound: if that is right, tuning can win at most "
-        f"{units.percent(1.0 - 1.0 / over)}"
+        f"{what} predicted to take {over:.2f} times the lower bound on the time: if that is right, tuning can save at "
+        f"most {units.percent(1.0 - 1.0 / over)} of it"
     )
 
 
 def model_progress_text(progress: ModelProgress) -> str:
-    """Return one line: trials, what is tuned, the model's predicted and measured time, time left."""
-    measured = f", {units.duration(progress.measured_s)} with what was measured" if progress.done else ""
+    """Return one line: trials, predicted and measured time of all kernels of a network, time left, the kernel."""
+    measured = f", {units.duration(progress.measured_s)} with measured times" if progress.done else ""
     words = [
         f"trial {progress.done}/{progress.total}",
-        f"kernels predicted {units.duration(progress.predicted_s)}{measured}",
+        f"all kernels: {units.duration(progress.predicted_s)} predicted{measured}",
     ]
     return "; ".join([*words, *_pace(progress), progress.kernel])
 
@@ -147,9 +150,9 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     Parameters
     ----------
     result
-        What `tune` returned.
+        The result of `tune`.
     hints : sequence of str
-        Lines for the end: files, what to do next.
+        Lines at the end that name files and next commands.
     width : int
         Characters a line.
     """
@@ -169,26 +172,26 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     )
     lines += [*paragraph(ended_text(result), width), *share_lines(result.shares, width)]
     if result.correction is not None:
-        lines += paragraph(f"the ranking that it started from is corrected by {result.correction}", width)
+        lines += paragraph(f"predicted times were corrected by the learned correction {result.correction}", width)
     if result.learned_trials:
         told = units.many(result.learned_workloads, "workload")
         told = (
-            f"learned from {result.learned_trials} recorded trials of {told} of this device and from its own; "
-            "--no-reuse does without records"
+            f"the search learned from {result.learned_trials} recorded trials of {told} on this device, and from its "
+            "own trials; --no-reuse ignores the records"
         )
         lines += paragraph(told, width)
     lines += _best_lines(result, width)
-    for told in (_speed_of_times(result), _energy(result), _told(result), _against_bound(result), *hints):
+    for told in (_scaling_text(result), _energy(result), _duration_text(result), _against_bound(result), *hints):
         lines += paragraph(told, width)
     return lines
 
 
 def _best_lines(result: TuningResult, width: int) -> list[Line]:
-    """Return the best trial, its schedule, and how it compares with the plan's first choice; nothing if none ran."""
+    """Return lines with the best trial, its schedule, and its speed over the plan's first choice; empty if none ran."""
     best, best_s = result.best_trial, result.best_s
     if best is None or best_s is None:
         return []
-    who = "the plan's own first choice" if best is result.plan_first else f"asked for by {best.source!r}"
+    who = "the plan's first choice" if best is result.plan_first else f"proposed by {best.source!r}"
     rate = measured_rate(best.schedule.hardware, best, best_s)
     told = f"best: trial {best.number}, {who}: {units.duration(best_s)}{rate and f', {rate}'}"
     among_several = len(result.templates) > 1
@@ -208,85 +211,91 @@ def _heading(result: TuningResult) -> str:
 def _against_plan(result: TuningResult, best: Trial) -> str:
     plan, comparison = result.plan_first, result.compare
     if plan is None:
-        return "the plan's own first choice was not measured"
+        return "the plan's first choice was not measured"
     if plan.measurement.time_s is None:
-        return f"the plan's own first choice did not run: {plan.measurement.outcome.value}, {plan.measurement.message}"
+        return f"the plan's first choice failed: {plan.measurement.outcome.value}, {plan.measurement.message}"
     if comparison is None or comparison.speedup is None:
         if best is plan:
-            return "no trial was faster"
-        return f"{speed_over(best, plan):.3f} times as fast as the plan's own first choice, by one trial of each"
+            return "no trial was faster than the plan's first choice"
+        return f"{speed_over(best, plan):.3f} times as fast as the plan's first choice, judged by one trial of each"
     if comparison.best == plan.number:
         others = len(comparison.contenders) - 1
-        return f"measured in turn with the {others} next best, the plan's own first choice stays ahead"
-    return f"against the plan's own first choice, measured in turn: {_speedup(comparison)}"
+        return f"final comparison, measured in turn with the {others} next best: the plan's first choice is the fastest"
+    return f"final comparison with the plan's first choice, measured in turn: {_speedup(comparison)}"
 
 
 def ended_text(result: TuningResult) -> str:
-    """Return why a session ended before its trials were used up; an empty text if it did not."""
+    """Return why a session ended before all its trials were measured; "" if it did not."""
     if result.ended == "stop_at" and result.stop_at is not None:
-        return f"ended early: a kernel reached {units.percent(result.stop_at)} of the lower bound, as asked"
+        return (
+            f"the session ended early: the lower bound on the time is {units.percent(result.stop_at)} or more of the "
+            "best time, as requested"
+        )
     return {
-        "patience": f"ended early: {result.patience} trials without one that is better beyond noise",
-        "time_limit": "ended by the time limit",
-        "space": "ended early: there are no more schedules",
+        "patience": f"the session ended early: no kernel was faster beyond noise in the last {result.patience} trials",
+        "time_limit": "the session ended at its time limit",
+        "space": "the session ended early: the search strategy has no more schedules to measure",
     }.get(result.ended, "")
 
 
-def _speed_of_times(result: TuningResult) -> str:
-    """Return what the session's times are; an empty text where no reference kernel ran beside its best."""
+def _scaling_text(result: TuningResult) -> str:
+    """Return how the session's times were scaled; "" if no reference kernel ran with its best trial."""
     if result.best_trial is None or result.best_trial.measurement.relative is None:
         return ""
-    return "all times are at the machine's speed beside the first trial, by the reference kernel that ran beside each"
+    return (
+        "all times are scaled to the machine's speed during the first trial, by a reference kernel run with each trial"
+    )
 
 
 def _energy(result: TuningResult) -> str:
-    """Return what was counted of energy; an empty text where nothing counts."""
+    """Return the measured energy as text; "" if there is none."""
     run_j = None if result.best_trial is None else result.best_trial.measurement.energy_j
-    parts = [f"{units.energy(run_j)} a run of the best"] if run_j is not None else []
+    parts = [f"{units.energy(run_j)} for one run of the best"] if run_j is not None else []
     if result.energy_j is not None:
-        parts.append(f"{units.energy(result.energy_j)} in all ({', '.join(result.energy_of)})")
-    return f"energy, of whole devices and all that they did: {'; '.join(parts)}" if parts else ""
+        parts.append(f"{units.energy(result.energy_j)} for the session ({', '.join(result.energy_of)})")
+    return f"energy of whole devices, other programs included: {'; '.join(parts)}" if parts else ""
 
 
-def _told(result: TuningResult) -> str:
-    """Return how long measuring took beside the estimate; an empty text without one."""
+def _duration_text(result: TuningResult) -> str:
+    """Return how long measuring took, and the estimate before it; "" without an estimate."""
     estimate, took_s = result.estimate, result.measure_s
     if estimate is None or took_s is None or estimate.seconds is None or result.ended != "trials":
         return ""
-    return f"measuring took {units.duration(took_s)}, estimated beforehand at {units.duration(estimate.seconds)}"
+    return f"measuring took {units.duration(took_s)}; the estimate was {units.duration(estimate.seconds)}"
 
 
 def bound_text(bound: TimeBound) -> str:
-    """Return a lower bound and what it is made of."""
+    """Return a lower bound and its cause as text."""
     return f"{units.duration(bound.time_s)} ({bound_by_text(bound)})"
 
 
 def bound_by_text(bound: TimeBound) -> str:
-    """Return what a lower bound is made of."""
+    """Return the cause of a lower bound: arithmetic, or transfers from a level of memory."""
     return "arithmetic at the peak" if bound.bound_by == "fma" else f"transfers from {bound.bound_by.upper()}"
 
 
 def _against_bound(result: TuningResult) -> str:
-    """Return how near the best trial is to its bound; an empty text if nothing ran."""
+    """Return the lower bound on the time and its share of the best time; "" if no trial ran."""
     share, bound = result.share_of_bound, result.bound
     if share is None or bound is None:
         return ""
     if share > 1.0:
         return (
-            f"the best is faster than the lower bound of {bound_text(bound)}, {units.percent(share)} of it: the device "
-            "does more than its spec says; `anatune hw calibrate` measures it"
+            f"the best is faster than the lower bound on the time, {bound_text(bound)}, which is "
+            f"{units.percent(share)} of its time: the device is faster than its spec says; "
+            "`anatune hw calibrate` measures it"
         )
-    return f"lower bound: {bound_text(bound)}; the best is at {units.percent(share)} of it"
+    return f"lower bound on the time: {bound_text(bound)}, {units.percent(share)} of the best time"
 
 
 def _speedup(comparison: FinalComparison) -> str:
     assert comparison.speedup is not None
     if not comparison.decided:
         faster = f"{comparison.speedup:.3f} times as fast; {interval_text(comparison)}"
-        return f"no difference that measuring could show ({faster})"
+        return f"no significant difference ({faster})"
     return f"{comparison.speedup:.3f} times as fast ({interval_text(comparison)})"
 
 
 def interval_text(comparison: FinalComparison) -> str:
-    """Return how sure the speed of a winner over the plan's first choice is."""
+    """Return the confidence interval of the winner's speed over the plan's first choice."""
     return f"95 % confidence: {comparison.low:.3f} to {comparison.high:.3f}"

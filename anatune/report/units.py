@@ -1,6 +1,6 @@
-"""Numbers as people read them: seconds as us or ms, bytes as KiB, rates as GFLOP/s, counts in groups of three.
+"""Numbers as text with units: seconds as us or ms, bytes as KiB, rates as GFLOP/s, counts in groups of three.
 
-Inside anatune everything is in SI units; only here are they scaled.
+All other modules use SI units.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _MAX_GROUPED = 10_000_000
 
 
 class TimeUnit(NamedTuple):
-    """A unit in which some times are told together: those of a column, or of an axis."""
+    """A unit of time that several times share, such as those of a column or an axis."""
 
     scale_s: float
     name: str
 
     @classmethod
     def fitting(cls, seconds: float) -> TimeUnit:
-        """Return the unit in which `duration` tells a time."""
+        """Return the unit that `duration` uses for a time."""
         return cls(*duration_unit(seconds))
 
     def of(self, seconds: float | None) -> float | None:
@@ -112,7 +112,7 @@ def flop_rate(flop_per_s: float) -> str:
 
 
 def giga(rate: float) -> str:
-    """Return a rate in 10^9 a second without its unit, for cells of tables.
+    """Return a rate in 10^9 per second without its unit, for cells of tables.
 
     Examples
     --------
@@ -123,7 +123,7 @@ def giga(rate: float) -> str:
 
 
 def count(number: float) -> str:
-    """Return a count: grouped digits up to ten million, beyond as a power of ten.
+    """Return a count: digits in groups of three up to ten million, a power of ten above.
 
     Examples
     --------
@@ -182,19 +182,19 @@ def share(fraction: float) -> str:
     return percent(fraction).replace(" ", "")
 
 
-def or_dash(value: float | None, told: Callable[[float], str] = duration) -> str:
-    """Return a number that may be unknown, for cells of tables.
+def or_dash(value: float | None, format_number: Callable[[float], str] = duration) -> str:
+    """Return a number as text, or a dash if it is unknown, for cells of tables.
 
     Examples
     --------
     >>> or_dash(2.5e-6), or_dash(None), or_dash(2.0, ratio)
     ('2.500 us', '-', '2.00')
     """
-    return "-" if value is None else told(value)
+    return "-" if value is None else format_number(value)
 
 
 def many(number: int, what: str) -> str:
-    """Return a number of things.
+    """Return a number with a noun, in the plural if needed.
 
     Examples
     --------

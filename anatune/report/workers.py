@@ -1,4 +1,4 @@
-"""Machines that measure, as text: what happens to them in a session, who measured what, who is in a cluster."""
+"""Reports about workers: changes of their state in a session, and the trials of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anatune.tuning.result import WorkerShare
 
 
 class _Reasoned(Protocol):
-    """A worker that says why it is not ready."""
+    """A worker with a state and its reason."""
 
     @property
     def state(self) -> str: ...
@@ -21,33 +21,33 @@ class _Reasoned(Protocol):
 
 
 _MOST_NAMED = 3
-"""Workers that one line names of many."""
+"""Number of workers that one line names."""
 
 
 def news(before: Sequence[WorkerState], now: Sequence[WorkerState]) -> list[str]:
-    """Return a line for each worker that came, went, was refused or quarantined, or is back.
+    """Return a line for each worker that joined, was lost, refused or quarantined, or is ready again.
 
     Parameters
     ----------
     before, now : sequence of WorkerState
-        When the last news were told; at present.
+        The states at the last report, and now.
     """
-    known = {worker.name: worker for worker in before}
+    last_states = {worker.name: worker for worker in before}
     lines, joined = [], []
     for worker in now:
-        last = known.get(worker.name)
+        last = last_states.get(worker.name)
         if worker.state == "ready":
             if last is None:
                 joined.append(worker)
             elif last.state != "ready":
-                lines.append(f"worker {worker.name} is back")
+                lines.append(f"worker {worker.name} is ready again")
         elif last is None or (last.state, last.why) != (worker.state, worker.why):
             lines.append(f"worker {worker.name} is {worker.state}{worker.why and f': {worker.why}'}")
-    return [*_joined(joined), *lines]
+    return [*_joined_lines(joined), *lines]
 
 
 def fleet_text(workers: Sequence[WorkerState], trials_per_s: float | None) -> str:
-    """Return how many devices measure, and how fast: "2 of 3 devices, 1.5 trials/s"; empty where there are none."""
+    """Return the number of measuring devices and their rate: "2 of 3 devices, 1.5 trials/s"; "" without workers."""
     if not workers:
         return ""
     measuring = [worker for worker in workers if worker.measures]
@@ -58,7 +58,7 @@ def fleet_text(workers: Sequence[WorkerState], trials_per_s: float | None) -> st
 
 
 def failures_text(failures: int, workers: Sequence[WorkerState]) -> str:
-    """Return how many trials have no time, and on which machines: "3 failed (gpu2 2, gpu1 1)"."""
+    """Return the number of failed trials, and of those of each machine: "3 failed (gpu2 2, gpu1 1)"."""
     failed = sorted((worker for worker in workers if worker.failed), key=lambda worker: -worker.failed)
     named = [f"{worker.name} {worker.failed}" for worker in failed[:_MOST_NAMED]]
     rest = len(failed) - len(named)
@@ -67,12 +67,12 @@ def failures_text(failures: int, workers: Sequence[WorkerState]) -> str:
 
 
 def share_lines(shares: Sequence[WorkerShare], width: int) -> list[Line]:
-    """Return a table of who measured what, and below it why a worker did not measure to the end.
+    """Return a table with the trials of each worker, and below it why a worker did not measure to the end.
 
     Parameters
     ----------
     shares : sequence of WorkerShare
-        Nothing is said of none.
+        The trials of each worker; without any, there are no lines.
     width : int
         Characters a line.
     """
@@ -93,7 +93,7 @@ def share_lines(shares: Sequence[WorkerShare], width: int) -> list[Line]:
 
 
 def table_with_reasons(cells: Cells, left: Sequence[str], workers: Sequence[_Reasoned], width: int) -> list[Line]:
-    """Return a table of workers, and below those that are not ready why."""
+    """Return a table of workers, with the reason under each that is not ready."""
     heading, *rows = table(cells, left, width=width)
     lines = [heading]
     for worker, row in zip(workers, rows, strict=True):
@@ -102,12 +102,12 @@ def table_with_reasons(cells: Cells, left: Sequence[str], workers: Sequence[_Rea
     return lines
 
 
-def _joined(workers: Sequence[WorkerState]) -> list[str]:
-    """Return a line for the workers that came at once; of many only how many of which device."""
+def _joined_lines(workers: Sequence[WorkerState]) -> list[str]:
+    """Return a line for the workers of each device that joined; it names only some of many workers."""
     lines = []
     for device in dict.fromkeys(worker.device for worker in workers):
         names = [worker.name for worker in workers if worker.device == device]
-        told = ", ".join(names[:_MOST_NAMED])
-        told += f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        lines.append(f"worker{'s' * (len(names) > 1)} {told} joined{device and f': {device}'}")
+        names_text = ", ".join(names[:_MOST_NAMED])
+        names_text += f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        lines.append(f"worker{'s' * (len(names) > 1)} {names_text} joined{device and f': {device}'}")
     return lines

@@ -1,5 +1,4 @@
-"""Tuning: ask a strategy, build and measure what it wants, record, tell.
+"""Tuning sessions: ask a strategy for schedules, build and measure them, record the trials.
 
-The package is not called ``tune``: importing a module of it would put the package in the place of `anatune.tune`, the
-function.
+The package is not called ``tune``, because importing it would then replace the function `anatune.tune`.
 """

@@ -1,4 +1,4 @@
-"""What a calibration learns from generated nests: measured, recorded, judged with some left out, kept if it helps."""
+"""Learning a correction during calibration: generated kernels (nests) are measured, recorded and learned from."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from anatune.tuning.training import Judgement, families_of, judge, train
 SOURCE = "calibrate"
 """Strategy of the recorded sessions, and source of their trials."""
 OPTIONS = ResidualOptions(num_trees=40, num_leaves=4, learning_rate=0.04, min_leaf_rows=20, num_members=4)
-"""Little of what a few hundred nests say. A larger correction ranks all nests a little better and puts a worse one
-first: of many points the one that it errs most about in their favour. Source: docs/bench/cpu.device.md."""
+"""A small model, because there are only a few hundred nests. A larger one ranks all nests a little better, but its
+first choice is worse: the point whose time it underestimates most. Source: docs/bench/cpu.device.md."""
 MIN_TRIALS = 10
 _ONE_THREAD = 0.65
-"""Share of the time for one thread; with all cores the kernels are the same, only what they share differs."""
+"""Share of the time for kernels with one thread; the rest is for kernels with all cores."""
 _EACH = 3
-"""With all cores one workload of so many is measured: what is learned of one needs a dozen of its kernels."""
+"""Step of the workloads that are measured with all cores, because learning needs a dozen kernels of a workload."""
 _LEAST_S, _FIT_S = 30.0, 12.0
-"""Seconds below which starting the processes does not pay; what learning and judging takes, at most."""
+"""Fewest seconds for which starting the processes is worthwhile; most seconds for learning and testing."""
 
 
 class Learned(NamedTuple):
-    """What came of it.
+    """The result of learning during a calibration.
 
     Attributes
     ----------
     records : Path
         Record file of the nests.
     measured, failed : int
-        Nests of this calibration; those without a time.
+        Number of nests measured in this calibration, and of those that failed.
     judgement : Judgement or None
-        What the correction is worth on workloads left out; None: too little was measured.
+        How much the correction helps on workloads left out of its training; None if too few nests were measured.
     saved : Path or None
-        Where it was saved; None where it does not help.
+        Folder of the correction; None if it does not help.
     """
 
     records: Path
@@ -63,7 +63,7 @@ class Learned(NamedTuple):
 
     @property
     def summary(self) -> dict[str, object]:
-        """Return it as JSON's own types."""
+        """The result as plain values for JSON."""
         return {
             "records": str(self.records),
             "measured": self.measured,
@@ -83,28 +83,29 @@ def learn_from_nests(
     make: Callable[..., Measurer] = CpuMeasurer,
     ran_under: Environment | None = None,
 ) -> Learned:
-    """Measure generated nests, learn a correction of the model from all that were recorded on this machine, judge it.
+    """Measure generated nests, learn a correction of the model from all recorded nests of this machine, and test it.
 
     Parameters
     ----------
     hardware : CpuSpec
         The calibrated spec.
     records : Path
-        Record file; what earlier calibrations of the same CPU left there is used, too.
+        Record file; the nests of earlier calibrations of the same CPU in it are used as well.
     budget_s : float
-        Seconds for all; with less than half a minute nothing more is measured.
+        Seconds for everything; with less than half a minute nothing more is measured.
     folder : Path, optional
-        Where to; by default where plans look for the corrections of this device. A correction that is there and does
-        not help any more is removed: it was made for another spec.
+        Folder of the correction; by default where plans look for corrections of this device. If the correction there
+        does not help any more, it is removed, because it was made for another spec.
     make, ran_under
-        Makes the measurer of the machine that `hardware` describes; under what that measures. By default this one.
+        Function that makes the measurer of the machine that `hardware` describes, and the environment of that machine.
+        By default those of this machine.
 
     Raises
     ------
     RunError, RecordError, MissingDependencyError, ModelVersionError
         Nothing can be measured; the record file is damaged or cannot be written; a package is missing.
     """
-    import_lightgbm()  # before anything is measured for it
+    import_lightgbm()  # raise an error before anything is measured
     measured: list[Trial] = []
     if budget_s >= _LEAST_S:
         left_s = budget_s - _FIT_S
@@ -128,7 +129,7 @@ def record_nests(
     make: Callable[..., Measurer] = CpuMeasurer,
     ran_under: Environment | None = None,
 ) -> Iterator[Trial]:
-    """Measure nests with one thread and with all cores, and record them; errors as `learn_from_nests`."""
+    """Measure nests with one thread and with all cores, record them and yield their trials."""
     counts = sorted({1, hardware.compute.num_cores})
     workloads = calibration_workloads()
     number = 0
@@ -157,15 +158,15 @@ def record_nests(
 def learn_from_records(
     hardware: CpuSpec, records: Path, folder: Path | None = None
 ) -> tuple[Judgement | None, Path | None]:
-    """Judge a correction from the nests that were recorded on this CPU; save it if it helps, remove it if it does not.
+    """Test a correction learned from the recorded nests of this CPU; save it if it helps, else remove it.
 
-    Predictions are those of the present spec, whatever spec a nest was recorded with.
+    Predictions are made with the present spec, also for nests that were recorded with an older one.
     """
     with RecordStore(records) as store:
-        recorded = [record for record in store.trials() if _is_of(record.session, hardware)]
+        recorded = [record for record in store.trials() if _is_calibration_of(record.session, hardware)]
     replace = msgspec.structs.replace
-    own = [replace(record, session=replace(record.session, hardware=hardware)) for record in recorded]
-    families = [family for family in families_of(own, MIN_TRIALS) if len(family.workloads) >= _LEAST_WORKLOADS]
+    rebased = [replace(record, session=replace(record.session, hardware=hardware)) for record in recorded]
+    families = [family for family in families_of(rebased, MIN_TRIALS) if len(family.workloads) >= _LEAST_WORKLOADS]
     target = folder or user_correction_folder() / f"{hardware.name}_cpu_{CALIBRATED}"
     if not families:
         _remove(target)
@@ -179,11 +180,11 @@ def learn_from_records(
 
 
 _LEAST_WORKLOADS = 5
-"""Fewest workloads that say whether what is learned carries over."""
+"""Fewest workloads for testing whether a correction helps on other workloads."""
 
 
-def _is_of(session: Session, hardware: CpuSpec) -> bool:
-    """Whether a session was made by a calibration of this CPU."""
+def _is_calibration_of(session: Session, hardware: CpuSpec) -> bool:
+    """Return whether a session was recorded by a calibration of this CPU."""
     measured_on = session.hardware
     return (
         session.strategy == SOURCE
@@ -199,4 +200,6 @@ def _remove(folder: Path) -> None:
         if folder.exists():
             shutil.rmtree(folder)
     except OSError as error:
-        raise ModelVersionError(f"{folder}: {reason(error)}; remove it, the correction is out of date") from None
+        raise ModelVersionError(
+            f"{folder}: {reason(error)}; remove this folder, its correction is out of date"
+        ) from None

@@ -1,13 +1,13 @@
-"""What a session costs, told before it begins: about how long it takes on this machine, and what it can win at most.
+"""Estimate of the time of a session before it begins, and of how much it can gain at most.
 
-A session starts processes, builds and times trials (`measure.run.measurer`: who builds while another is timed), and
-compares the best ones. How long its parts took in earlier sessions on this machine says how long they will take
-(`tuning.cost_history`); what depends on the kernel, its timing, follows from the predicted time and the protocol.
+A session starts processes, builds and times trials (`measure.run.measurer` builds some while another is timed), and
+compares the best ones. The times of these parts come from earlier sessions on this machine (`tuning.cost_history`). The
+time for timing a kernel follows from its predicted time and the timing protocol.
 
 Notation
 --------
 build, run : wall seconds of building a trial; of loading, checking and timing it.
-pace : wall seconds a trial over those that `seconds_a_trial` expects of its build and run: what it leaves out.
+pace : wall seconds per trial over those that `seconds_a_trial` expects from its build and run times.
 """
 
 from __future__ import annotations
@@ -34,49 +34,49 @@ _FIRST = {
     # Not measured by this bench: NVRTC takes about a second a kernel on one core, and a context is opened.
     "gpu": (1.0, 1.5, 8.0, 1.2, 2.0),
 }
-"""Kind of device -> build, run over `run_seconds`, start, pace, comparison, where nothing is known of a machine."""
+"""Kind of device -> build, run over `run_seconds`, start, pace and comparison on an unknown machine."""
 _FIRST_FACTOR = 2.5
-"""A first estimate may be wrong by this factor: other machines, other compilers."""
+"""Factor by which a first estimate on a machine may be wrong."""
 _FEW_FACTOR, _LEAST_FACTOR = 1.5, 1.15
-"""One from one or two sessions; the least that any estimate claims. Source: bench.estimates."""
+"""Factors for an estimate from one or two sessions, and for the best estimate. Source: bench.estimates."""
 _FEW = 3
 _DEVIATIONS = 2.0
-"""Of the logarithm of times over their estimates, root mean square: a range holds 95 % of them."""
+"""Standard deviations of the logarithm of times over their estimates: the range holds 95 % of the times."""
 _SLOWER = 1.25
-"""Time of a middling trial over the prediction of the plan's first choice. Source: bench.estimates."""
+"""Time of an average trial over the prediction of the plan's first choice. Source: bench.estimates."""
 _CHECKED_RUNS = 3
 """Runs of a kernel before it is timed: its result is compared twice, then it is sampled."""
 _COMPARED_S = 1e-8
-"""Of an element of the result, compared in float64."""
+"""Seconds to compare one element of the result in float64."""
 _CALL_S = 2e-4
-"""Of the reference kernel. Source: `codegen.cpu.probes.build_reference`, 0.1 to 0.3 ms."""
+"""Seconds of one call of the reference kernel. Source: `codegen.cpu.probes.build_reference`, 0.1 to 0.3 ms."""
 _FIRST_RUN_S = 0.1
-"""Run of a kernel of which nothing is known. Source: as `_FIRST`."""
+"""Seconds to run an unknown kernel. Source: as `_FIRST`."""
 _ENOUGH = 4
-"""Trials of a session whose times say something of the next ones."""
+"""Number of trials from which the next ones are estimated."""
 
 
 class SessionCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one session took. Immutable; JSON both ways.
+    """The measured times of one session. Immutable; JSON both ways.
 
     Attributes
     ----------
     trials : int
-        That it measured.
+        Number of measured trials.
     build_s : float
-        Mean of its trials.
+        Mean build time of its trials.
     run_ratio : float
-        Mean of run over `run_seconds` of the trial's time.
+        Mean of the run time over `run_seconds` of the trial's time.
     start_s : float
-        From the estimate to the first question.
+        Seconds from the estimate to the first trial.
     pace : float
         See `anatune.tuning.cost`.
     compare_s : float or None
-        The final comparison; None: there was none.
+        Seconds of the final comparison; None if there was none.
     total_s : float
-        From the estimate to the end.
+        Seconds from the estimate to the end.
     estimated_s : float
-        What was told of that.
+        The estimate of `total_s`.
     """
 
     trials: int
@@ -90,29 +90,29 @@ class SessionCost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CostEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long a session will take from here, about, and what it can win. Immutable; JSON both ways.
+    """An estimate of the time that a session takes from now, and of its gain. Immutable; JSON both ways.
 
     Attributes
     ----------
     trials : int
-        Still to be made, at most.
+        Largest number of trials left.
     seconds, low_s, high_s : float or None
-        Wall time of all that is left, and a range for it. None where other machines build or measure.
+        Wall time left, and its range. None if other machines build or measure.
     start_s, trial_s, compare_s : float
         Parts of it: starting processes, each trial, the final comparison.
     build_s, run_s : float
-        Of one trial, as it was taken to be; builds overlap with runs and with each other where there are cores.
+        Assumed times of one trial; builds overlap with runs and with each other if there are enough cores.
     basis : str
-        What it comes from: "session" (trials of the session that is resumed), "machine" (earlier sessions on this
-        machine), "first" (nothing is known of this machine: constants of another one), "elsewhere" (no estimate).
+        Source of the estimate: "session" (trials of the resumed session), "machine" (earlier sessions on this machine),
+        "first" (constants of another machine), "elsewhere" (no estimate).
     sessions : int
-        How many earlier ones on this machine it rests on.
+        Number of earlier sessions on this machine that it uses.
     may_end_early : bool
-        Whether a share of the bound, patience or a time limit may end it before that.
+        Whether `stop_at`, `patience` or a time limit may end the session earlier.
     predicted_s : float or None
-        Of the plan's first choice.
+        Predicted time of the plan's first choice.
     bound : TimeBound
-        What no schedule undercuts.
+        Lower bound on the time of every schedule.
     """
 
     trials: int
@@ -137,30 +137,30 @@ class CostEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def most_gain(self) -> float | None:
-        """Share of the predicted time that tuning can win at most, if the prediction is right."""
+        """Largest share of the predicted time that tuning can save, if the prediction is right."""
         over = self.over_bound
         return None if over is None else max(0.0, 1.0 - 1.0 / over)
 
 
 class ModelEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long compiling a model will take, about. Immutable; JSON both ways.
+    """An estimate of the time that compiling a network takes. Immutable; JSON both ways.
 
     Attributes
     ----------
     products : int
-        Convolutions and matrix products of the model.
+        Number of convolutions and matrix products in the network.
     trials : int
-        Measurements of their kernels, at most.
+        Largest number of trials of their kernels.
     plan_s, build_s, check_s, tune_s : float
-        Choosing layouts and schedules; building the library (twice if kernels are measured); comparing outputs;
-        measuring kernels and both builds.
+        Seconds for choosing layouts and schedules; building the library (twice if kernels are measured); comparing
+        outputs; measuring kernels and both builds.
     seconds, low_s, high_s, basis, may_end_early
-        As `CostEstimate` has them.
+        As in `CostEstimate`.
     compile_s : float
-        Of that, compiling the analytical model itself, where no earlier run left its code.
+        Part of it: compiling the analytical model, unless an earlier run has cached its code.
     calibrate_s : float
-        Of that, planning and building the model twice more for the ranges of its activations (precision int8); running
-        it on the data is not in it.
+        Part of it: planning and building the network twice more for the ranges of its activations (precision int8),
+        without running it on the data.
     """
 
     products: int
@@ -179,9 +179,9 @@ class ModelEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def run_seconds(time_s: float, workload: Workload, protocol: TimingProtocol) -> float:
-    """Return the wall seconds in which a kernel of `time_s` is checked and timed by a protocol.
+    """Return the wall seconds for checking and timing a kernel of `time_s` by a protocol.
 
-    Sampling ends where its precision is reached, which the noise decides: halfway between the fewest and most samples.
+    The number of samples depends on the noise; the mean of the fewest and the most is assumed.
     """
     runs = math.ceil(protocol.sample_s / time_s)
     reference_s = protocol.reference_s + 3 * _CALL_S  # three parts, each after a call that is not timed
@@ -195,25 +195,25 @@ def run_seconds(time_s: float, workload: Workload, protocol: TimingProtocol) -> 
 
 
 def seconds_a_trial(build_s: float, run_s: float, cores: CorePlan) -> float:
-    """Return the wall seconds between two trials, where builders and runner have the cores of a plan."""
+    """Return the wall seconds between two trials if builders and runner have the cores of a plan."""
     if not cores.overlap:  # they take turns
         return run_s + build_s / cores.num_builders
-    # Guests build on the runner's cores while nothing runs there.
+    # Guests are builders that use the runner's cores while nothing runs there.
     builders = cores.num_builders + cores.num_guests
     return max(run_s, (build_s + cores.num_guests * run_s) / builders)
 
 
-class Measuring(NamedTuple):
-    """What a session measures, and how.
+class MeasuringSetup(NamedTuple):
+    """The workload, device and measuring method of a session.
 
     Attributes
     ----------
     workload, hardware
-        What is tuned; the device.
+        The workload; the device.
     protocol : TimingProtocol
-        How trials are timed.
+        The timing protocol.
     cores : CorePlan or None
-        Who works where; None: elsewhere.
+        The cores of builders and runner; None if other machines measure.
     is_built : bool
         Whether kernels were built before.
     """
@@ -226,7 +226,7 @@ class Measuring(NamedTuple):
 
 
 def estimate_session(
-    measuring: Measuring,
+    measuring: MeasuringSetup,
     trials: int,
     predicted_s: float | None,
     bound: TimeBound,
@@ -241,15 +241,15 @@ def estimate_session(
     Parameters
     ----------
     predicted_s : float, optional
-        Of the plan's first choice.
+        Predicted time of the plan's first choice.
     earlier : sequence of SessionCost
-        Of this machine, kind of device and templates.
+        Earlier sessions on this machine with this kind of device and these templates.
     resumed : sequence of Measurement
-        Trials that the session has already.
+        Measurements that the session has already.
     time_limit_s : float, optional
-        What is left of it: asks for nothing new after that.
+        Seconds that are left of the time limit.
     may_end_early : bool
-        Whether there are other rules that end it.
+        Whether something else may end the session early.
     """
     workload, hardware, protocol, cores, is_built = measuring
     build_s, run_ratio, start_s, pace, compare_s = _FIRST[hardware.kind]
@@ -284,26 +284,26 @@ def estimate_session(
 
 
 def first_trial_seconds(hardware: HardwareSpec, cores: CorePlan, part: int) -> float:
-    """Return the wall seconds of a trial of some kernel on a machine of which nothing is known.
+    """Return the wall seconds of a trial of an unknown kernel on an unknown machine.
 
     Parameters
     ----------
     part : int
-        Trials for which processes are started anew.
+        Number of trials after which processes are started again.
     """
     build_s, _, start_s, pace, compare_s = _FIRST[hardware.kind]
     return pace * seconds_a_trial(build_s, _FIRST_RUN_S, cores) + (start_s + compare_s) / part
 
 
 def error_factor(earlier: Sequence[tuple[float, float]], *, is_known: bool = False) -> float:
-    """Return by which factor an estimate may be wrong.
+    """Return the factor by which an estimate may be wrong.
 
     Parameters
     ----------
     earlier : sequence of (float, float)
-        What earlier ones took, and what was told of them, s, > 0.
+        Measured and estimated seconds of earlier sessions, > 0.
     is_known : bool
-        Whether there is something else that it rests on.
+        Whether the estimate has another source.
     """
     errors = [math.log(took_s / told_s) for took_s, told_s in earlier if took_s > 0 < told_s]  # a file may hold zeros
     if len(errors) < _FEW:
@@ -312,7 +312,7 @@ def error_factor(earlier: Sequence[tuple[float, float]], *, is_known: bool = Fal
 
 
 def session_cost(
-    measuring: Measuring,
+    measuring: MeasuringSetup,
     measurements: Sequence[Measurement],
     *,
     start_s: float,
@@ -320,16 +320,16 @@ def session_cost(
     compare_s: float | None,
     estimated_s: float,
 ) -> SessionCost | None:
-    """Return what a session took, for the next estimate; None where it made too few trials to say, or elsewhere.
+    """Return the measured times of a session for the next estimate; None after too few trials, or on other machines.
 
     Parameters
     ----------
     measurements
-        Of the trials that it made.
+        Measurements of the session's trials.
     start_s, measure_s, compare_s : float
         Wall times of its parts.
     estimated_s : float
-        What was told of all of it.
+        The estimate of its total time.
     """
     workload, _, protocol, cores, _ = measuring
     ran = [measurement for measurement in measurements if measurement.time_s is not None]

@@ -1,6 +1,6 @@
-"""A session's own account: what it told before it began, what its parts took, what it leaves for the next estimate.
+"""The estimate of a session, its measured times, and the history of earlier sessions on this machine.
 
-What earlier sessions took on this machine is a small file in the user's cache folder, which can go at any time.
+The history is a small file in the user's cache folder, which may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anatune.decoding import converted
 from anatune.files import read_file, replace_file
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.records.environment import environment
-from anatune.tuning.cost import CostEstimate, Measuring, SessionCost, estimate_session, session_cost
+from anatune.tuning.cost import CostEstimate, MeasuringSetup, SessionCost, estimate_session, session_cost
 
 if TYPE_CHECKING:
     from anatune.tuning.places.place import Place
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _FILE = "tuning_costs"
 _VERSION = 1
 _KEPT = 8
-"""Latest costs of a key: what a machine does changes with its load and its software."""
+"""Number of latest costs to keep for a key, because load and software of a machine change."""
 _MOST_KEYS = 64
 _MOST_BYTES = 1 << 20
 
@@ -37,25 +37,25 @@ CostT = TypeVar("CostT", bound=msgspec.Struct)
 
 
 def machine_key(hardware: HardwareSpec, *words: str) -> str:
-    """Return what costs are kept by: the processor, its cores that this process may use, the device, and more."""
+    """Return the key under which costs are kept: the processor, its usable cores, the device, and `words`."""
     here = environment()
     return " | ".join((here.cpu, f"{here.cores} cores", hardware.kind, hardware.model, *words))
 
 
 class CostHistory(Generic[CostT]):
-    """Costs by key in a JSON file: the latest few of each.
+    """A JSON file with the latest few costs for each key.
 
-    A file that is missing, damaged, of another version or cannot be written is none: nobody is bothered. Two processes
-    may write at once, and one of them wins.
+    A file that is missing, damaged or of another version counts as empty; errors of writing are ignored. If two
+    processes write at once, one of them wins.
 
     Parameters
     ----------
     name : str
-        Of the file.
+        Name of the file.
     cost : type
-        Of what is kept.
+        Type of the costs.
     folder : Path, optional
-        None: nothing is kept.
+        Folder of the file. None: nothing is kept.
     """
 
     def __init__(self, name: str, cost: type[CostT], folder: Path | None) -> None:
@@ -70,9 +70,9 @@ class CostHistory(Generic[CostT]):
         """Keep one more cost of a key."""
         if self._path is None:
             return
-        known = self._read()
-        latest = [*known.pop(key, []), cost][-_KEPT:]
-        kept = dict([*known.items(), (key, latest)][-_MOST_KEYS:])  # the key that was used last comes last
+        costs = self._read()
+        latest = [*costs.pop(key, []), cost][-_KEPT:]
+        kept = dict([*costs.items(), (key, latest)][-_MOST_KEYS:])  # the key that was used last comes last
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, msgspec.json.encode({"version": _VERSION, "costs": kept}))
@@ -91,24 +91,24 @@ class CostHistory(Generic[CostT]):
 
 
 class SessionCosts:
-    """Estimates one session, and times its parts.
+    """The estimate of one session, and the times of its parts.
 
     Parameters
     ----------
     folder : Path, optional
-        Of what earlier sessions took; None: nothing is known and kept.
+        Folder of the history; None: nothing is known and kept.
 
     Attributes
     ----------
-    told : CostEstimate or None
+    last_estimate : CostEstimate or None
         The estimate.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self.told: CostEstimate | None = None
+        self.last_estimate: CostEstimate | None = None
         self._history = CostHistory(_FILE, SessionCost, folder)
         self._key = ""
-        self._measuring: Measuring | None = None
+        self._measuring: MeasuringSetup | None = None
         self._began: dict[str, float] = {}
 
     def estimate(
@@ -120,18 +120,18 @@ class SessionCosts:
         history: Sequence[Trial],
         left_s: float | None = None,
     ) -> CostEstimate:
-        """Return an estimate of what is left to measure after `history`; `left_s` is the rest of the time limit."""
+        """Estimate the time that is left after the trials in `history`; `left_s` is the rest of the time limit."""
         from anatune.measure.devices import measurer_of  # late: costs of networks need no measurer
 
         is_built = target.manifest is not None
         cores = plan_cores(target.threads, physical_cores()) if place.is_here else None
         protocol = measurer_of(target.hardware).usual_protocol
-        self._measuring = Measuring(target.workload, target.hardware, protocol, cores, is_built)
+        self._measuring = MeasuringSetup(target.workload, target.hardware, protocol, cores, is_built)
         self._key = machine_key(
             target.hardware, f"{target.threads} threads", *(template.name for template in target.templates)
         )
         wanted = settings.trials if target.manifest is None else min(settings.trials, len(target.manifest.entries))
-        self.told = estimate_session(
+        self.last_estimate = estimate_session(
             self._measuring,
             max(0, wanted - len(history)),
             source.predicted(source.first),
@@ -141,7 +141,7 @@ class SessionCosts:
             time_limit_s=settings.time_limit_s if left_s is None else left_s,
             may_end_early=settings.stop_at is not None or settings.patience is not None,
         )
-        return self.told
+        return self.last_estimate
 
     def begin(self, part: str, now_s: float) -> None:
         """Note when a part of the session begins: "start", "measure", "compare", "" at the end."""
@@ -152,13 +152,13 @@ class SessionCosts:
         return self._began.get("", now_s) - self._began["start"] if "start" in self._began else None
 
     def keep(self, measurements: Sequence[Measurement]) -> None:
-        """Keep what a session took that came to its end, for later ones: the trials that it made."""
-        told = self.told
-        if told is None or told.seconds is None or self._measuring is None:
+        """Keep the times of a session that has ended, for later estimates; `measurements` are those of its trials."""
+        estimate = self.last_estimate
+        if estimate is None or estimate.seconds is None or self._measuring is None:
             return
         starts = [self._began[part] for part in ("start", "measure", "compare", "")]
         start_s, measure_s, compare_s = (later - earlier for earlier, later in pairwise(starts))
-        estimated_s = told.start_s + len(measurements) * told.trial_s + told.compare_s
+        estimated_s = estimate.start_s + len(measurements) * estimate.trial_s + estimate.compare_s
         cost = session_cost(
             self._measuring, measurements, start_s=start_s, measure_s=measure_s, compare_s=compare_s,
             estimated_s=estimated_s,

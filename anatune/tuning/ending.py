@@ -1,7 +1,8 @@
-"""How a session ends: when, before its trials are used up, and the best trials measured once more in turn.
+"""The end of a session: when it ends early, and the final comparison of the best schedules.
 
-It ends near enough to the bound, or after nothing better for a while. Then the plan's first choice, the best trial and
-the runners-up are compared. Ctrl-C ends it between steps, never inside one.
+A session ends early when it is close enough to the lower bound, or after a number of trials without a better one. Then
+the plan's first choice and the best schedules are measured again in turn. Ctrl-C never interrupts the recording of a
+trial.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from anatune.measure.run.timing import paired_test
 from anatune.records.choice import choose_winner
 
 Ended = Literal["trials", "stop_at", "patience", "time_limit", "space", "interrupted"]
-"""Why a session ended: all trials were made; the best one is as near to its bound as was asked for; nothing better for
-as many trials as was asked for; the time was up; there are no more schedules; Ctrl-C."""
+"""The reason why a session ended: all trials were measured; the best time is close enough to the lower bound; too many
+trials without a better one; the time limit; the strategy has no more schedules; Ctrl-C."""
 
 _SAME = 0.005
-"""Times that differ by less are no news, as in the final comparison (`measure.run.timing.alternate`)."""
+"""Relative difference below which times count as equal, as in the comparison (`measure.run.timing.alternate`)."""
 _DEVIATIONS = 2.0
-"""Standard errors of a difference that one in forty of equal kernels exceeds."""
+"""Standard errors of a difference, which 1 of 40 pairs of equal kernels exceeds."""
 
 
-def beyond_noise(trial: Measurement, leader: Measurement) -> bool:
-    """Whether a trial is faster than another by more than their samples explain.
+def is_faster_beyond_noise(trial: Measurement, leader: Measurement) -> bool:
+    """Return whether a trial is faster than another one by more than the noise of their samples.
 
-    By times over the reference kernel's, where both have that. A single sample says nothing of its noise.
+    Times over those of the reference kernel are compared if both have them.
     """
     relative = trial.relative is not None and leader.relative is not None
     (log_s, error), (leading_s, leading_error) = (_log_time(each, relative=relative) for each in (trial, leader))
@@ -42,7 +43,7 @@ def beyond_noise(trial: Measurement, leader: Measurement) -> bool:
 
 
 def _log_time(measurement: Measurement, *, relative: bool) -> tuple[float, float]:
-    """Return the logarithm of a time that was measured, and its standard error."""
+    """Return the logarithm of a measured time and its standard error."""
     samples = measurement.times_s
     if relative:
         samples = tuple(sample / base for sample, base in zip(samples, measurement.reference_times_s, strict=True))
@@ -52,20 +53,19 @@ def _log_time(measurement: Measurement, *, relative: bool) -> tuple[float, float
 
 
 class Ending:
-    """Judges a session's trials as they come.
+    """The judge of whether a session ends early, from its trials as they come.
 
-    A better one, for `patience`, is one that is faster than the last better one by more than their noise. What was on
-    its way when that one came could not know of it, and does not count: with many devices a session goes on until as
-    many trials were asked for since and came back.
+    For `patience`, a trial is better if it is faster than the last better one by more than their noise. Trials that
+    were asked for before that one was known do not count, so that many devices do not end a session too soon.
 
     Parameters
     ----------
     bound_s : float
-        Time that no kernel undercuts.
+        The lower bound on the time, s.
     stop_at : float, optional
-        Share of the bound, in (0, 1]: the session ends when bound over the best time is at least that.
+        A share in (0, 1]: the session ends when the bound over the best time is at least that.
     patience : int, optional
-        Trials without a better one, >= 1.
+        Number of trials without a better one, >= 1.
     """
 
     def __init__(self, bound_s: float, stop_at: float | None = None, patience: int | None = None) -> None:
@@ -77,18 +77,18 @@ class Ending:
         self._is_near = False
 
     def add(self, measurement: Measurement, num_asked: int) -> None:
-        """Take in a trial; `num_asked` schedules were asked for by then, it and earlier ones included."""
+        """Add a trial; `num_asked` is the number of schedules that were asked for by then, including it."""
         self._done += 1
         if measurement.time_s is None:
             return
         self._first = self._first or measurement
         self._is_near |= self._enough_s is not None and time_beside(measurement, self._first) <= self._enough_s
-        if self._patience is not None and (self._leader is None or beyond_noise(measurement, self._leader)):
+        if self._patience is not None and (self._leader is None or is_faster_beyond_noise(measurement, self._leader)):
             self._leader, self._since = measurement, max(num_asked, self._done)
 
     @property
     def reason(self) -> Ended | None:
-        """Why nothing more is asked for; None: go on."""
+        """The reason to end the session; None to continue."""
         if self._is_near:
             return "stop_at"
         return "patience" if self._patience is not None and self._done - self._since >= self._patience else None
@@ -98,23 +98,23 @@ class Ending:
 
 _CONTENDERS = 3
 _CONTENDING = 1.15
-"""The best trials that contend, at most so many, up to so many times the best time; and the plan's choice."""
+"""Largest number of the best trials in the comparison, and their longest time over the best time."""
 
 
 class Contender(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One schedule of the final comparison: the number of its trial, and what it took this time."""
+    """A schedule in the final comparison: the number of its trial, and its new measurement."""
 
     number: int
     measurement: Measurement
 
 
 class FinalComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The contenders re-measured in alternating pairs. Immutable; JSON both ways.
+    """The final comparison: schedules that were measured again in turn. Immutable; JSON both ways.
 
     Attributes
     ----------
     contenders : tuple of Contender
-        The plan's own first choice and the best of the trials.
+        The plan's first choice and the best of the trials.
     best : int
         Number of the winner's trial. It is never slower than the plan's first choice in the rounds that both ran.
     speedup : float or None
@@ -131,14 +131,14 @@ class FinalComparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def decided(self) -> bool:
-        """Whether the winner is faster than the plan's first choice beyond doubt (95 %)."""
+        """True if the winner is significantly faster than the plan's first choice (95 %)."""
         return self.low is not None and self.low > 1.0
 
 
 def _times(trials: Sequence[Trial]) -> list[float]:
-    """Return what trials that ran are compared by: times over the reference's beside them, where all have that.
+    """Return the values by which trials are compared: times over the reference kernel's if all have them, else times.
 
-    The machine's speed drifts.
+    Relative times do not depend on the machine's speed, which drifts.
     """
     relatives = [trial.measurement.relative for trial in trials]
     if None not in relatives:
@@ -147,14 +147,14 @@ def _times(trials: Sequence[Trial]) -> list[float]:
 
 
 def speed_over(trial: Trial, other: Trial) -> float:
-    """Return how many times as fast as another one a trial ran, as `Standing` compares them; both ran."""
+    """Return the speed of a trial over that of another one, as `BestTracker` compares them; both ran."""
     return (other.measurement.time_s or 0.0) / time_beside(trial.measurement, other.measurement)
 
 
 def time_beside(measurement: Measurement, first: Measurement) -> float:
-    """Return the seconds of a kernel at the speed that the machine had beside `first`; both ran.
+    """Return a kernel's time, s, scaled to the machine's speed during `first`; both ran.
 
-    They are as measured where the reference kernel did not run beside both.
+    Without times of the reference kernel for both it is the measured time.
     """
     if measurement.relative is None or first.relative is None:
         return measurement.time_s or 0.0
@@ -162,11 +162,10 @@ def time_beside(measurement: Measurement, first: Measurement) -> float:
 
 
 def equalise_speed(trials: Sequence[Trial]) -> list[Trial]:
-    """Return trials with their times at one speed of the machine: the speed beside the first trial that ran.
+    """Return trials with times scaled to one speed of the machine: that during the first trial that ran.
 
-    Each sample is divided by the time of the reference kernel beside it. The time of the first trial stays as it was
-    measured, and the order of the times is that of `rank_trials`. If a trial that ran has no reference times, all
-    trials are returned as they are.
+    Each sample is divided by the time of the reference kernel that ran next to it. The time of the first trial does not
+    change, and the order of the times is that of `rank_trials`. If a trial has no reference times, nothing is scaled.
     """
     ran = [trial.measurement for trial in trials if trial.measurement.time_s is not None]
     if not ran or any(measurement.relative is None for measurement in ran):
@@ -176,7 +175,7 @@ def equalise_speed(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _rescale(trial: Trial, unit_s: float) -> Trial:
-    """Return a trial as if the reference kernel had taken `unit_s` beside each of its samples."""
+    """Return a trial with its samples scaled as if the reference kernel had taken `unit_s` with each of them."""
     measurement = trial.measurement
     if measurement.time_s is None:
         return trial
@@ -188,13 +187,13 @@ def _rescale(trial: Trial, unit_s: float) -> Trial:
 
 
 def time_of_best(best: Trial | None, first: Trial | None, comparison: FinalComparison | None) -> float | None:
-    """Return the seconds of a session's best, None if nothing ran.
+    """Return the time of a session's best schedule, s; None if no trial ran.
 
     Parameters
     ----------
     best, first : Trial or None
         The winner and the plan's first choice, as `equalise_speed` returns them. After a comparison of both, the time
-        is that of the first choice over the speedup, so that the three figures agree.
+        is that of the first choice over the speedup, so that the three numbers agree.
     """
     first_s = None if first is None else first.measurement.time_s
     if first_s is not None and comparison is not None and comparison.speedup is not None:
@@ -203,21 +202,21 @@ def time_of_best(best: Trial | None, first: Trial | None, comparison: FinalCompa
 
 
 def rank_trials(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that ran, fastest first, equal ones in order; see `_times`."""
+    """Return the trials that ran, fastest first; equal ones keep their order."""
     ran = [trial for trial in trials if trial.measurement.time_s is not None]
     times = _times(ran)
     return [ran[at] for at in sorted(range(len(ran)), key=times.__getitem__)]
 
 
-class Standing:
-    """What a session knows of its trials without looking at all of them after each.
+class BestTracker:
+    """The best trial of a session so far, updated with each trial.
 
     Attributes
     ----------
     last_number : int
-        The largest number of a trial, -1 of none.
+        The largest number of a trial; -1 without trials.
     num_ran : int
-        Trials with a time.
+        Number of trials with a time.
     """
 
     def __init__(self) -> None:
@@ -227,7 +226,7 @@ class Standing:
         self._best_time: Trial | None = None
 
     def add(self, trial: Trial) -> None:
-        """Take in a trial."""
+        """Add a trial."""
         self.last_number = max(self.last_number, trial.number)
         if trial.measurement.time_s is None:
             return
@@ -240,7 +239,7 @@ class Standing:
 
     @property
     def best(self) -> Trial | None:
-        """The first of `rank_trials`, None of no trial that ran."""
+        """The first of `rank_trials`; None if no trial ran."""
         return self._best_relative if self._relative else self._best_time
 
 
@@ -249,7 +248,7 @@ def _less(trial: Trial, other: Trial, name: str) -> bool:
 
 
 def choose_contenders(trials: Sequence[Trial], plan: Trial | None) -> list[Trial]:
-    """Return who is measured again: the best trials that are close, and the plan's first choice if it ran."""
+    """Return the trials to measure again: the best ones that are close, and the plan's first choice if it ran."""
     ranked = rank_trials(trials)
     times = _times(ranked)
     chosen = [trial for trial, time in zip(ranked[:_CONTENDERS], times, strict=False) if time <= _CONTENDING * times[0]]
@@ -261,14 +260,14 @@ def choose_contenders(trials: Sequence[Trial], plan: Trial | None) -> list[Trial
 def compare_contenders(
     trials: Sequence[Trial], measurements: Sequence[Measurement], plan: int | None
 ) -> FinalComparison | None:
-    """Return what measuring contenders in turn says; None if none of them ran.
+    """Return the result of measuring schedules in turn; None if none of them ran.
 
     Parameters
     ----------
     trials, measurements
-        The contenders' trials, and what `Measurer.compare` returned for them.
+        The trials to compare, and the results of `Measurer.compare` for them.
     plan : int or None
-        Number of the trial of the plan's first choice; None: it was not measured.
+        Number of the trial of the plan's first choice; None if it was not measured.
     """
     contenders = tuple(Contender(trial.number, m) for trial, m in zip(trials, measurements, strict=True))
     ran = [contender for contender in contenders if contender.measurement.relative is not None]
@@ -282,9 +281,9 @@ def compare_contenders(
         return FinalComparison(contenders, best.number, 1.0, 1.0, 1.0)
     pairs = min(len(first.measurement.times_s), len(best.measurement.times_s))
     test = paired_test(first.measurement.times_s[:pairs], best.measurement.times_s[:pairs])
-    if test.difference < 0.0:  # it lost to the first choice in the rounds that both ran: nothing shows it to be faster
+    if test.difference < 0.0:  # it was slower than the first choice in the rounds that both ran
         return FinalComparison(contenders, first.number, 1.0, 1.0, 1.0)
-    width = min(test.half_width, 50.0)  # two pairs at least; JSON knows no infinity
+    width = min(test.half_width, 50.0)  # JSON has no infinity
     speedup, low, high = (math.exp(test.difference + sign * width) for sign in (0.0, -1.0, 1.0))
     return FinalComparison(contenders, best.number, speedup, low, high)
 
@@ -292,11 +291,10 @@ def compare_contenders(
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------
 
 
-class Interrupts:
-    """A context manager that turns SIGINT into KeyboardInterrupt, but not while something is `held`.
+class SignalDelay:
+    """A context manager that turns SIGINT into KeyboardInterrupt, but delays it during blocks that must complete.
 
-    Does nothing outside the main thread, where the program handles SIGINT itself, or where it is ignored: who starts a
-    program with ``nohup`` or in the background of a script does not want it ended from a keyboard.
+    It does nothing outside the main thread, or if the program handles or ignores SIGINT itself (as with ``nohup``).
     """
 
     def __init__(self) -> None:
@@ -304,7 +302,7 @@ class Interrupts:
         self._pending = False
         self._installed = False
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> SignalDelay:
         if (
             threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -325,8 +323,8 @@ class Interrupts:
             raise KeyboardInterrupt
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Put off an interrupt until the block is done."""
+    def hold(self) -> Iterator[None]:
+        """Delay an interrupt until the block is done."""
         self._holding = True
         try:
             yield

@@ -1,4 +1,4 @@
-"""The present machine: whether it is the one a spec describes, how many of its cores may be used, what it builds."""
+"""Checks of this machine: whether a spec describes it, how many cores can be used, which templates can be built."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int | None = None) -> int:
-    """Return the number of threads to plan or tune for: `threads`, by default all cores of the spec that can be used.
-
-    1 for GPUs: their kernels have no threads on the host.
+    """Return the number of threads of a kernel: `threads`, or by default all usable cores of the spec; 1 for GPUs.
 
     Parameters
     ----------
     usable : int, optional
-        Cores that can be used; by default those that this process may run on, without a choice within its quota.
+        Number of usable cores; by default those on which this process may run, and without `threads` also its quota.
 
     Raises
     ------
@@ -35,7 +33,7 @@ def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int
     """
     if hardware.most_threads is None:
         if threads is not None:
-            raise SpaceError(f"threads is {shown(threads)}, but {hardware.name} is a GPU: leave threads out")
+            raise SpaceError(f"threads is {shown(threads)}, but {hardware.name} is a GPU; leave threads out")
         return 1
     cores = hardware.most_threads
     if threads is None:
@@ -51,17 +49,17 @@ def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int
 
 
 def check_cpu(hardware: CpuSpec, host: HardwareSpec | None = None) -> CpuSpec:
-    """Return `hardware` if it describes the present machine's CPU.
+    """Return `hardware` if it describes the CPU of this machine.
 
     Parameters
     ----------
     host : CpuSpec, optional
-        The present machine's; detected by default.
+        The spec of this machine; detected by default.
 
     Raises
     ------
     DeviceError
-        It is of another architecture or instruction set.
+        The CPU has another architecture or instruction set.
     """
     if host is None:
         from anatune.measure.cpu.detect import detect_cpu
@@ -70,13 +68,13 @@ def check_cpu(hardware: CpuSpec, host: HardwareSpec | None = None) -> CpuSpec:
     differs = difference(hardware, host)
     if differs is not None and hardware.name == host.name:
         raise DeviceError(
-            f"the saved spec of {hardware.name} is {differs[0]}, this machine {differs[1]}: another machine, or "
-            "an older anatune, wrote it; `anatune hw detect --force` writes it anew"
+            f"the saved spec {hardware.name} describes {differs[0]}, but this machine is {differs[1]}: the spec was "
+            "written on another machine, or by an older anatune; `anatune hw detect --force` writes a new one"
         )
     if differs is not None:
         raise DeviceError(
-            f"{hardware.name} is {differs[0]}, this machine {differs[1]}: tuning measures on the present machine only; "
-            "use --hw host, or tune there"
+            f"the spec {hardware.name} describes {differs[0]}, but this machine is {differs[1]}, and tuning measures "
+            "on this machine; use --hw host, or tune on that device"
         )
     return hardware
 
@@ -89,20 +87,20 @@ def check_gpu(
     backend: str | None = None,
     built: bool = False,
 ) -> GpuSpec:
-    """Return `hardware` if it describes the present machine's GPU.
+    """Return `hardware` if it describes a GPU of this machine.
 
-    An H100 and an H200 differ in their memory only: its bandwidth, by clock and width, is compared, too.
+    The bandwidth of the memory is compared as well, because an H100 and an H200 differ only in that.
 
     Parameters
     ----------
     present : GpuSpec, optional
-        What is there; detected by default.
+        The spec of that GPU; detected by default.
     device : int
-        Number of the device, as CUDA counts.
+        The CUDA device number.
     backend : str, optional
-        As `anatune.measure.cuda.driver.open_device` takes it.
+        The backend, as for `anatune.measure.cuda.driver.open_device`.
     built : bool
-        Whether the kernels are built already, for the advice.
+        Whether the kernels are built already, for the advice in the message.
 
     Raises
     ------
@@ -111,17 +109,17 @@ def check_gpu(
     """
     if not hardware.arch.startswith("sm_"):
         raise DeviceError(
-            f"{hardware.name} ({hardware.arch}) is no NVIDIA GPU, and only those can be measured on; `anatune plan` "
-            "and `anatune prune` need no device"
+            f"{hardware.name} ({hardware.arch}) is no NVIDIA GPU, and tuning measures on NVIDIA GPUs and CPUs only; "
+            "`anatune plan` and `anatune prune` need no device"
         )
     if present is None:
         from anatune.measure.cuda.detect import gpu_detection
 
         gpus, why = gpu_detection(backend)
         if device >= len(gpus):
-            advice = "`anatune tune --build-only` builds here what a machine with the GPU can measure"
+            advice = "`anatune tune --build-only` builds kernels here for a machine with that GPU"
             if built:
-                advice = "take the folder of the manifest to a machine that has it"
+                advice = "copy the folder of the manifest to a machine that has it"
             raise DeviceError(
                 f"tuning for {hardware.name} needs that GPU: {why}; {advice}"
                 if not gpus
@@ -131,34 +129,34 @@ def check_gpu(
     differs = difference(hardware, present)
     if differs is None:
         return hardware
-    there = f"this machine's GPU ({present.model}) is {differs[1]}"
+    there = f"the GPU of this machine ({present.model}) is {differs[1]}"
     raise DeviceError(
-        f"{hardware.name} is {differs[0]}, {there}: tuning measures on the present machine only; `anatune hw detect` "
-        "writes a spec for --hw host_gpu"
+        f"the spec {hardware.name} describes {differs[0]}, but {there}, and tuning measures on this machine; run "
+        "`anatune hw detect` and use --hw host_gpu"
     )
 
 
 def gpu_templates(workload: Workload, hardware: GpuSpec, accuracy: str) -> tuple[Template, ...]:
-    """Return the templates whose schedules are built for a GPU where nobody names one: they share the trials.
+    """Return the templates that share the trials of a session on a GPU if no template is named.
 
-    The one that is tuned in the default's place, and those that join it; of these those alone that have kernels, where
-    others can only be planned (`core.generation`). The log tells what was left out because Triton is not installed.
+    These are the template that tuning uses instead of the default, and those that join it, as far as kernels can be
+    generated from them (`core.generation`). Templates left out because Triton is not installed are logged.
     """
     tuned = tuning_template(workload, hardware)
-    known = (templates_of(hardware)[0], tuned)  # the default is part of what is wider
-    joined = [one for one in joined_templates(workload, hardware, accuracy) if one not in known]
-    found = (tuned, *filter(_is_buildable, joined))
-    return tuple(one for one in found if not generation_limit(workload, hardware, [one.name])) or found
+    covered = (templates_of(hardware)[0], tuned)  # the default is part of what is wider
+    joined = [one for one in joined_templates(workload, hardware, accuracy) if one not in covered]
+    sharing = (tuned, *filter(_is_buildable, joined))
+    return tuple(one for one in sharing if not generation_limit(workload, hardware, [one.name])) or sharing
 
 
 def _is_buildable(template: Template) -> bool:
-    """Return whether a template's kernels can be built here, unless it is TVM that is missing."""
+    """Return whether the compiler for a template's kernels is installed; TVM is not checked."""
     from anatune.codegen.toolchains import toolchain_of
 
     try:
         if template.toolchain == "triton":
             toolchain_of(template.name).compiler_version()
     except MissingDependencyError as error:
-        _LOG.warning("the schedules of the template %s are left out: %s", template.name, error)
+        _LOG.warning("the template %s is left out: %s", template.name, error)
         return False
     return True

@@ -1,7 +1,7 @@
-"""Kernels that were built elsewhere: a folder of cubins and a manifest that says what they are and how to launch them.
+"""Kernels that were built on another machine: a folder of cubins, and a manifest that describes and launches them.
 
-``manifest.json`` is {"sha256": of the text of "manifest", "manifest": {...}}. Neither TVM nor a compiler is needed to
-measure what it names.
+``manifest.json`` is {"sha256": digest of the text of "manifest", "manifest": {...}}. Measuring its kernels needs
+neither TVM nor a compiler.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from anatune.version import __version__
 
 MANIFEST = "manifest.json"
 VERSION = 2
-"""Of the file's layout; files of other versions are refused."""
+"""Version of the file format; files of other versions are refused."""
 _KIND = OutputKind("the manifest of `anatune tune --build-only`", json_with("sha256", "manifest"))
 SOURCE = "plan"
-"""The strategy's name in the records: schedules come in the order of the plan."""
+"""Name of the strategy in the records; schedules are measured in the order of the plan."""
 
 Builds: TypeAlias = Callable[[Sequence[Schedule], GpuSpec, Path], Iterable[GpuArtifact | tuple[Schedule, Built]]]
 
 
 class ManifestEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One schedule: what the model says, and its kernel or why there is none."""
+    """A schedule with its predicted time, and its kernel or the reason why there is none."""
 
     schedule: str
     predicted_s: float | None = None
@@ -51,28 +51,28 @@ class ManifestEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was built. Immutable; JSON both ways.
+    """A manifest of built kernels. Immutable; JSON both ways.
 
     Attributes
     ----------
     version : int
-        Of the layout.
+        Version of the file format.
     anatune, compiler : str
-        What built it; of several compilers one after the other.
+        Version of anatune, and the compilers that built the kernels.
     flags : tuple of str
-        The compilers', beside the architecture.
+        Flags of the compilers, without the architecture.
     workload, hardware
-        What is computed; the GPU that the schedules were chosen for.
+        The workload; the GPU for which the schedules were chosen.
     templates : tuple of str
-        Whose schedules were ranked together, the device's default or what is tuned in its place first.
+        Templates that were ranked together, the one that tuning uses by default first.
     accuracy : str
-        What arithmetic was admitted.
+        The admitted arithmetic.
     seed : int
-        Of the random operands.
+        Seed of the random operands.
     reference : GpuArtifact
-        The kernel timed beside all candidates.
+        The reference kernel, which is timed with all schedules.
     entries : tuple of ManifestEntry
-        In the order of the plan; a schedule is the JSON of `Schedule` without workload and hardware.
+        Entries in the order of the plan; a schedule is the JSON of `Schedule` without workload and hardware.
     """
 
     version: int
@@ -92,7 +92,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [schedule_of(entry.schedule, self.workload, self.hardware) for entry in self.entries]
 
     def built(self) -> dict[str, Built]:
-        """Return what became of each schedule, by its key."""
+        """Return the kernel or failure of each schedule, by its key."""
         built: dict[str, Built] = {}
         for schedule, entry in zip(self.schedules(), self.entries, strict=True):
             became = entry.artifact or entry.failure
@@ -101,17 +101,17 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return built
 
     def predictions(self) -> dict[str, float | None]:
-        """Return the model's times by key of the schedule, s."""
+        """Return the predicted times by key of the schedule, s."""
         return {s.key: entry.predicted_s for s, entry in zip(self.schedules(), self.entries, strict=True)}
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _ManifestFile(msgspec.Struct, forbid_unknown_fields=True):
     sha256: str
     manifest: msgspec.Raw
 
 
 class ManifestStrategy:
-    """Asks for the schedules of a manifest in their order; a `search.base.Strategy`."""
+    """A `search.base.Strategy` that asks for the schedules of a manifest in their order."""
 
     least_samples = 1
 
@@ -120,13 +120,13 @@ class ManifestStrategy:
 
     def ask(self, n: int, *, ahead: bool = False) -> list[Schedule]:
         """Return the next `n` schedules; fewer at the end."""
-        asked, self._left = self._left[:n], self._left[n:]
-        return asked
+        schedules, self._left = self._left[:n], self._left[n:]
+        return schedules
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Leave out what was measured."""
-        known = {trial.schedule.key for trial in trials}
-        self._left = [schedule for schedule in self._left if schedule.key not in known]
+        """Remove the schedules of these trials from the queue."""
+        measured_keys = {trial.schedule.key for trial in trials}
+        self._left = [schedule for schedule in self._left if schedule.key not in measured_keys]
 
 
 def build_manifest(
@@ -141,34 +141,34 @@ def build_manifest(
     progress: Callable[[int, int, int], None] | None = None,
     builds: Builds = build_schedules,
 ) -> Manifest:
-    """Build the plan's first schedules and write them with a manifest into `folder`; no GPU is needed.
+    """Build the first schedules of the plan and write them with a manifest into `folder`, without a GPU.
 
-    Schedules that the model cannot tell apart count as one. What cannot be built becomes an outcome when the manifest
-    is measured.
+    Schedules of the same predicted time count as one. A schedule that cannot be built is recorded as a failure when the
+    manifest is measured.
 
     Parameters
     ----------
     workload, hardware
-        What is computed; for which GPU.
+        The workload; the GPU.
     folder
-        Made; its manifest is replaced.
+        The folder, which is made if needed; its manifest is replaced.
     trials : int
-        How many schedules.
+        Number of schedules.
     template : {"cuda", "pipelined", "thin", "triton"}, optional
-        What the schedules look like; by default several in one order, as `tune` takes them.
+        The only template to use; by default several templates are ranked together, as in `tune`.
     accuracy : {"standard", "relaxed"}
-        What arithmetic is admitted.
+        The admitted arithmetic.
     seed : int
-        Of the operands.
+        Seed of the operands.
     progress : callable, optional
-        Called with (schedules done, of them failed, schedules in all).
+        Called with (schedules done, failures among them, all schedules).
     builds : callable
-        `build_schedules`, or something that behaves alike.
+        `build_schedules`, or a replacement.
 
     Raises
     ------
     DeviceError
-        The hardware is no GPU of NVIDIA's.
+        The hardware is no NVIDIA GPU.
     BuildError
         The compiler does not know the GPU's architecture.
     SpaceError
@@ -182,7 +182,7 @@ def build_manifest(
     from anatune.model.rank import Constraints, rank_templates
 
     if hardware.kind != "gpu":
-        raise DeviceError(f"{hardware.name} is a CPU: kernels for it are built where they are measured")
+        raise DeviceError(f"{hardware.name} is a CPU, whose kernels are built by `anatune tune` on the machine itself")
     names = _check_templates(workload, hardware, template, accuracy)
     accuracy = accuracy or STANDARD
     compiler, flags = compilers_of(names)
@@ -196,41 +196,42 @@ def build_manifest(
         target = Output(path / MANIFEST, _KIND)
     except OSError as error:
         raise RecordError(f"{error.filename or path}: {reason(error)}") from None
-    reference, built = _built(builds(plan.schedules, hardware, path), len(plan.schedules), progress)
+    reference, built = _collect_builds(builds(plan.schedules, hardware, path), len(plan.schedules), progress)
     entries = tuple(
-        _entry(made, built[made.key], told.time_s) for made, told in zip(plan.schedules, plan.predictions, strict=True)
+        _make_entry(schedule, built[schedule.key], prediction.time_s)
+        for schedule, prediction in zip(plan.schedules, plan.predictions, strict=True)
     )
     manifest = Manifest(
-        VERSION, __version__, compiler, flags, workload, hardware, tuple(names), accuracy, seed, _relative(reference),
-        entries,
+        VERSION, __version__, compiler, flags, workload, hardware, tuple(names), accuracy, seed,
+        _relative_paths(reference), entries,
     )  # fmt: skip
     _write(target, manifest)
     return manifest
 
 
 def _check_templates(workload: Workload, hardware: GpuSpec, template: str | None, accuracy: str | None) -> list[str]:
-    """Return the templates whose schedules are built, once it is clear that they can be."""
+    """Return the templates whose schedules are built, after checking that they can be built."""
     if hardware.compute_capability is None:
         raise DeviceError(
-            f"{hardware.name} ({hardware.arch}) is no NVIDIA GPU, and kernels that were built elsewhere are measured "
-            "on those only; `anatune export` writes kernels of the template triton for it"
+            f"{hardware.name} ({hardware.arch}) is no NVIDIA GPU, and manifests can only be measured on NVIDIA GPUs; "
+            "`anatune export --template triton` writes kernels for it"
         )
     admitted = STANDARD if accuracy is None else checked_accuracy("tune: accuracy", accuracy)
-    named = [template_of(template, hardware)] if template else gpu_templates(workload, hardware, admitted)
-    names = [one.name for one in named]
-    for one in named:
-        check_accuracy(workload, one, accuracy)
-        toolchain_of(one.name).check_target(hardware)
+    chosen = [template_of(template, hardware)] if template else gpu_templates(workload, hardware, admitted)
+    names = [one.name for one in chosen]
+    for checked in chosen:
+        check_accuracy(workload, checked, accuracy)
+        toolchain_of(checked.name).check_target(hardware)
     check_generation(workload, hardware, names)
     return names
 
 
-def _built(
+def _collect_builds(
     results: Iterable[GpuArtifact | tuple[Schedule, Built]],
     count: int,
     progress: Callable[[int, int, int], None] | None,
 ) -> tuple[GpuArtifact, dict[str, Built]]:
-    """Return the reference kernel, and what became of each of `count` schedules by its key."""
+    """Return the reference kernel, and the kernel or failure of each of `count` schedules by its key."""
     reference: GpuArtifact | None = None
     built: dict[str, Built] = {}
     failed = 0
@@ -246,22 +247,22 @@ def _built(
     return reference, built
 
 
-def _entry(schedule: Schedule, built: Built, time_s: float) -> ManifestEntry:
-    """Return a schedule with the model's time and its kernel, or why there is none."""
+def _make_entry(schedule: Schedule, built: Built, time_s: float) -> ManifestEntry:
+    """Return the manifest entry of a schedule."""
     text, predicted_s = schedule_text(schedule), time_s if math.isfinite(time_s) else None
     if isinstance(built, GpuArtifact):
-        return ManifestEntry(text, predicted_s, artifact=_relative(built))
+        return ManifestEntry(text, predicted_s, artifact=_relative_paths(built))
     return ManifestEntry(text, predicted_s, failure=built)
 
 
-def _relative(artifact: GpuArtifact) -> GpuArtifact:
+def _relative_paths(artifact: GpuArtifact) -> GpuArtifact:
     return artifact.with_files(lambda path: Path(path).name)
 
 
 def _write(target: Output, manifest: Manifest) -> None:
-    """Write the file as a whole or not at all."""
+    """Write the manifest, as a whole or not at all."""
     text = msgspec.json.encode(manifest)
-    whole = msgspec.json.encode(_File(hashlib.sha256(text).hexdigest(), msgspec.Raw(text)))
+    whole = msgspec.json.encode(_ManifestFile(hashlib.sha256(text).hexdigest(), msgspec.Raw(text)))
     try:
         target.write(whole)
     except OSError as error:
@@ -274,7 +275,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     Raises
     ------
     RecordError
-        There is none, it is damaged or of another version, or a cubin is missing or damaged.
+        The manifest is missing, damaged or of another version, or a cubin is missing or damaged.
     """
     path = Path(folder) / MANIFEST if Path(folder).name != MANIFEST else Path(folder)
     again = "build it again with `anatune tune --build-only`"
@@ -285,31 +286,31 @@ def read_manifest(folder: str | Path) -> Manifest:
             f"{path}: {reason(error)}; expected a folder that `anatune tune --build-only` wrote"
         ) from None
     try:
-        file = from_json(content, _File)
+        file = from_json(content, _ManifestFile)
         version = from_json(file.manifest, dict).get("version")
         if version != VERSION:
-            raise RecordError(f"{path} is of version {version!r}, expected {VERSION}; {again} and this anatune")
+            raise RecordError(f"{path} has version {version!r}, expected {VERSION}; {again} of this version of anatune")
         if hashlib.sha256(bytes(file.manifest)).hexdigest() != file.sha256:
-            raise RecordError(f"{path} is damaged: its contents are not what was written; {again}")
+            raise RecordError(f"{path} is damaged: its contents do not match its digest; {again}")
         manifest = from_json(file.manifest, Manifest)
         manifest.built()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AssertionError, SpaceError) as error:
-        raise RecordError(f"{path} is damaged or no manifest ({error}); {again}") from None
+        raise RecordError(f"{path} is damaged, or is no manifest ({error}); {again}") from None
     where = path.resolve().parent
     try:
-        reference = _checked(manifest.reference, where)
+        reference = _check_artifact(manifest.reference, where)
         entries = tuple(
             entry
             if entry.artifact is None
-            else msgspec.structs.replace(entry, artifact=_checked(entry.artifact, where))
+            else msgspec.structs.replace(entry, artifact=_check_artifact(entry.artifact, where))
             for entry in manifest.entries
         )
     except RunError as error:
-        raise RecordError(f"{path} names a kernel that is not there as it was built: {error}") from None
+        raise RecordError(f"{path} names a kernel that is missing or was changed: {error}") from None
     return msgspec.structs.replace(manifest, reference=reference, entries=entries)
 
 
-def _checked(artifact: GpuArtifact, where: Path) -> GpuArtifact:
+def _check_artifact(artifact: GpuArtifact, where: Path) -> GpuArtifact:
     """Return the artifact with an absolute path; raise RunError if its cubin is not what was built."""
     absolute = artifact.with_files(lambda path: str(where / Path(path).name))
     read_image(absolute)

@@ -1,4 +1,4 @@
-"""Plans that have more than the model's ranking: what a compiler says of their programs, what records have measured."""
+"""Plans with more than the model's ranking: numbers from the compiler, and the best recorded trial."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 __all__ = ["Evidence", "plan_with_evidence"]
 
 MOST_COMPILED = 1_000
-"""Most programs that one plan compiles."""
+"""Largest number of kernels that one plan compiles."""
 SCHEDULES_A_PROGRAM = 8
-"""Schedules that are ranked for each program to compile: unroll depths and fetch widths often make no difference."""
+"""Number of schedules that are ranked for each kernel to compile, because several schedules often give one kernel."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan asks beside the model. Immutable; checked when it is made.
+    """Arguments of a plan for evidence besides the model. Immutable; checked when it is made.
 
     Attributes
     ----------
     compile, records, compile_progress
-        As `anatune.plan`.
+        As for `anatune.plan`.
 
     Raises
     ------
     SpaceError
-        `compile` is no number of programs, or `compile_progress` no function.
+        `compile` is no valid number, or `compile_progress` is no function.
     """
 
     compile: int = 0
@@ -63,21 +63,21 @@ def plan_with_evidence(
     correction: str | Path = AUTO,
     progress: Progress | None = None,
 ) -> Plan:
-    """Return a plan whose first programs are compiled, or that has the best of records; errors as `anatune.plan`."""
+    """Return a plan whose first kernels are compiled, or with the best recorded trial; raise as `anatune.plan`."""
     names = constraints.templates(workload, hardware)
     if evidence.compile:
         from anatune.measure.cuda.compiler import check_compiler, compiled_plan  # late: of GPUs alone
 
         check_compiler(hardware, names)
         if str(correction) not in (AUTO, NONE):
-            raise SpaceError("plan: compile and correction both change the order; leave one out")
+            raise SpaceError("plan: compile and correction both change the order; leave one of them out")
         correction = NONE
     corrections = find_corrections(hardware, names, correction)
     if evidence.records is not None:
-        from anatune.tuning.reuse import best_recorded, record_corrections
+        from anatune.tuning.reuse import read_best_record, record_corrections
 
         accuracy = constraints.admitted
-        measured = best_recorded(workload, hardware, constraints.template, accuracy, evidence.records)
+        measured = read_best_record(workload, hardware, constraints.template, accuracy, evidence.records)
         corrections |= record_corrections(hardware, names if str(correction) == AUTO else (), evidence.records)
     count = max(top_k, SCHEDULES_A_PROGRAM * evidence.compile)
     answer, models = rank_templates(workload, hardware, names, count, constraints, corrections, progress)

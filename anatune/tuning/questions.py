@@ -1,4 +1,4 @@
-"""What a session measures next: the plan's first choice, what records suggest, what the strategy asks for."""
+"""The choice of the next schedule: the plan's first choice, recorded schedules, then what the strategy asks for."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search.base import Strategy
 
 RECORDED = "records"
-"""Source of trials of schedules that the records suggested."""
+"""Source of trials of schedules from the records."""
 _MOST_ALIASES = 1000
-"""Questions in a row whose programs are known already, after which the strategy counts as finished."""
+"""Number of schedules in a row with known programs after which the strategy counts as finished."""
 _MOST_ASKED = 2
-"""Times that a question is put which nobody answers."""
+"""Number of times that a schedule is given out if no result comes back."""
 
 
 class Questions:
-    """Asks a strategy and tells it what came back.
+    """The queue of schedules to measure, which asks a strategy and reports results to it.
 
-    Schedules of one program are measured once; the strategy is told the same for all of them. Answers may come in any
-    order; what never comes back is asked once more, then the strategy is told that the device was lost.
+    Schedules of one program are measured once, and the strategy gets the same result for all of them. Results may come
+    in any order. A schedule without a result is given out once more; then the strategy is told that the device was
+    lost.
 
     Parameters
     ----------
     strategy : Strategy
     name : str
-        The strategy's, as trials have it.
+        Name of the strategy, the source of its trials.
     first : Schedule or None
-        The plan's own first choice, asked first. None: nothing is asked before the strategy's first question.
+        The plan's first choice, measured first; None to start with the strategy.
     program_key : callable
-        Schedule -> key of the program it is lowered to.
+        Schedule -> key of its program.
     """
 
     def __init__(
@@ -53,26 +54,26 @@ class Questions:
         self._times_asked: Counter[str] = Counter()
 
     def suggest(self, schedules: Sequence[Schedule]) -> None:
-        """Ask for these after the plan's first choice, each program once."""
+        """Add schedules to measure after the plan's first choice, each program once."""
         self._suggested += schedules
 
     def __len__(self) -> int:
-        """How many were asked."""
+        """Return the number of schedules that were given out."""
         return len(self._asked) - len(self._again)
 
     def reopen(self) -> bool:
-        """Say that nothing is on its way: what has not come back is asked again (then return True), or given up."""
+        """Give up all schedules without a result, or queue them again; return whether some are queued again."""
         before = len(self._again)
         for key, schedule in list(self._open.items()):
             if self._times_asked[key] < _MOST_ASKED:
                 self._again.append(schedule)
             else:
-                self.tell(Trial(schedule, Measurement(Outcome.LOST_DEVICE, "it never came back")))
+                self.tell(Trial(schedule, Measurement(Outcome.LOST_DEVICE, "no result came back")))
         self._open = {}
         return len(self._again) > before
 
     def replay(self, history: Sequence[Trial]) -> None:
-        """Take in what was measured before, as if it came back now."""
+        """Add the trials of an earlier session as if they came back now."""
         for trial in history:
             self._admit(trial.schedule, self._program_key(trial.schedule), trial.source)
             self._done[trial.schedule.key] = trial
@@ -80,30 +81,30 @@ class Questions:
         self.first = next((trial.schedule for trial in history if trial.source == "plan"), self.first)
 
     def next(self, *, ahead: bool = False) -> Schedule | None:
-        """Return the next schedule; None where the strategy wants to be told first, or is finished.
+        """Return the next schedule; None if the strategy waits for results, or is finished.
 
-        With `ahead` devices would stand still: the strategy goes on without the answers that are missing.
+        With `ahead` the strategy proposes schedules without waiting for missing results, so that no device idles.
         """
         if self._again:
-            return self._put(self._again.pop(0))
+            return self._give_out(self._again.pop(0))
         if self.first is not None and self.first.key not in self._asked:
-            return self._put(self._admit(self.first, self._program_key(self.first), "plan"))
+            return self._give_out(self._admit(self.first, self._program_key(self.first), "plan"))
         while self._suggested:
             schedule = self._suggested.pop(0)
             program = self._program_key(schedule)
             if schedule.key not in self._asked and program not in self._programs:
-                return self._put(self._admit(schedule, program, RECORDED))
+                return self._give_out(self._admit(schedule, program, RECORDED))
         for _ in range(_MOST_ALIASES):
-            asked = self._strategy.ask(1, ahead=ahead)
-            if not asked:
+            proposed = self._strategy.ask(1, ahead=ahead)
+            if not proposed:
                 return None
-            schedule = asked[0]
-            if schedule.key in self._asked:  # the plan's first choice: the strategy is told when it is done
+            schedule = proposed[0]
+            if schedule.key in self._asked:  # given out already; the strategy gets its result later
                 continue
             program = self._program_key(schedule)
             original = self._programs.get(program)
             if original is None:
-                return self._put(self._admit(schedule, program, self._name))
+                return self._give_out(self._admit(schedule, program, self._name))
             done = self._done.get(original)
             if done is None:
                 self._aliases.setdefault(original, []).append(schedule)
@@ -112,17 +113,17 @@ class Questions:
         return None
 
     def source(self, schedule: Schedule) -> str:
-        """Return who asked for a schedule."""
+        """Return the source of a schedule: the plan, the records or the strategy."""
         return self._asked[schedule.key]
 
     def tell(self, trial: Trial) -> None:
-        """Take in a trial."""
+        """Report a trial to the strategy, also for all schedules of the same program."""
         self._open.pop(trial.schedule.key, None)
         self._done[trial.schedule.key] = trial
         aliases = self._aliases.pop(trial.schedule.key, [])
         self._strategy.tell([trial, *(Trial(alias, trial.measurement, trial.number) for alias in aliases)])
 
-    def _put(self, schedule: Schedule) -> Schedule:
+    def _give_out(self, schedule: Schedule) -> Schedule:
         self._open[schedule.key] = schedule
         self._times_asked[schedule.key] += 1
         return schedule

@@ -1,4 +1,4 @@
-"""What tuning returns: the trials, the best one, how sure that is, and how far a session has come."""
+"""Results of tuning: the trials, the best one and the final comparison; and the progress of a session."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ from anatune.tuning.cost import CostEstimate
 from anatune.tuning.ending import Ended, FinalComparison, equalise_speed, rank_trials, time_beside, time_of_best
 
 MOST_SHOWN = 20
-"""Trials that a notebook shows of a session, fastest first."""
+"""Number of trials that a notebook shows, fastest first."""
 _AS_THEY_ARE = (
     *("correction", "num_resumed", "num_reused", "records", "session", "elapsed_s", "bound", "share_of_bound", "ended"),
     *("learned_trials", "learned_workloads"),
     *("stop_at", "patience", "estimate", "measure_s", "energy_j", "energy_of", "templates", "accuracy"),
 )
-"""What a result's JSON has under the names of its attributes."""
-_EARLIER = "measured in an earlier call, and is not there now"
+"""Attributes that the JSON of a result has under the same names."""
+_EARLIER = "measured in an earlier call and is not connected now"
 
 
 class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far a session is.
+    """The progress of a session.
 
     Attributes
     ----------
     stage : str
-        "plan": ranking; "start": `estimate` is there, nothing is measured yet; "measure": `trial` is done; "compare":
-        the contenders are measured again.
+        "plan": ranking; "start": `estimate` is known, nothing is measured yet; "measure": `trial` is done; "compare":
+        the final comparison begins.
     done, total : int
-        Trials that are done (resumed ones included), trials asked for.
+        Number of trials that are done (resumed ones included), and of all trials.
     failures : int
-        Trials without a time.
+        Number of failed trials.
     trial : Trial or None
-        The last one.
+        The last trial.
     best : Trial or None
-        The best one so far.
+        The best trial so far.
     elapsed_s, left_s : float
-        Wall time since this call began; an estimate of what is left.
+        Wall time since this call began; an estimate of the time left.
     workers : tuple of WorkerState
-        Who measures elsewhere; empty where this machine does.
+        The workers that measure; empty if this machine does.
     trials_per_s : float or None
-        How fast this call goes, as `left_s` is estimated.
+        Rate of this call, from which `left_s` is estimated.
     estimate : CostEstimate or None
-        Told before the session began to measure: how long it will take and what it can win.
+        The estimated time and gain of the session, made before it measures.
     first : Trial or None
-        The first one that ran: the plan's first choice, unless that failed. Others are told by their speed over its,
-        which is what counts: rates drift with the machine's.
+        The first trial that ran: the plan's first choice, unless that failed. The speed of other trials is reported
+        relative to it, because the machine's speed drifts.
     """
 
     stage: Literal["plan", "start", "measure", "compare"]
@@ -76,22 +76,21 @@ class TuningProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def best_s(self) -> float | None:
-        """Time of the best so far at the machine's speed beside the first trial that ran, s; it never rises."""
+        """Time of the best trial so far, s, scaled to the machine's speed during the first trial; it never rises."""
         if self.best is None or self.first is None:
             return None
         return time_beside(self.best.measurement, self.first.measurement)
 
 
 class WorkerShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one machine did for a session.
+    """The part of one worker in a session.
 
     Attributes
     ----------
     worker : WorkerState
-        Its trials and failures are those of the whole session, resumed ones included; its name is empty for the machine
-        of the session itself.
+        The worker, with its trials and failures in the whole session; its name is empty for the session's own machine.
     best : Trial or None
-        Its fastest.
+        The fastest trial that it measured.
     """
 
     worker: WorkerState
@@ -99,24 +98,24 @@ class WorkerShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far the tuning of a model is.
+    """The progress of tuning a network.
 
     Attributes
     ----------
     kernel : str
-        What is tuned now, in the words of the command line.
+        The workload that is tuned now, as typed on the command line.
     done, total : int
-        Trials that are done (recorded ones included), trials asked for.
+        Number of trials that are done (recorded ones included), and of all trials.
     predicted_s : float
-        Of all kernels in one run of the model, by the analytical model alone.
+        Predicted time of all kernels in one run of the network, by the analytical model alone.
     measured_s : float
-        The same with the best measured times where there are some.
+        The same with the best measured times of kernels that have some.
     elapsed_s, left_s : float
-        Wall time since tuning began; an estimate of what is left.
+        Wall time since tuning began; an estimate of the time left.
     workers, trials_per_s
-        As `TuningProgress` has them.
+        As in `TuningProgress`.
     bound : TimeBound or None
-        Of all kernels in one run of the model: what no schedules undercut; kernels that are not tuned as predicted.
+        Lower bound on the time of all kernels in one run; kernels that are not tuned count with their predicted time.
     """
 
     kernel: str
@@ -133,59 +132,59 @@ class ModelProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, repr=False)
 class TuningResult:
-    """What a tuning session found.
+    """The result of a tuning session.
 
     Attributes
     ----------
     workload, hardware
-        What was tuned; the device as given.
+        The tuned workload; the device as given.
     threads : int
-        Threads that kernels ran with.
+        Number of threads of the kernels.
     strategy, seed
-        Who asked.
+        The search strategy and its seed.
     trials : list of Trial
-        In the order in which they were measured; the plan's own first choice is among them.
+        The trials in the order of measurement, including the plan's first choice.
     best_trial : Trial or None
-        The fastest: the winner of `compare` where there is one. None if nothing ran.
+        The fastest trial, which is the winner of `compare` if there is one. None if no trial ran.
     plan_first : Trial or None
-        The plan's own first choice, measured first; None if interrupted before, or with ``start="paper"``.
+        The trial of the plan's first choice; None if interrupted before it, or with ``start="paper"``.
     compare : Comparison or None
-        The best against the plan's first choice and runners-up; None if there was nothing to compare.
+        The final comparison; None if there was nothing to compare.
     correction : str or None
-        Learned correction of the ranking that the session started from; None if there was none.
+        Learned correction of the predictions from which the session started; None if there was none.
     num_resumed : int
-        Trials that were there already.
+        Number of trials of the resumed session.
     num_reused : int
-        Recorded schedules that the session began with, after the plan's first choice.
+        Number of recorded schedules that were measured after the plan's first choice.
     learned_trials, learned_workloads : int
-        Recorded trials of the device, and their workloads, that the strategy's model learned from; 0 where that does
-        not help.
+        Number of recorded trials of the device, and of their workloads, from which the strategy's model learned; 0 if
+        that does not help.
     records, session : str or None
-        File and session of the records, if they were kept.
+        Record file and id of the session, if it was recorded.
     elapsed_s : float
         Wall time of this call.
     templates : tuple of str
-        What schedules could look like, the device's default first.
+        The templates of the schedules, the device's default first.
     accuracy : str
-        What arithmetic was admitted.
+        The admitted arithmetic.
     workers : tuple of WorkerState
-        Who measured elsewhere; empty where this machine did.
+        The workers that measured; empty if this machine did.
     bound : TimeBound or None
-        Time that no schedule undercuts, from the device's spec alone; None if interrupted before.
+        Lower bound on the time of every schedule, from the device's spec alone; None if interrupted before.
     ended : str
-        Why the session ended: "trials" (all that were asked for), "stop_at", "patience", "time_limit", "space" (no
-        more schedules) or "interrupted".
+        Why the session ended: "trials" (all were measured), "stop_at", "patience", "time_limit", "space" (no more
+        schedules) or "interrupted".
     stop_at, patience : float, int or None
-        As `tune` took them.
+        The arguments of `tune`.
     estimate : CostEstimate or None
-        What was told before it began to measure; None if interrupted before.
+        The estimate that was made before measuring; None if interrupted before.
     measure_s : float or None
-        What that was about: wall time from there to the end.
+        Wall time from the estimate to the end.
     energy_j : float or None
-        Joules of this call in all, by the counters of `energy_of`: of whole devices, whoever kept them busy. None where
-        nothing counts, or others build or measure. What a run takes has each trial (`Measurement.energy_j`).
+        Joules of this call by the counters of `energy_of`, which count whole devices, other programs included. None if
+        nothing counts, or if other machines build or measure. `Measurement.energy_j` is that of one run.
     energy_of : tuple of str
-        What was counted: "package-0", "gpu 00000000:17:00.0".
+        The counted devices: "package-0", "gpu 00000000:17:00.0".
     """
 
     workload: Workload
@@ -219,14 +218,14 @@ class TuningResult:
 
     @property
     def best_s(self) -> float | None:
-        """Time of the best at the machine's speed beside the first trial that ran, s; None if nothing ran.
+        """Time of the best trial, s, scaled to the machine's speed during the first trial; None if no trial ran.
 
         After a final comparison it is the time of the plan's first choice over the speedup.
         """
         return time_of_best(self._equalise(self.best_trial), self._equalise(self.plan_first), self.compare)
 
     def equalise_trials(self) -> list[Trial]:
-        """Return the trials with times at the machine's speed beside the first that ran: see `equalise_speed`."""
+        """Return the trials with times scaled to one speed of the machine, see `equalise_speed`."""
         return equalise_speed(self.trials)
 
     def _equalise(self, trial: Trial | None) -> Trial | None:
@@ -235,7 +234,7 @@ class TuningResult:
 
     @property
     def share_of_bound(self) -> float | None:
-        """Bound over `best_s`; above 1 the bound was beaten: the spec says less than the device does."""
+        """Lower bound over `best_s`; above 1 if the device is faster than its spec says."""
         return None if self.bound is None or self.best_s is None else self.bound.time_s / self.best_s
 
     @property
@@ -245,26 +244,26 @@ class TuningResult:
         Raises
         ------
         anatune.errors.RunError
-            No trial ran; the message says how they ended.
+            No trial ran; the message lists their outcomes.
         """
         if self.best_trial is None:
             counts = ", ".join(f"{outcome.value}: {number}" for outcome, number in self.outcomes.items())
             first = next((trial.measurement.message for trial in self.trials), "")
             raise RunError(
-                f"{self.workload.describe()}: none of {len(self.trials)} trials ran ({counts or 'none was made'})"
-                + (f"; the first: {first}" if first else "")
+                f"{self.workload.describe()}: none of {len(self.trials)} trials was successful "
+                f"({counts or 'no trial was made'})" + (f"; the first error: {first}" if first else "")
             )
         return self.best_trial.schedule
 
     @property
     def outcomes(self) -> dict[Outcome, int]:
-        """How many trials ended how."""
+        """Number of trials by outcome."""
         counted = Counter(trial.measurement.outcome for trial in self.trials)
         return {outcome: counted[outcome] for outcome in Outcome if counted[outcome]}
 
     @property
     def shares(self) -> tuple[WorkerShare, ...]:
-        """Who measured what; empty where this machine measured all."""
+        """The part of each worker; empty if this machine measured all trials."""
         return shares_of(self.equalise_trials(), self.workers)
 
     def __repr__(self) -> str:
@@ -306,34 +305,36 @@ class TuningResult:
         }
 
     def to_json(self) -> str:
-        """Return one JSON object: what was tuned, every trial in order, the best schedule whole, the comparison."""
+        """Return the result as one JSON object."""
         return msgspec.json.encode(self.to_dict()).decode()
 
 
 def shares_of(trials: Sequence[Trial], workers: Sequence[WorkerState]) -> tuple[WorkerShare, ...]:
-    """Return who measured what of some trials; empty where one machine measured all of them itself.
+    """Return the part of each worker in some trials; empty if one machine measured all of them itself.
 
     Parameters
     ----------
     workers : sequence of WorkerState
-        Those that are known, with trials or without.
+        The known workers, with or without trials.
     """
-    known = {worker.name: worker for worker in workers}
-    names = dict.fromkeys([*known, *(trial.measurement.worker for trial in trials)])
+    worker_by_name = {worker.name: worker for worker in workers}
+    names = dict.fromkeys([*worker_by_name, *(trial.measurement.worker for trial in trials)])
     if not any(names):
         return ()
     shares = []
     for name in names:
-        own = [trial for trial in trials if trial.measurement.worker == name]
-        failed = sum(trial.measurement.time_s is None for trial in own)
-        worker = known.get(name) or WorkerState(name, state="lost" if name else "ready", why=_EARLIER if name else "")
-        counted = msgspec.structs.replace(worker, trials=len(own), failed=failed)
-        shares.append(WorkerShare(counted, next(iter(rank_trials(own)), None)))
+        own_trials = [trial for trial in trials if trial.measurement.worker == name]
+        failed = sum(trial.measurement.time_s is None for trial in own_trials)
+        worker = worker_by_name.get(name) or WorkerState(
+            name, state="lost" if name else "ready", why=_EARLIER if name else ""
+        )
+        counted = msgspec.structs.replace(worker, trials=len(own_trials), failed=failed)
+        shares.append(WorkerShare(counted, next(iter(rank_trials(own_trials)), None)))
     return tuple(shares)
 
 
 class TuningInterrupted(KeyboardInterrupt):
-    """Ctrl-C ended a session; `result` is what it had found, all of which is recorded."""
+    """The exception after Ctrl-C; `result` holds the trials so far, all of which are recorded."""
 
     def __init__(self, result: TuningResult) -> None:
         super().__init__(f"interrupted after {len(result.trials)} trials")
@@ -344,7 +345,7 @@ class TuningInterrupted(KeyboardInterrupt):
 
 
 def _trial_tree(trial: Trial, time_s: float | None) -> dict[str, object]:
-    """Return a trial: its numbers, of which `time_s` is told, the choices of its schedule, and the schedule whole."""
+    """Return a trial as plain values: its numbers with the given `time_s`, and its schedule."""
     schedule = trial.schedule
     tree = schedule.to_dict()
     return {

@@ -1,4 +1,4 @@
-"""A tuning session: the plan's first choice, then whatever the strategy asks for; every trial recorded as it ends."""
+"""A tuning session: it measures the plan's first choice, then what the strategy asks for, and records each trial."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from anatune.search.base import BLIND, DEFAULT_STRATEGY
 from anatune.tuning.cost import CostEstimate
 from anatune.tuning.cost_history import SessionCosts
 from anatune.tuning.ending import (
+    BestTracker,
     Ended,
     Ending,
     FinalComparison,
-    Interrupts,
-    Standing,
+    SignalDelay,
     choose_contenders,
     compare_contenders,
 )
@@ -39,7 +39,14 @@ from anatune.tuning.places.local import energy_counters, place_of
 from anatune.tuning.places.place import Place
 from anatune.tuning.questions import Questions
 from anatune.tuning.result import TuningInterrupted, TuningProgress, TuningResult
-from anatune.tuning.reuse import LEARNED_UNTIL, MOST_REUSED, Learned, learned_of, session_to_resume, suggested_schedules
+from anatune.tuning.reuse import (
+    LEARNED_UNTIL,
+    MOST_REUSED,
+    RecordCorrections,
+    learn_corrections,
+    session_to_resume,
+    suggested_schedules,
+)
 from anatune.tuning.settings import StandIns, TuningSettings
 from anatune.tuning.target import Source, Target, source_of_manifest, source_of_model, target_of
 
@@ -50,7 +57,7 @@ _COMPARE_S = 1.5
 
 @dataclass(frozen=True)
 class _Setup:
-    """What a session is asked for, where and of whom; of one that is resumed as it was asked for at first."""
+    """The settings, place, target and strategy of a session; for a resumed session with its original seed."""
 
     settings: TuningSettings
     place: Place
@@ -62,12 +69,12 @@ class _Setup:
 
 @dataclass(frozen=True)
 class _Opening:
-    """What a session has before it measures: who proposes and ends it, what records taught, where it goes on from."""
+    """The parts of a session that are ready before it measures."""
 
     source: Source
     questions: Questions
     ending: Ending
-    learned: Learned
+    learned: RecordCorrections
     learned_until: str | None
     num_resumed: int
     num_reused: int
@@ -75,10 +82,10 @@ class _Opening:
 
 @dataclass
 class _State:
-    """What changes while a session measures."""
+    """The part of a session that changes while it measures."""
 
     trials: list[Trial] = field(default_factory=list)
-    standing: Standing = field(default_factory=Standing)
+    standing: BestTracker = field(default_factory=BestTracker)
     workers: tuple[WorkerState, ...] = ()
     first_s: float = 0.0
     comparison: FinalComparison | None = None
@@ -86,23 +93,23 @@ class _State:
 
 
 class TuningSession:
-    """One call of `tune`.
+    """A session: one call of `tune`.
 
     Parameters
     ----------
     workload, hw, progress
         As for `tune`.
     settings
-        Its other keywords.
+        The other keyword arguments of `tune`.
     stand_ins
-        For tests.
+        Replacements for tests.
     place : Place, optional
-        Where schedules are measured, which the caller closes; by default what `settings` name.
+        Where schedules are measured; the caller closes it. By default the place that `settings` name.
 
     Attributes
     ----------
     damaged : list of str
-        A line for each row of the record file that cannot be read: a resumed session goes on without it.
+        A line for each row of the record file that cannot be read and is ignored.
     """
 
     def __init__(
@@ -138,14 +145,14 @@ class TuningSession:
         self._energy = EnergyMeter(counters or ())
         is_real = stand_ins.measurer is None and stand_ins.costs is None
         self._costs = SessionCosts(user_cache_folder() if is_real else stand_ins.costs)
-        self._interrupts, self._state = Interrupts(), _State()
+        self._interrupts, self._state = SignalDelay(), _State()
         self._opening: _Opening | None = None
         self._store: RecordStore | None = None
         self._session: Session | None = None
         self.damaged: list[str] = []
 
     def run(self) -> TuningResult:
-        """Tune; see `tune`."""
+        """Run the session and return its result; see `tune`."""
         records = self._setup.settings.records
         with self._interrupts:
             try:
@@ -159,33 +166,33 @@ class TuningSession:
         return self._result()
 
     def estimate(self) -> CostEstimate:
-        """Return about how long `run` would take from where it begins to measure; nothing is measured.
+        """Estimate how long `run` would take once it begins to measure, without measuring.
 
-        In the place of `run`: a place that is the session's own is closed.
+        Call this instead of `run`: it closes the place if the session has made it.
         """
         with self._owned:
             history = self.recorded()
             setup = self._setup
             return self._costs.estimate(
-                setup.target, setup.place, setup.settings, self._make_source(Learned()), history
+                setup.target, setup.place, setup.settings, self._make_source(RecordCorrections()), history
             )
 
     def recorded(self) -> list[Trial]:
-        """Return the trials that `run` would go on from, without measuring anything; comparisons are left out."""
+        """Return the trials that `run` would resume from, without those of final comparisons; nothing is measured."""
         records = self._setup.settings.records
         if records is None or is_missing(records):
             return []
         with RecordStore(records) as self._store:
             try:
-                return self._take_up()
+                return self._load_resumed()
             finally:
                 self._store = None
 
-    # ---- the steps -------------------------------------------------------------------------------------------
+    # ---- parts of a session ----------------------------------------------------------------------------------
 
     def _run(self, files: contextlib.ExitStack) -> None:
         self._say("plan")
-        history = self._take_up()
+        history = self._load_resumed()
         opening = self._opening = self._open(history)
         setup, source, target, settings = self._setup, opening.source, self._setup.target, self._setup.settings
         self._keep(history, opening)
@@ -197,7 +204,7 @@ class TuningSession:
             target.workload, source.hardware, threads=target.threads, limits=settings.limits, seed=setup.seed,
             least_samples=source.strategy.least_samples, **target.conditions, **target.device,
         ) as measurer:  # fmt: skip
-            if self._store is None and settings.records is not None:  # a trial can be made: now there is a file
+            if self._store is None and settings.records is not None:  # make the file only now that trials can be made
                 self._store = files.enter_context(RecordStore(settings.records))
             if self._store is not None and self._session is None:
                 self._session = self._new_session(self._store, opening)
@@ -211,46 +218,47 @@ class TuningSession:
                 self._costs.begin("", self._elapsed_s())
                 self._costs.keep([trial.measurement for trial in self._state.trials[opening.num_resumed :]])
             except DeviceError as error:
-                kept = f"kept in {settings.records}, --resume goes on" if settings.records else "lost with this session"
+                kept = "not recorded, because no record file was given"
+                kept = f"kept in {settings.records}, --resume continues" if settings.records else kept
                 raise DeviceError(f"{error}; {len(self._state.trials)} trials are {kept}") from None
 
     def _open(self, history: Sequence[Trial]) -> _Opening:
-        """Return who proposes schedules, told of the trials there were, and of the best ones that records have."""
+        """Make the strategy; replay earlier trials and suggest the best recorded schedules."""
         setup, settings = self._setup, self._setup.settings
         learned, until = self._learn()
         source = self._make_source(learned)
         key = self._stand_ins.program_key or source.program_key
         is_published = settings.start == "paper" and setup.strategy != DEFAULT_STRATEGY
-        first = None if is_published else source.first  # no paper measures our plan first
+        first = None if is_published else source.first  # published strategies do not measure our plan first
         questions = Questions(source.strategy, setup.strategy, first, key)
         questions.replay(history)
-        suggested = [] if history else self._suggested(source)
+        suggested = [] if history else self._suggest_recorded(source)
         questions.suggest(suggested)
         ending = Ending(source.bound.time_s, settings.stop_at, settings.patience)
         return _Opening(source, questions, ending, learned, until, len(history), len(suggested))
 
-    def _make_source(self, learned: Learned) -> Source:
+    def _make_source(self, learned: RecordCorrections) -> Source:
         setup, target = self._setup, self._setup.target
         if target.manifest is not None:
             return source_of_manifest(target, target.manifest)
         return source_of_model(target, setup.strategy, setup.seed, setup.settings.start, learned.residuals)
 
-    def _learn(self) -> tuple[Learned, str | None]:
-        """Return what the records teach of the device, and until when they are read; of a resumed session as it was."""
+    def _learn(self) -> tuple[RecordCorrections, str | None]:
+        """Return corrections learned from records, and the time up to which records count; unchanged when resumed."""
         settings, target = self._setup.settings, self._setup.target
         if self._store is None or not settings.reuse or settings.start == "paper" or target.manifest is not None:
-            return Learned(), None
+            return RecordCorrections(), None
         until = now_utc() if self._session is None else self._session.settings.get(LEARNED_UNTIL)
         if not isinstance(until, str):
-            return Learned(), None
+            return RecordCorrections(), None
         if self._setup.strategy in BLIND:
-            return Learned(), until
+            return RecordCorrections(), until
         names = [template.name for template in target.templates]
         on_damage = self.damaged.append
-        return learned_of(self._store, target.hardware, names, target.conditions, until, on_damage), until
+        return learn_corrections(self._store, target.hardware, names, target.conditions, until, on_damage), until
 
-    def _take_up(self) -> list[Trial]:
-        """Return the trials of the session to resume, if there is one."""
+    def _load_resumed(self) -> list[Trial]:
+        """Find the session to resume, if there is one, and return its trials."""
         setup, on_damage = self._setup, self.damaged.append
         if self._store is None or not setup.settings.resume:
             return []
@@ -263,11 +271,8 @@ class TuningSession:
         recorded = [record.trial for record in self._store.trials(session=session, on_damage=on_damage)]
         return [trial for trial in recorded if trial.source != COMPARED]
 
-    def _suggested(self, source: Source) -> list[Schedule]:
-        """Return the best recorded schedules of this workload, device and threads that are legal here and now.
-
-        They are measured anew: the machine's speed drifts. Of a session that is resumed they are among its trials.
-        """
+    def _suggest_recorded(self, source: Source) -> list[Schedule]:
+        """Return the best recorded schedules of this workload, device and threads, to measure them again."""
         setup, settings = self._setup, self._setup.settings
         if self._store is None or not settings.reuse or setup.target.manifest is not None or setup.trials < 2:
             return []
@@ -278,13 +283,14 @@ class TuningSession:
 
     def _new_session(self, store: RecordStore, opening: _Opening) -> Session:
         setup, target, settings = self._setup, self._setup.target, self._setup.settings
-        told = {"trials": setup.trials, "start": settings.start, **target.asked, **target.conditions}
+        stored_settings = {"trials": setup.trials, "start": settings.start, **target.candidates, **target.conditions}
         rules = {name: getattr(settings, name) for name in ("stop_at", "patience")}
         rules[LEARNED_UNTIL] = opening.learned_until if opening.learned.residuals else None
-        told |= {name: value for name, value in rules.items() if value is not None}
+        stored_settings |= {name: value for name, value in rules.items() if value is not None}
+        templates = [template.name for template in target.templates]
         return store.new_session(
             target.workload, target.hardware, target.threads, setup.strategy, setup.seed,
-            {**told, **setup.place.provenance(target.device, target.manifest, [one.name for one in target.templates])},
+            stored_settings | setup.place.provenance(target.device, target.manifest, templates),
         )  # fmt: skip
 
     def _measure(self, measurer: MeasurerLike, opening: _Opening) -> None:
@@ -292,23 +298,23 @@ class TuningSession:
         while is_open:
             for schedule, measurement in measurer.serve(lambda: self._ask(opening)):
                 self._state.workers = measurer.workers()
-                with self._interrupts.held():
+                with self._interrupts.hold():
                     self._finish(schedule, measurement, opening)
                 self._say("measure")
             is_open = opening.questions.reopen()
 
     def _ask(self, opening: _Opening) -> Schedule | None:
-        """Return what is to be measured; None for now where the strategy wants to be told first."""
+        """Return the next schedule to measure; None if the session ends, or if the strategy waits for results."""
         state = self._state
-        state.ended = reason = self._reason(opening)
-        if reason is not None:  # no end yet: what is on its way may be better, and patience begins anew
+        state.ended = reason = self._ending_reason(opening)
+        if reason is not None:  # not final: a trial in progress may be better and restart `patience`
             return None
-        # With several devices none waits for the answer of another one.
+        # With several devices, no device waits for the result of another one.
         ahead = sum(worker.state == "ready" and worker.measures for worker in state.workers) > 1
         return opening.questions.next(ahead=ahead)
 
-    def _reason(self, opening: _Opening) -> Ended | None:
-        """Return why nothing more is asked for; None: go on."""
+    def _ending_reason(self, opening: _Opening) -> Ended | None:
+        """Return why no more schedules are measured; None to continue."""
         limit_s = self._setup.settings.time_limit_s
         if len(opening.questions) >= self._setup.trials:
             return "trials"
@@ -317,7 +323,7 @@ class TuningSession:
         return "time_limit" if limit_s is not None and self._elapsed_s() > limit_s else None
 
     def _finish(self, schedule: Schedule, measurement: Measurement, opening: _Opening) -> None:
-        """Record a trial, then tell the strategy."""
+        """Record a trial, then report it to the strategy."""
         number = 1 + self._state.standing.last_number
         predicted_s, corrected_s = opening.source.predicted(schedule), opening.source.corrected(schedule)
         source, threads = opening.questions.source(schedule), self._setup.target.threads
@@ -328,7 +334,7 @@ class TuningSession:
         opening.questions.tell(trial)
 
     def _keep(self, trials: Sequence[Trial], opening: _Opening, num_asked: int | None = None) -> None:
-        """Take in trials; what an earlier session had on its way by then nobody knows: `num_asked` is None of these."""
+        """Add trials to the state; `num_asked` is the number of schedules asked for by then, None if unknown."""
         for trial in trials:
             self._state.trials.append(trial)
             self._state.standing.add(trial)
@@ -341,7 +347,7 @@ class TuningSession:
             self._store.append(self._session, trial, worker.environment if worker is not None else None)
 
     def _compare(self, measurer: MeasurerLike) -> None:
-        """Measure the best trials and, where it was measured, the plan's first choice in turn."""
+        """Run the final comparison: measure the best schedules and the plan's first choice again, in turn."""
         plan = self._plan_trial()
         chosen = choose_contenders(self._state.trials, plan)
         if len(chosen) < 2:
@@ -350,11 +356,11 @@ class TuningSession:
         measurements = measurer.compare([trial.schedule for trial in chosen], _COMPARE_S)
         self._state.workers = measurer.workers()
         self._state.comparison = compare_contenders(chosen, measurements, None if plan is None else plan.number)
-        with self._interrupts.held():
+        with self._interrupts.hold():
             for trial, measurement in zip(chosen, measurements, strict=True):
                 self._record(msgspec.structs.replace(trial, measurement=measurement, source=COMPARED))
 
-    # ---- small things ----------------------------------------------------------------------------------------
+    # ---- helpers ---------------------------------------------------------------------------------------------
 
     def _plan_trial(self) -> Trial | None:
         first = None if self._opening is None else self._opening.questions.first
@@ -381,12 +387,11 @@ class TuningSession:
         return self._stand_ins.clock() - self._began
 
     def _say(self, stage: Literal["plan", "start", "measure", "compare"]) -> None:
-        """Report where the session is."""
+        """Report progress."""
         num_resumed = 0 if self._opening is None else self._opening.num_resumed
         if stage == "measure" and len(self._state.trials) == num_resumed + 1:
-            self._state.first_s = (
-                self._elapsed_s()
-            )  # planning, starting and the first trial say little about the others
+            # The rate counts from here: planning, starting and the first trial differ from the other trials.
+            self._state.first_s = self._elapsed_s()
         if self._report is None:
             return
         done, now = len(self._state.trials), self._elapsed_s()
@@ -403,7 +408,7 @@ class TuningSession:
         self._report(
             TuningProgress(
                 stage, done, self._setup.trials, failed, last, self._state.standing.best, elapsed_s=now, left_s=left,
-                workers=self._state.workers, trials_per_s=per_s, estimate=self._costs.told, first=first,
+                workers=self._state.workers, trials_per_s=per_s, estimate=self._costs.last_estimate, first=first,
             )
         )  # fmt: skip
 
@@ -436,7 +441,7 @@ class TuningSession:
             ended=state.ended or "space",
             stop_at=self._setup.settings.stop_at,
             patience=self._setup.settings.patience,
-            estimate=self._costs.told,
+            estimate=self._costs.last_estimate,
             measure_s=self._costs.spent_s(self._elapsed_s()),
             energy_j=self._energy.energy_j,
             energy_of=self._energy.names,

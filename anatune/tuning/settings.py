@@ -1,4 +1,4 @@
-"""What one asks of a tuning session, checked as far as no device is needed for it."""
+"""The settings of a tuning session, checked as far as that needs no device."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from anatune.search.base import DEFAULT_STRATEGY, check_start, check_strategy
 
 
 class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The keywords of `anatune.tune`, see there. Immutable.
+    """The keyword arguments of `anatune.tune`, which documents them. Immutable.
 
-    And `cold`, of CPUs: {"l3", "dram"}, the level that constant operands come from in every run, as in whole models
-    (`measure.cpu.measurer.CpuMeasurer`); None: they stay where the run before left them.
+    In addition `cold` (CPUs): "l3" or "dram", the level of memory from which constant operands are read in every run,
+    as in whole networks (`measure.cpu.measurer.CpuMeasurer`). None: they stay in the caches from the run before.
 
-    At most one of `cluster` and `tracker` says who measures; none: this machine.
+    At most one of `cluster` and `tracker` is given; without both, this machine measures.
 
     Raises
     ------
     SpaceError, UnknownNameError, RecordError
-        One of them is wrong, whatever is tuned.
+        A setting is wrong for every workload and device.
     """
 
     trials: int = 64
@@ -87,45 +87,48 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "None"
             )
         if self.cluster is not None and self.tracker is not None:
-            raise SpaceError("tune: cluster and tracker are both given, expected one of them; leave the other out")
+            raise SpaceError("tune: cluster and tracker are both given, expected at most one; leave one of them out")
         if (self.tracker is None) != (self.key is None):
             given, missing = ("tracker", "key") if self.key is None else ("key", "tracker")
-            raise SpaceError(f"tune: {given} is given without {missing}, expected both; boards are found by both")
+            raise SpaceError(f"tune: {given} is given without {missing}; boards need both")
         if self.tls is not None:
             if not isinstance(self.cluster, str):
-                raise SpaceError("tune: tls is given without the address of a cluster; name it, or leave tls out")
+                raise SpaceError(
+                    "tune: tls is given, but cluster is not the address of a cluster; give it or leave tls out"
+                )
             checked["tls"] = checked_path("tune: tls", self.tls, DeviceError)
         if self.manifest is not None and (self.cluster is not None or self.tracker is not None):
             raise SpaceError(
-                "tune: manifest is for the machine with the GPU, a cluster builds itself; leave one of them out"
+                "tune: manifest is given with cluster or tracker, but a manifest is measured on this machine; leave "
+                "one of them out"
             )
         if self.manifest is not None:
             checked["manifest"] = checked_path("tune: manifest", self.manifest, RecordError)
         if self.records is not None:
             checked["records"] = record_place(self.records)
         elif self.resume:
-            raise SpaceError("resume is True, but records is None; name the record file of the session to go on with")
+            raise SpaceError("tune: resume is True, but records is None; name the record file of the session to resume")
         for name, value in checked.items():
-            msgspec.structs.force_setattr(self, name, value)  # nobody has seen the object yet
+            msgspec.structs.force_setattr(self, name, value)  # the object is not in use yet
 
 
 class StandIns(msgspec.Struct, frozen=True, kw_only=True):
-    """What tests put in the place of the machine.
+    """Replacements for parts of the machine, used by tests.
 
     Attributes
     ----------
     host : CpuSpec or GpuSpec, optional
-        The present machine, or its GPU; detected by default.
+        The spec of this machine or its GPU; detected by default.
     measurer : callable, optional
-        Makes the measurer, as that of `tuning.target.Source`.
+        Makes the measurer, as in `tuning.target.Source`.
     program_key : callable, optional
-        Schedule -> key of the program it is lowered to: schedules of equal keys are measured once.
+        Schedule -> key of its program: schedules of equal keys are measured once.
     clock : callable
-        Seconds.
+        Returns seconds.
     costs : Path, optional
-        Folder of what earlier sessions took; by default the user's, none with another measurer.
+        Folder with the costs of earlier sessions; by default the user's cache folder, or none with another measurer.
     counters : sequence of EnergyCounter, optional
-        What counts energy; by default what the place has, nothing with another measurer.
+        The energy counters; by default those of the place, or none with another measurer.
     """
 
     host: CpuSpec | GpuSpec | None = None

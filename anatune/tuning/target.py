@@ -1,7 +1,6 @@
-"""What a session tunes, where, and which schedules it asks for.
+"""The target of a session (workload, device, templates, conditions) and the source of its schedules.
 
-The workload, the present device, how schedules look and under what they run; a model and a strategy that ask for them,
-or a manifest of kernels that were built elsewhere.
+The source is a model and a strategy, or a manifest of kernels that were built on another machine.
 """
 
 from __future__ import annotations
@@ -46,24 +45,24 @@ from anatune.tuning.settings import TuningSettings
 
 
 class Target(NamedTuple):
-    """What is tuned where.
+    """The workload and device of a session, and the conditions of measuring.
 
     Attributes
     ----------
     workload, hardware
-        The workload; the device that measures, under the spec that was given.
+        The workload; the spec of the device that measures, as it was given.
     templates : tuple of Template
-        What schedules look like: one, or those that share the trials, the default first.
+        The templates that share the trials, the default first.
     accuracy : str
-        What arithmetic is admitted.
+        The admitted arithmetic.
     threads : int
-        Threads that kernels run with; 1 on GPUs.
+        Number of threads of a kernel; 1 on GPUs.
     conditions : dict
-        What times depend on beside that, by the names of `tune`'s keywords: sessions that differ in it are not resumed.
+        Other settings that change times, by the names of `tune`'s arguments; a session of other ones is not resumed.
     device : dict
-        Which of several devices, through what: "device", "backend"; empty on CPUs.
+        The GPU to use: "device", "backend"; empty on CPUs.
     manifest : Manifest or None
-        Kernels that were built elsewhere.
+        Kernels that were built on another machine.
     """
 
     workload: Workload
@@ -76,12 +75,12 @@ class Target(NamedTuple):
     manifest: Manifest | None
 
     @property
-    def asked(self) -> dict[str, object]:
-        """Which schedules are candidates, as sessions record it: sessions that differ in it are not resumed."""
+    def candidates(self) -> dict[str, object]:
+        """The candidates of a session as it records them; a session of other candidates is not resumed."""
         return {"templates": [template.name for template in self.templates], "accuracy": self.accuracy}
 
-    def asked_of(self, session: Session) -> dict[str, object]:
-        """Return the same of a recorded session; older ones had one template, and standard arithmetic."""
+    def candidates_of(self, session: Session) -> dict[str, object]:
+        """Return the candidates of a recorded session; older sessions had one template and standard accuracy."""
         default = str(session.settings.get("template", templates_of(self.hardware)[0].name))
         return {
             "templates": session.settings.get("templates", [default]),
@@ -95,16 +94,16 @@ def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, pl
     Raises
     ------
     DeviceError
-        `hw` is not what is there.
+        `hw` does not describe the device of the place.
     SpaceError, RecordError
         A setting does not fit the workload or the device; the manifest is damaged.
     """
     templates: tuple[Template, ...]
     accuracy = settings.accuracy or STANDARD
-    manifest = None if settings.manifest is None else _fitting(read_manifest(settings.manifest), workload, hw)
+    manifest = None if settings.manifest is None else _check_manifest(read_manifest(settings.manifest), workload, hw)
     if hw.kind == "gpu":
         if settings.cold is not None:
-            raise SpaceError(f"tune: cold is for CPUs, and {hw.name} is none; name l2")
+            raise SpaceError(f"tune: cold is for CPUs, but {hw.name} is a GPU; use l2")
         if settings.template or manifest is not None:
             named = (settings.template,) if manifest is None else manifest.templates
             templates = tuple(template_of(name, hw) for name in named)
@@ -117,12 +116,12 @@ def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, pl
             "device": checked_integer("tune: device", settings.device, 0, 1023),
             "backend": settings.backend,
         }
-    elif given := _of_gpus(settings):
-        raise SpaceError(f"tune: {given} is for GPUs, and {hw.name} is none; leave it out")
+    elif given := _gpu_setting(settings):
+        raise SpaceError(f"tune: {given} is for GPUs, but {hw.name} is a CPU; leave it out")
     else:
         cold = check_cold(settings.cold, hw)
         conditions, device = ({} if cold is None else {"cold": cold}), {}
-        # As published, a search walks one space.
+        # A published strategy searches one space.
         alone = template_of(settings.template, hw) if settings.template or settings.start == "paper" else None
         templates = joined_templates(workload, hw, accuracy) if alone is None else (alone,)
     for template in templates:
@@ -134,23 +133,23 @@ def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, pl
     return Target(workload, hardware, templates, accuracy, threads, conditions, device, manifest)
 
 
-def _of_gpus(settings: TuningSettings) -> str:
-    """Return the first setting that only GPUs have and that was given; an empty text if there is none."""
+def _gpu_setting(settings: TuningSettings) -> str:
+    """Return the first given setting that is for GPUs only; "" if there is none."""
     unset = {"l2": (None,), "device": (0,), "backend": (None,), "manifest": (None,)}
     return next((name for name, values in unset.items() if getattr(settings, name) not in values), "")
 
 
-def _fitting(manifest: Manifest, workload: Workload, hw: HardwareSpec) -> Manifest:
-    """Return the manifest if it is of this workload and kind of GPU."""
+def _check_manifest(manifest: Manifest, workload: Workload, hw: HardwareSpec) -> Manifest:
+    """Return the manifest if it is for this workload and GPU architecture."""
     if manifest.workload != workload:
         raise SpaceError(
-            f"manifest: its kernels compute {manifest.workload.describe()}, expected {workload.describe()}; "
-            "name the manifest of this workload"
+            f"the kernels of the manifest compute {manifest.workload.describe()}, expected {workload.describe()}; name "
+            "the manifest of this workload"
         )
     if hw.arch != manifest.hardware.arch:
         raise SpaceError(
-            f"manifest: its kernels are for {manifest.hardware.name} ({manifest.hardware.arch}), expected {hw.arch} "
-            f"for {hw.name}; build them with --hw {hw.name}"
+            f"the kernels of the manifest are for {manifest.hardware.name} ({manifest.hardware.arch}), expected "
+            f"{hw.arch} for {hw.name}; build them with --hw {hw.name}"
         )
     return manifest
 
@@ -158,32 +157,32 @@ def _fitting(manifest: Manifest, workload: Workload, hw: HardwareSpec) -> Manife
 # ---- where schedules come from ---------------------------------------------------------------------------------
 
 _RANKED = 16
-"""Points of the ranking that strategies start from."""
+"""Number of ranked points from which strategies start."""
 
 
 class Source(NamedTuple):
-    """What a session asks.
+    """The source of a session's schedules.
 
     Attributes
     ----------
     strategy : Strategy
-        Who proposes schedules.
+        The search strategy.
     first : Schedule
-        The plan's own first choice.
+        The plan's first choice.
     hardware : CpuSpec or GpuSpec
-        Of the schedules.
+        The spec of the schedules.
     predicted : callable
-        Schedule -> the model's time, s, or None.
+        Schedule -> predicted time, s, or None.
     program_key : callable
-        Schedule -> key of the program it is lowered to: schedules of equal keys are measured once.
+        Schedule -> key of its program: schedules of equal keys are measured once.
     measurer : callable
         Makes the measurer.
     bound : TimeBound
-        Time that no schedule undercuts.
+        Lower bound on the time of every schedule.
     correction : str or None
-        Name of the learned correction of the model's times.
+        Name of the learned correction of predicted times.
     corrected : callable
-        Schedule -> the model's time with what records have taught, s; None where they have taught nothing.
+        Schedule -> predicted time corrected by records, s; None if nothing was learned from records.
     """
 
     strategy: Strategy
@@ -200,13 +199,13 @@ class Source(NamedTuple):
 def source_of_model(
     target: Target, strategy: str, seed: int, start: str = "model", learned: Mapping[str, ResidualModel] | None = None
 ) -> Source:
-    """Rank and start a strategy; of several templates one for each, which share the trials.
+    """Rank the space of each template and start a strategy in it; the strategies share the trials.
 
     Parameters
     ----------
     learned : mapping of str to ResidualModel
-        Template -> what the strategy corrects the analytical model by, in the place of a saved correction. The plan's
-        first choice, and what is predicted of a trial, stay those of the plan.
+        Template -> correction that the strategy uses instead of a saved one. The plan's first choice and the predicted
+        times of trials do not depend on it.
 
     Raises
     ------
@@ -222,47 +221,47 @@ def source_of_model(
         corrected_by = corrected_by or name
         ranked = model.rank(_RANKED).points
         if len(ranked):
-            # CPUs: the default strategy is made for CpuModel, and learns of its errors from the first trial on; a
-            # saved correction says where it starts.
+            # On CPUs the default strategy needs CpuModel and learns its errors from the first trial on; a saved
+            # correction only determines where it starts.
             walked = model.plain if here.kind == "cpu" else model
             if (residual := (learned or {}).get(template.name)) is None:
                 walker = make_strategy(strategy, walked, seed=seed, start=start, ranked=ranked)
             else:
                 learners[template.name] = walked = CorrectedModel(model.plain, residual)
-                # The default strategy of CPUs corrects what the plain ranking begins with; others rank anew.
+                # The default strategy of CPUs starts from the analytical ranking; others rank again.
                 begin = ranked if here.kind == "cpu" and strategy == DEFAULT_STRATEGY else None
                 walker = make_strategy(strategy, walked, seed=seed, start=start, ranked=begin)
             members[template.name] = Member(model, walker, ranked)
     if not members:
         raise SpaceError(
-            f"{target.workload.describe()} on {here.name}: no schedule is legal; "
-            f"`anatune plan` says which limits are in the way"
+            f"{target.workload.describe()} on {here.name}: no schedule is legal; `anatune plan` lists the limits that "
+            "exclude them"
         )
 
-    def predicted(schedule: Schedule) -> float | None:
+    def predict(schedule: Schedule) -> float | None:
         return _seconds(members[schedule.template].model, schedule)
 
-    def corrected(schedule: Schedule) -> float | None:
+    def predict_corrected(schedule: Schedule) -> float | None:
         return _seconds(learners[schedule.template], schedule) if schedule.template in learners else None
 
     best, *others = members.values()
-    made = SharedStrategy(tuple(members.values())) if others else best.strategy
-    # The default's where they are equal, as in a plan.
+    combined = SharedStrategy(tuple(members.values())) if others else best.strategy
+    # The default template wins ties, as in a plan.
     chosen = min(members.values(), key=lambda member: float(member.model.times(member.ranked[:1])[0][0]))
     first = chosen.model.space.schedule_of(chosen.ranked[0])
     bound = _bound(target, here, [member.model for member in members.values()])
     measurer = measurer_of(target.hardware)
-    return Source(made, first, here, predicted, _program, measurer, bound, corrected_by, corrected)
+    return Source(combined, first, here, predict, _program, measurer, bound, corrected_by, predict_corrected)
 
 
 def _seconds(model: Model, schedule: Schedule) -> float | None:
-    """Return a model's time of a schedule, None where it has none."""
+    """Return the predicted time of a schedule; None if it is not finite."""
     seconds = float(model.times(model.space.point_of(schedule)[None, :])[0][0])
     return seconds if math.isfinite(seconds) else None
 
 
 def _bound(target: Target, here: HardwareSpec, models: Sequence[Model]) -> TimeBound:
-    """Return the bound of schedules of several models, timed under the target's conditions."""
+    """Return the lower bound on the time of schedules of several models under the target's conditions."""
     fewest = {model.space.template: model.plain.least_flop for model in models}
     conditions = {name: target.conditions.get(name) for name in ("l2", "cold")}
     constants = constant_tensors(target.workload) if conditions["cold"] else ()
@@ -279,12 +278,12 @@ def _model(target: Target, template: str, here: HardwareSpec) -> tuple[Model, st
 
 
 def _program(schedule: Schedule) -> Hashable:
-    """Return the key of a schedule's program; no two templates have one in common."""
+    """Return the key of a schedule's program; keys of different templates differ."""
     return schedule.template, template_named(schedule.template).program_key(schedule)
 
 
 def source_of_manifest(target: Target, manifest: Manifest) -> Source:
-    """Go through a manifest in its order; no model is needed."""
+    """Return the kernels of a manifest in their order as a source, without a model."""
     from anatune.measure.cuda.measurer import ManifestMeasurer
 
     fewest = dict.fromkeys(manifest.templates, float(manifest.workload.flop))

@@ -1,4 +1,4 @@
-"""The library call that tunes one workload."""
+"""The library call `anatune.tune`, which tunes one workload."""
 
 from __future__ import annotations
 
@@ -42,77 +42,76 @@ def tune(
     stop_at: float | None = None,
     patience: int | None = None,
 ) -> TuningResult:
-    """Build, check and time schedules of `workload` and return the fastest; on this machine, a cluster or boards.
+    """Build, check and time schedules of `workload` and return the fastest, on this machine, a cluster or boards.
 
-    The plan's own first choice is measured first (not with ``start="paper"``); at the end it, the best and the
-    runners-up are measured once more, in turn. Whatever a schedule does wrong is an outcome of its trial.
+    The plan's first choice is measured first (not with ``start="paper"``). At the end it is measured again in turn with
+    the best schedules. A schedule that fails gets an outcome instead of a time; that does not end the session.
 
     Parameters
     ----------
     workload : Workload
-        What is computed.
+        The workload to tune.
     hw : CpuSpec, GpuSpec, str or Path
-        The device that measures: "host", or a spec, or its name or file; a GPU likewise. With `cluster` or `tracker`,
-        "host" is the CPU there, "host_gpu" the GPU.
+        The device that measures: "host" (this CPU), "host_gpu" (this GPU), or a spec, its name or its file. With
+        `cluster` or `tracker`, "host" is their CPU and "host_gpu" their GPU.
     trials : int
-        How many schedules to measure, with those of a resumed session.
+        Number of schedules to measure, with those of a resumed session.
     strategy : str
-        Who asks for schedules: one of `anatune.search.base.STRATEGIES`; `bayes` with settings, see
+        The search strategy, one of `anatune.search.base.STRATEGIES`; `bayes` takes settings, see
         `anatune.search.base.check_strategy`.
     records : str or Path, optional
-        Record file, or "postgresql://..." of a server; every trial is on the disk before the next question. None:
-        nothing is kept.
+        The record file, or "postgresql://..." of a server. Each trial is on the disk before the next one begins. By
+        default nothing is recorded.
     threads : int, optional
-        Threads that CPU kernels run with; by default the cores of `hw` that this process may use. The library reads no
+        Number of threads of CPU kernels; by default the cores of `hw` that this process may use. The library reads no
         environment variables; the command line passes TVM_NUM_THREADS.
     seed : int
-        Of the strategy's choices and the operands; a resumed session keeps its own.
+        Seed of the strategy's random choices and of the operands; a resumed session keeps its own.
     resume : bool
-        Go on with the latest session of this workload, hardware, threads and strategy in `records`; a new one begins if
-        there is none.
+        Continue the latest session of this workload, device, threads and strategy in `records`; if there is none, begin
+        a new one.
     progress : callable, optional
-        Called with a `TuningProgress` at the beginning, after every trial and before the comparison.
+        Called with a `TuningProgress` at the beginning, after each trial and before the final comparison.
     limits : Limits, optional
-        Time and memory of one schedule.
+        Limits on the time and memory of one trial.
     time_limit_s : float, optional
-        Ask for nothing new after this many seconds.
+        Start no new trial after this many seconds.
     template : str, optional
-        "cuda", "pipelined", "thin", "triton", "cpu", "winograd", "scaled", "fp16_accumulation" or "amx".
-        What the schedules look like. By default on GPUs: CUDA cores, with a staging pipeline where there can be one,
-        and "thin" and "triton" (where Triton is installed) if they apply; on CPUs all templates that apply. Of several
-        `strategy` walks the space of each, and the trials go where most is to be gained (`anatune.search.shared`). With
-        ``start="paper"`` the default template alone.
+        The only template to use: "cuda", "pipelined", "thin", "triton", "cpu", "winograd", "scaled",
+        "fp16_accumulation" or "amx". By default on GPUs: "pipelined" if it applies, else "cuda", and "thin" and
+        "triton" (if Triton is installed) if they apply; on CPUs all templates that apply. With several templates,
+        `strategy` searches each space, and the trials go to the most promising one (`anatune.search.shared`). With
+        ``start="paper"`` only the default template is used.
     accuracy : {"standard", "relaxed"}
-        What arithmetic is admitted, as in `anatune.plan`. Sessions that differ in it are not resumed.
+        The admitted arithmetic, as in `anatune.plan`. A session of another accuracy is not resumed.
     l2 : {"flush", "warm"}, optional
-        GPUs: whether the L2 cache holds nothing of the operands when a launch begins (the default), or what the launch
-        before left there.
+        GPUs: flush the L2 cache before each launch (the default), or keep what the launch before left there.
     device : int
-        GPUs: number of the device, as CUDA counts.
+        GPUs: the CUDA device number.
     backend : str, optional
         GPUs: "pycuda" or "cuda-bindings"; by default the one that works.
     manifest : str or Path, optional
-        GPUs: folder of kernels that ``anatune tune --build-only`` built elsewhere; they are measured in their order,
-        `strategy` and `seed` do not count. Neither TVM nor a compiler is needed.
+        GPUs: folder of kernels that ``anatune tune --build-only`` built on another machine. They are measured in their
+        order, without `strategy` and `seed`, and need neither TVM nor a compiler.
     start : {"model", "paper"}
-        Where the strategy starts: from the model's ranking, or as it was published. As published, neither the plan's
-        first choice (but by the default strategy, which has no published form) nor what `records` suggest is measured
-        first. Sessions that differ in it are not resumed.
+        Start the strategy from the model's ranking, or as it was published. As published, neither recorded schedules
+        nor the plan's first choice are measured first, except by the default strategy, which has no published form. A
+        session of another start is not resumed.
     cluster : str, distributed.Client or concurrent.futures.Executor, optional
-        Who builds and measures: a Dask cluster whose workers are ``anatune worker``, by its address ("tls://lab:8786")
-        or a client; an executor builds, and this machine measures.
+        A Dask cluster of ``anatune worker`` processes that build and measure, by its address ("tls://lab:8786") or a
+        client; or an executor that builds while this machine measures.
     tls : str or Path, optional
         Folder of the cluster's certificates: ca.pem, cert.pem, key.pem (docs/howto/fleets.md).
     tracker, key : str, optional
-        Boards that measure: TVM's RPC tracker, "host:port", and the key of its servers.
+        Boards that measure: "host:port" of TVM's RPC tracker, and the key under which the boards are registered.
     reuse : bool
-        Whether what `records` has of this device is used: the best schedules of this workload are asked for first; on
-        GPUs the model's errors are learned from all workloads (LightGBM), where that helps on workloads left out.
+        Use the `records` of this device: measure the best recorded schedules of this workload first; on GPUs also learn
+        the model's errors from all recorded workloads (LightGBM), if that helps on workloads that were left out.
     stop_at : float, optional
-        Share of the lower bound on the time (`anatune.model.bound.time_bound`), above 0 and up to 1: nothing more is
-        asked for once bound over best measured time is at least that.
+        A share, above 0 and up to 1: end the session once the lower bound on the time
+        (`anatune.model.bound.time_bound`) over the best measured time is at least that.
     patience : int, optional
-        Nothing more is asked for after so many trials without one that is better beyond noise.
+        End the session after this many trials in a row without a kernel that is faster beyond noise.
 
     Raises
     ------
@@ -121,13 +120,13 @@ def tune(
     SpaceError, UnknownNameError
         An argument is wrong; no schedule is legal.
     SpecError
-        The hardware's file is damaged.
+        The spec file is damaged.
     RecordError
-        The record file cannot be used, or the disk is full: all trials before that are kept.
+        The record file cannot be used, or the disk is full; all trials before that are kept.
     MissingDependencyError
         TVM is not installed.
     TuningInterrupted
-        Ctrl-C (a KeyboardInterrupt); its ``.result`` is what was found so far.
+        Ctrl-C (a KeyboardInterrupt); its ``.result`` is the result so far.
     """
     settings = TuningSettings(
         trials=trials, strategy=strategy, start=start, seed=seed, time_limit_s=time_limit_s, records=records,

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anatune.measure.cpu.calibration.calibrate import Calibration, calibrate
-from anatune.measure.cpu.calibration.tiles import LEAST_SHARE, UNROLLS, Agreement, MeasuredTile, fits_registers
+from anatune.measure.cpu.calibration.tiles import LEAST_SHARE, UNROLLS, MeasuredTile, TileAgreement, fits_registers
 
 
 def classes(measured: Sequence[MeasuredTile]) -> dict[tuple[int, int], list[int]]:
@@ -42,7 +42,7 @@ def _intervals(rows: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
-def _print_agreement(title: str, found: Agreement) -> None:
+def _print_agreement(title: str, found: TileAgreement) -> None:
     print(
         f"{title}: {found.num_good} tiles reach 80 % of the peak, {found.num_predicted} are predicted: "
         f"precision {found.precision:.3f}, recall {found.recall:.3f}"

@@ -87,7 +87,7 @@ def test_a_log_says_itself_what_it_is_of(anatune, tmp_path):
     assert anatune("records", "export", records, "--output", export).returncode == 0
     other = tmp_path / "other.sqlite"
     bad(anatune("records", "import", export, "--hw", "tx2", "--records", other), 2, "leave both out")
-    assert "2 sessions and 2 trials are new" in anatune("records", "import", export, "--records", other).stdout
+    assert "added 2 sessions and 2 trials" in anatune("records", "import", export, "--records", other).stdout
 
 
 def test_refusals_are_one_line(anatune, tmp_path):

@@ -188,7 +188,7 @@ def test_doctor_where_anatune_cannot_start(bare, tmp_path):
         "error    typer: typer cannot be imported (no click) [everything]; pip install --force-reinstall typer\n"
         in done.stdout
     )
-    assert done.stdout.splitlines()[-1] == "anatune cannot plan here: see what is marked error"
+    assert done.stdout.splitlines()[-1] == "anatune cannot plan here: see the lines that begin with error"
     assert anatune(bare, "doctor", "--slow", cwd=tmp_path, faults=tmp_path).returncode == 2
 
 

@@ -63,7 +63,7 @@ def test_detect_writes_a_usable_spec(anatune, tmp_path):
     assert "\nCPU: " in done.stdout
     assert "\nGPU: " in done.stdout
     hidden = load_spec_file(path).hidden_features or ()
-    assert ("not offered here, and not used: " + ", ".join(hidden) in done.stdout) == bool(hidden)
+    assert ("does not offer: " + ", ".join(hidden) in done.stdout) == bool(hidden)
     compute = load_spec_file(path).compute
     is_measured = "anatune hw detect" in compute.source
     assert is_measured == (importlib.util.find_spec("tvm") is not None) == ("not measured" not in done.stderr)
@@ -82,7 +82,7 @@ def test_detect_keeps_calibrated_numbers(anatune, tmp_path):
     path.write_text(calibrated)
     done = anatune("hw", "detect", XDG_CONFIG_HOME=str(tmp_path))
     assert (done.returncode, path.read_text()) == (0, calibrated)
-    assert "holds calibrated numbers and was kept" in done.stderr
+    assert "holds calibrated numbers and was not replaced" in done.stderr
     assert anatune("hw", "detect", "--force", XDG_CONFIG_HOME=str(tmp_path)).returncode == 0
     assert "calibrate, 2026" not in path.read_text()
 

@@ -13,8 +13,8 @@ WORDS = ("plan", "--hw", "rtx3090", "--top-k", "3", "--compile", "2", "matmul", 
 def test_text(anatune):
     done = anatune(*WORDS)
     assert done.returncode == 0, done.stderr
-    assert "what the compiler changed" in done.stdout
-    assert "Compiled 2 different programs" in done.stdout
+    assert "after compilation" in done.stdout
+    assert "Compiled the 2 different kernels" in done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -26,7 +26,7 @@ def test_json(anatune):
     assert compilation["num_compiled"] == len(compilation["programs"]) == 2
     assert len(tree["schedules"]) == 3
     assert compilation["compiler"].startswith("NVRTC")
-    assert compilation["text"][0].startswith("Compiled 2 different programs")
+    assert compilation["text"][0].startswith("Compiled the 2 different kernels")
     first = next(program for program in compilation["programs"] if program["after"]["rank"] == 1)
     assert tree["schedules"][0]["tiles"] == first["tiles"]
     assert tree["schedules"][0]["prediction"]["resources"]["registers_per_thread"] == first["compiler"]["registers"]

@@ -77,7 +77,7 @@ def test_sessions(anatune, path):
     assert lines[1].startswith(found[0]["id"][:8])
     only = anatune("records", "list", path, "--session", found[1]["id"][:12], "--json")
     assert [one["workload"] for one in json.loads(only.stdout)] == ["conv2d 1x8x14x14 16x8x3x3 --padding 1"]
-    bad(anatune("records", "list", path, "--session", "zz"), 1, str(path), "no session begins with 'zz'")
+    bad(anatune("records", "list", path, "--session", "zz"), 1, str(path), "no session id begins with 'zz'")
 
 
 def test_best(anatune, path):
@@ -99,7 +99,7 @@ def test_export_and_import(anatune, path, tmp_path):
     assert anatune("records", "export", path, "--output", file).stdout == ""
     assert file.read_text() == text
     other = tmp_path / "other.sqlite"
-    assert "2 sessions and 4 trials are new" in anatune("records", "import", file, "--records", other).stdout
+    assert "added 2 sessions and 4 trials" in anatune("records", "import", file, "--records", other).stdout
     assert anatune("records", "export", other).stdout == text
     rows = list(csv.DictReader(io.StringIO(anatune("records", "export", path, "--format", "csv").stdout)))
     assert [row["outcome"] for row in rows] == ["build_error", "ok", "ok", "ok"]

@@ -39,7 +39,7 @@ def test_as_with_a_file(anatune, postgres, url, tmp_path):
     assert len(done.stdout.splitlines()) == 1
     (tmp_path / "lines.jsonl").write_text(anatune("records", "export", "--records", url).stdout)
     done = anatune("records", "import", tmp_path / "lines.jsonl", "--records", postgres.database())
-    assert "1 sessions and 3 trials are new" in done.stdout
+    assert "added 1 sessions and 3 trials" in done.stdout
     assert PASSWORD not in done.stdout
 
 
@@ -50,8 +50,8 @@ def test_merge(anatune, postgres, url, tmp_path):
     done = anatune("records", "merge", file, url, third)
     assert done.returncode == 0
     own, theirs = done.stdout.splitlines()
-    assert re.fullmatch(rf"postgresql://\S+: 1 sessions and 1 trials of {re.escape(str(file))} are new", own)
-    assert re.fullmatch(r"postgresql://\S+: 1 sessions and 3 trials of postgresql://\S+ are new", theirs)
+    assert re.fullmatch(rf"postgresql://\S+: added 1 sessions and 1 trials from {re.escape(str(file))}", own)
+    assert re.fullmatch(r"postgresql://\S+: added 1 sessions and 3 trials from postgresql://\S+", theirs)
     done = anatune("records", "merge", third, file, "--json")
     (told,) = json.loads(done.stdout)
     assert (told["sessions"], told["trials"], told["known"]) == (1, 3, 1)

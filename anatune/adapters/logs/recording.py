@@ -22,7 +22,7 @@ from anatune.records.environment import environment
 from anatune.records.export import workload_text
 from anatune.records.schema import Record, Session, now_utc
 from anatune.records.store import RecordStore
-from anatune.tuning.training import lines_of, shared_lines
+from anatune.tuning.training import log_lines_of, shared_lines
 
 _Task = tuple[HardwareSpec, Workload]
 _Identity = tuple[str, str, tuple[float, ...]]
@@ -101,9 +101,9 @@ def _check_other_names(
     store: RecordStore, before: dict[_Task, list[Trial]], task: _Task, trials: Sequence[Trial]
 ) -> None:
     """Raise RecordError if most lines of a task are those of another that was imported before."""
-    own = lines_of(trials)
+    own = log_lines_of(trials)
     for other, recorded in before.items():
-        shared = shared_lines(own, lines_of(recorded)) if other != task else 0
+        shared = shared_lines(own, log_lines_of(recorded)) if other != task else 0
         if shared:
             names = [f"{workload_text(workload)} on {hardware.name}" for hardware, workload in (task, other)]
             raise RecordError(

@@ -1,4 +1,4 @@
-"""``anatune hw``: the known devices, one device's spec, checking a spec file, detecting and measuring this machine."""
+"""``anatune hw``: list devices, show and check their specs, detect and calibrate this machine."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from anatune.core.hardware.spec import CpuSpec, GpuSpec
     from anatune.tuning.calibration import Learned
 
-app = subcommands("Show, check, detect and measure hardware specs.")
+app = subcommands("List, show, check, detect and calibrate hardware specs.")
 
 
 def _has_board(tracker: str | None, key: str | None) -> bool:
-    """Return whether a board is meant.
+    """Return whether the options name a board.
 
     Raises
     ------
     UsageError
-        Half of what names one is missing.
+        One of ``--tracker`` and ``--key`` is missing.
     """
     if (tracker is None) != (key is None):
         given, missing = ("--tracker", "--key") if key is None else ("--key", "--tracker")
-        raise UsageError(f"{given} is given without {missing}; boards are found by both")
+        raise UsageError(f"{given} is given without {missing}; a board needs both")
     return tracker is not None
 
 
 @app.command("list")
 def list_devices(as_json: AsJson = False) -> None:
-    """List all devices that have a spec, the user's own ones included."""
+    """List all devices that have a spec, including your own specs."""
     from anatune.core.hardware.files import list_hardware
     from anatune.report import devices
 
@@ -64,10 +64,10 @@ def list_devices(as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A name or alias, host, or a TOML file.")],
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A device's name or alias, host, or a spec file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Print one device's spec; numbers that nobody has verified are marked."""
+    """Print the spec of a device; unverified numbers (without a checked source or measurement) are marked."""
     from anatune import api
     from anatune.report import devices
 
@@ -82,7 +82,7 @@ def show(
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A spec file (TOML).")], as_json: AsJson = False
 ) -> None:
-    """Check a spec file and say everything there is to say about it; exit status 1 if it cannot be used."""
+    """Check a spec file and print all findings; the exit status is 1 if the file cannot be used."""
     from anatune.core.hardware.files import check_spec_file
     from anatune.errors import SpecError
 
@@ -99,19 +99,19 @@ def check(
 
 @app.command("detect")
 def detect(
-    print_only: Annotated[bool, typer.Option("--print", help="Print the spec, write nothing.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace calibrated specs, too.")] = False,
+    print_only: Annotated[bool, typer.Option("--print", help="Print the spec and write no file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace calibrated specs as well.")] = False,
     tracker: Tracker = None,
     key: BoardKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the specs of the present machine: its CPU for ``--hw host``, its GPUs for ``--hw host_gpu``.
+    """Write the specs of this machine: its CPU for ``--hw host``, its GPUs for ``--hw host_gpu``.
 
-    The CPU's clock and multiply-adds a cycle are measured, which takes about a second; ``anatune hw calibrate``
-    measures the rest. With ``--tracker`` and ``--key`` that of a board's CPU, for ``--hw KEY``.
+    The clock of the CPU and its multiply-adds per cycle are measured, which takes about a second; ``anatune hw
+    calibrate`` measures the rest. With ``--tracker`` and ``--key`` write the spec of a board's CPU, for ``--hw KEY``.
     """
     if print_only and force:
-        raise UsageError("--print writes nothing, --force replaces what is there; leave one out")
+        raise UsageError("--print writes no file, but --force replaces files; leave one of them out")
     if _has_board(tracker, key):
         load("boards", "detect", "--tracker")(
             str(tracker), str(key), print_only=print_only, force=force, as_json=as_json
@@ -130,7 +130,7 @@ def detect(
 
         spec = measured_peak(spec)
     except (MissingDependencyError, BuildError) as error:
-        note(f"clock and multiply-adds of the CPU were not measured: {error}")
+        note(f"note: the clock of the CPU and its multiply-adds per cycle were not measured: {error}")
     gpus, gpu_note = present_gpus()
     gpus = [msgspec.structs.replace(gpu, name=f"host_gpu{index or ''}", aliases=()) for index, gpu in enumerate(gpus)]
     specs: list[GpuSpec | CpuSpec] = [] if print_only else [spec, *gpus]
@@ -141,7 +141,7 @@ def detect(
     if as_json:
         print_json({"path": str(path) if path else None, "cpu": spec, "gpus": gpus, "gpu_note": gpu_note})
         return
-    gpu_lines = [f"GPU: {gpu.model} ({gpu.arch}); use --hw {gpu.name}" for gpu in gpus] or [f"GPU: none, {gpu_note}"]
+    gpu_lines = [f"GPU: {gpu.model} ({gpu.arch}); use --hw {gpu.name}" for gpu in gpus] or [f"GPU: none: {gpu_note}"]
     summary = gpu_lines if print_only else [*detected_cpu_lines(spec), *gpu_lines]
     tell_spec(spec, path, summary, print_only=print_only, kept="use the CPU's spec")
 
@@ -149,28 +149,31 @@ def detect(
 @app.command("calibrate")
 def calibrate(
     what: Annotated[
-        str, typer.Argument(metavar="[host|host_gpu|host_gpu1...]", help="This machine's CPU, or one of its GPUs.")
+        str,
+        typer.Argument(metavar="[host|host_gpu|host_gpu1...]", help="The CPU of this machine, or one of its GPUs."),
     ] = "host",
-    print_only: Annotated[bool, typer.Option("--print", help="Print the spec, write nothing.")] = False,
+    print_only: Annotated[bool, typer.Option("--print", help="Print the spec and write no file.")] = False,
     as_json: AsJson = False,
     minutes: Annotated[
-        float | None, typer.Option("--minutes", min=0.01, help="Most time.  [default: 3 for a CPU, 1 for a GPU]")
+        float | None,
+        typer.Option("--minutes", min=0.01, help="The longest time it may take.  [default: 3 for a CPU, 1 for a GPU]"),
     ] = None,
     nests: Annotated[
-        bool, typer.Option("--nests/--no-nests", help="CPU: also learn from generated kernels what the model misses.")
+        bool,
+        typer.Option("--nests/--no-nests", help="CPU: also learn a correction of the model from generated kernels."),
     ] = True,
     tracker: Tracker = None,
     key: BoardKey = None,
 ) -> None:
-    """Measure this machine's CPU or one of its GPUs: clock, arithmetic, caches, memory; write the spec for ``--hw``.
+    """Measure the CPU of this machine or one of its GPUs: clock, arithmetic, caches, memory; write the spec.
 
-    On a CPU generated kernels are measured, too, and a correction of the model is learned from them. It is kept, and
-    used by plans, only if it ranks kernels of workloads that it has not seen better. With ``--tracker`` and ``--key``
-    all of that on a board, for ``--hw KEY``.
+    On a CPU, generated kernels are measured as well, and a correction of the analytical model is learned from them.
+    Plans use it only if it ranks kernels better on workloads that were left out of its training. With ``--tracker``
+    and ``--key`` calibrate a board, for ``--hw KEY``.
     """
     if _has_board(tracker, key):
         if what != "host":
-            raise UsageError(f"{what!r} is given with --tracker, but only CPUs of boards are calibrated; leave it out")
+            raise UsageError(f"only the CPU of a board can be calibrated, got {what!r} with --tracker; leave it out")
         load("boards", "calibrate", "--tracker")(
             str(tracker), str(key), print_only=print_only, as_json=as_json, minutes=minutes or 3.0, nests=nests
         )
@@ -188,18 +191,18 @@ def calibrate(
     if writes:
         check_host_spec("host")
     takes_s = calibration_s("this machine's CPU", minutes * (1.0 if writes and nests else 1 / 3), "cpu")
-    with Progress(ticking=False) as progress:  # a thread that draws would disturb what is measured
-        tell = progress.stages("calibrate", takes_s)
-        result = measure(minutes=minutes / 3, progress=tell)
+    with Progress(ticking=False) as progress:  # a thread that redraws would disturb the measurement
+        show = progress.stages("calibrate", takes_s)
+        result = measure(minutes=minutes / 3, progress=show)
         spec = result.spec
         path = write_host_spec(spec=spec) if writes else None
         if path is not None and nests:
-            learned = learn_nests(spec, path, 60 * minutes - (time.monotonic() - began), tell)
+            learned = learn_nests(spec, path, 60 * minutes - (time.monotonic() - began), show)
     tell_calibration(result, path, learned, print_only=print_only, as_json=as_json)
 
 
 def _gpu_index(what: str) -> int | None:
-    """Return which GPU is asked for, None for the CPU."""
+    """Return the number of the GPU to calibrate; None for the CPU."""
     name = what.lower()
     if name == "host":
         return None
@@ -223,11 +226,11 @@ def _calibrate_gpu(index: int, *, print_only: bool, as_json: bool, minutes: floa
     with Progress(ticking=False) as progress:
 
         @functools.cache
-        def told() -> Callable[[str, float], None]:
-            """Say how long it takes as soon as there is a GPU."""
+        def announce() -> Callable[[str, float], None]:
+            """Print how long it takes, once a GPU is found; return the progress callback."""
             return progress.stages("calibrate", calibration_s(f"GPU {index} of this machine", minutes))
 
-        result = calibrate_gpu(index, minutes=minutes, progress=lambda stage, share: told()(stage, share))
+        result = calibrate_gpu(index, minutes=minutes, progress=lambda stage, share: announce()(stage, share))
     spec = msgspec.structs.replace(result.spec, name=name, aliases=())
     path = None if print_only else write_host_spec(spec=spec)
     if as_json:

@@ -1,4 +1,4 @@
-"""What calibrations of CPUs share, of this machine's and of boards': learning from nests, telling what came of it."""
+"""Parts that calibrations of this machine and of boards share: learning from nests, printing the results."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from anatune.tuning.calibration import Learned
 
 _BUILD_S = 15.0
-"""What building probes takes, beside the minutes that are given."""
+"""Seconds for building the probes, added to the given minutes."""
 
 
 def calibration_s(what: str, minutes: float, compiled: str = "") -> float:
-    """Say how long a calibration will take, before it begins; return the seconds.
+    """Print how long a calibration will take before it begins, and return the seconds.
 
     Parameters
     ----------
     minutes : float
-        That it measures.
+        How long it measures.
     compiled : str
-        Room of ``anatune/numerics`` that it needs: compiled now, where no earlier run left the code.
+        Module of ``anatune/numerics`` that it needs, which is compiled now unless an earlier run has cached it.
     """
     from anatune.errors import MissingDependencyError
     from anatune.model.learned.residual import import_lightgbm
@@ -34,17 +34,17 @@ def calibration_s(what: str, minutes: float, compiled: str = "") -> float:
     try:
         import_lightgbm()
     except MissingDependencyError as error:
-        note(f"note: no correction of the model will be learned: {error}")
+        note(f"note: no correction of the analytical model will be learned: {error}")
     seconds = 60 * minutes + _BUILD_S + (first_compilation_s(compiled) if compiled else 0.0)
-    took = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
-    note(f"calibrate: {what}, about {took} (--minutes gives it more or less); whatever else runs here disturbs it")
+    duration_text = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
+    note(f"calibrate: {what}, about {duration_text} (--minutes changes that); other programs on the machine disturb it")
     return seconds
 
 
 def learn_nests(
     spec: CpuSpec, path: Path, left_s: float, progress: Callable[[str, float], None], **elsewhere: Any
 ) -> Learned | None:
-    """Learn from generated kernels in the seconds that are left; None where a package for that is missing.
+    """Learn from generated kernels in the seconds that are left; return None if a package for that is missing.
 
     Parameters
     ----------
@@ -57,14 +57,14 @@ def learn_nests(
     try:
         records = path.with_name(f"{spec.name}_nests.sqlite")
         return learn_from_nests(spec, records, budget_s=left_s, progress=progress, **elsewhere)
-    except MissingDependencyError:  # which was said before anything was measured
+    except MissingDependencyError:  # `calibration_s` has reported it
         return None
 
 
 def tell_calibration(
     result: Calibration, path: Path | None, learned: Learned | None, *, print_only: bool, as_json: bool
 ) -> None:
-    """Print what a calibration measured, and the file that holds it."""
+    """Print the results of a calibration and the file that holds them."""
     from anatune.report.devices import cpu_calibration_lines, nest_lines, prediction_lines
 
     spec = result.spec
@@ -98,25 +98,25 @@ def tell_calibration(
 
 
 def write_detected(spec: HardwareSpec, *, force: bool) -> Path | None:
-    """Write what was detected and return the file; None, and a note, where calibrated numbers are kept."""
+    """Write a detected spec and return the file; if a calibrated spec is there, keep it, note that and return None."""
     from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
 
     kept = None if force else calibrated_file(spec)
     if kept is None:
         return write_host_spec(spec=spec)
-    note(f"{kept} holds calibrated numbers and was kept; --force replaces it")
+    note(f"note: {kept} holds calibrated numbers and was not replaced; --force replaces it")
     return None
 
 
 def tell_spec(
     spec: HardwareSpec, path: Path | None, summary: list[str], *, print_only: bool, kept: str = "use it"
 ) -> None:
-    """Print the file that holds a spec, or with `print_only` the spec, and what is to be said of it.
+    """Print the file that holds a spec, or with `print_only` the spec itself, and a summary.
 
     Parameters
     ----------
     kept : str
-        What is said where an earlier file was kept and none was written.
+        The words to print if an earlier file was kept.
     """
     from anatune.core.hardware.files import spec_to_toml
 

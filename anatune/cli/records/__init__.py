@@ -1,1 +1,1 @@
-"""``anatune records``: one file a command."""
+"""``anatune records``: its subcommands, one module each."""

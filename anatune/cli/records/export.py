@@ -10,7 +10,7 @@ import typer
 from anatune.cli.options import spread
 from anatune.cli.output import UsageError, note, print_data
 from anatune.cli.outputs import RECORD_LINES, RECORD_TABLE
-from anatune.cli.records.place import Damaged, Trials, Words, opened
+from anatune.cli.records.place import DamagedRows, TrialOptions, Words, open_records
 from anatune.errors import RecordError
 from anatune.files import Output, reason
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 @spread
 def export_records(
-    which: Trials,
+    which: TrialOptions,
     form: Annotated[
         Literal["jsonl", "csv", "tvm"],
-        typer.Option("--format", help="JSON lines (all there is), CSV (a row a trial), TVM tuning records."),
+        typer.Option("--format", help="JSON lines (all data), CSV (one row for each trial), or TVM tuning records."),
     ] = "jsonl",
     words: Words = None,
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="PATH", help="File (tvm: folder); - is stdout.")
+        str, typer.Option("-o", "--output", metavar="PATH", help="File to write (tvm: folder); - is stdout.")
     ] = "-",
 ) -> None:
-    """Write trials in another form; rows that are damaged are named on stderr and left out."""
-    path, workload = which.named(words)
+    """Write trials in another format; damaged rows are reported on stderr and left out."""
+    path, workload = which.parse_place_and_workload(words)
     if form == "tvm" and output == "-":
-        raise UsageError("--format tvm makes two files, expected --output FOLDER")
+        raise UsageError("--format tvm writes two files; name a folder with --output FOLDER")
     target = None if output == "-" or form == "tvm" else Output(output, RECORD_TABLE if form == "csv" else RECORD_LINES)
-    damaged = Damaged()
-    with opened(path) as store:
+    damaged = DamagedRows()
+    with open_records(path) as store:
         trials = store.iterate(**which.keywords(store, workload), on_damage=damaged)
         if form == "tvm":
             from anatune.codegen.tvm.records import write_tvm_database
@@ -44,31 +44,31 @@ def export_records(
             count = write_tvm_database(trials, output, note)
             note(f"wrote {count} tuning record{'s' * (count != 1)} to {output}")
         else:
-            only = which.session_id(store)
+            session_id = which.session_id(store)
             whole = form == "jsonl" and which.outcome is None and which.worker is None and which.limit is None
             sessions = store.sessions(workload, which.hw, which.threads, on_damage=damaged) if whole else []
-            _write(target, _lines(form, trials, [session for session in sessions if only in (None, session.id)]))
+            _write(target, _lines(form, trials, [session for session in sessions if session_id in (None, session.id)]))
     damaged.check(f"{path}: {damaged.num_rows} rows", "written")
 
 
 def _lines(form: str, trials: Iterable[Record], sessions: list[Session]) -> Iterable[str]:
-    """Return the lines of an export; `sessions` are written too where no trial is of them."""
+    """Return the lines of an export; JSON lines also contain `sessions` without trials."""
     from anatune.records.export import csv_lines, json_lines
 
     return csv_lines(trials) if form == "csv" else json_lines(trials, sessions)
 
 
 def _write(target: Output | None, lines: Iterable[str]) -> None:
-    """Write lines to stdout, or to a file that appears whole or not at all."""
+    """Write lines to stdout, or to a file, which is written as a whole or not at all."""
     if target is None:
         for line in lines:
             print_data(line)
         return
     try:
         target.write(line.encode() for line in lines)
-    except BrokenPipeError:  # the reader has what it wanted
+    except BrokenPipeError:  # the reader closed the pipe
         raise
     except OSError as error:
         raise RecordError(
-            f"{target.path}: {reason(error)}, nothing was written; free space or name another place"
+            f"{target.path}: {reason(error)}, nothing was written; free some space or name another file"
         ) from error

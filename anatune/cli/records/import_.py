@@ -1,4 +1,4 @@
-"""``anatune records import``: exports of anatune's and logs of other tuners into a record file."""
+"""``anatune records import``: add exports of anatune and logs of other tuners to a record file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="WORKLOAD...",
-        help="What another tuner's log is of, as for `anatune plan`; checked where the log says so.",
+        help="The workload of another tuner's log, as for `anatune plan`; if the log names one, both must agree.",
     ),
 ]
 
@@ -28,7 +28,8 @@ def import_records(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="JSON lines of `anatune records export`, or a log of AutoTVM, Ansor, MetaSchedule or Kernel Tuner.",
+            help="The JSON lines of `anatune records export`, or a log of AutoTVM, Ansor, MetaSchedule or Kernel "
+            "Tuner.",
         ),
     ],
     options: WorkloadOptions,
@@ -39,16 +40,16 @@ def import_records(
         typer.Option(
             "--hw",
             metavar="NAME|FILE",
-            help="The device another tuner's log was measured on, where it does not say so; checked where it does.",
+            help="The device that another tuner's log was measured on; if the log names one, both must agree.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add exported JSON lines to a record file, all of them or none; or what fits of another tuner's log.
+    """Add the trials of an export, or of another tuner's log, to a record file.
 
-    Of another tuner's log, what a line says of device and workload is believed: one log may hold several. A line that
-    contradicts --hw or WORKLOAD, or that anatune's templates cannot express, is left out and counted by reason. What
-    was imported before is not recorded again.
+    An export is imported as a whole or not at all. In another tuner's log, each line may name its own device and
+    workload. Lines that contradict --hw or WORKLOAD, or that no template of anatune can express, are left out and
+    counted by reason. Trials that were imported before are not recorded again.
     """
     from anatune.records.export import import_json_lines, is_export
     from anatune.records.store import RecordStore
@@ -59,10 +60,12 @@ def import_records(
         load("logs", "import", "a log of another tuner")(file, options.parse_any(words), records, hw, as_json)
         return
     if words or hw is not None:
-        raise UsageError(f"{file} is an export of anatune's, which names device and workload; leave both out")
+        raise UsageError(
+            f"{file} is an export of anatune, which names its device and workload; leave --hw and the workload out"
+        )
     with RecordStore(records) as store, Progress() as progress:
         num_sessions, num_trials = import_json_lines(store, file, progress.share("importing"))
     if as_json:
         print_json({"sessions": num_sessions, "trials": num_trials})
     else:
-        print_text(f"{store.path}: {num_sessions} sessions and {num_trials} trials are new")
+        print_text(f"{store.path}: added {num_sessions} sessions and {num_trials} trials")

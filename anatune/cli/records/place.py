@@ -1,4 +1,4 @@
-"""The record file, and which of its trials, as every command of ``anatune records`` names them."""
+"""Options of ``anatune records`` that name a record file or server and select trials in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from anatune.cli.options import DEFAULT_RECORDS, Keywords, Parsed, checked_place, records_option
+from anatune.cli.options import DEFAULT_RECORDS, Keywords, Parsed, parse_record_place, records_option
 from anatune.cli.output import UsageError, note
 from anatune.cli.workload import WorkloadOptions
 from anatune.errors import RecordError
@@ -24,7 +24,7 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="WORKLOAD...",
-        help="Only its trials: an operator and its extents or a named layer, as for `anatune plan`.",
+        help="Only trials of this workload: an operator and its extents or a named layer, as for `anatune plan`.",
     ),
 ]
 OutcomeName = Annotated[
@@ -32,60 +32,61 @@ OutcomeName = Annotated[
         "ok", "invalid", "build_error", "build_timeout", "run_error", "run_timeout", "wrong_result", "lost_device",
     ]
     | None,
-    typer.Option("--outcome", metavar="OUTCOME", help="Only trials that ended so: ok, build_error, run_timeout ..."),
+    typer.Option("--outcome", metavar="OUTCOME", help="Only trials of this outcome: ok, build_error, run_timeout ..."),
 ]  # fmt: skip
 WorkerName = Annotated[
-    str | None, typer.Option("--worker", metavar="NAME", help="Only what this worker of a cluster or board measured.")
+    str | None, typer.Option("--worker", metavar="NAME", help="Only trials that this worker or board measured.")
 ]
 
 
-class Place(WorkloadOptions, frozen=True, kw_only=True):
-    """A record file or server, and the workload and the hardware of what is meant in it."""
+class RecordOptions(WorkloadOptions, frozen=True, kw_only=True):
+    """Options that name a record file or server and select trials by workload and device."""
 
     records: Annotated[
         Parsed, records_option(f"The record file or server.  [default: {DEFAULT_RECORDS}]", show_default=False)
     ] = None
     hw: Annotated[
-        str | None, typer.Option("--hw", metavar="NAME", help="Only what was measured on hardware of this name.")
+        str | None, typer.Option("--hw", metavar="NAME", help="Only trials measured on the device of this name.")
     ] = None
 
-    def named(self, words: list[str] | None) -> tuple[RecordPlace, Workload | None]:
+    def parse_place_and_workload(self, words: list[str] | None) -> tuple[RecordPlace, Workload | None]:
         """Return the record file or server, and the workload that the words name.
 
-        The place may also be the first word, as in earlier versions.
+        The record file may also be the first word, as in earlier versions.
 
         Raises
         ------
         UsageError
-            There are two record files, or options of a workload without one.
+            There are two record files, or options of a workload without a workload.
         """
-        rest = list(words or ())
+        remaining = list(words or ())
         file = None
-        # No operator or layer has a dot, a slash or a file of its name: the first word may be the record file.
-        if rest and not rest[0].startswith("-") and ("." in rest[0] or os.sep in rest[0] or Path(rest[0]).is_file()):
-            file = checked_place(rest.pop(0))
+        # Names of operators and layers have no dot and no slash, so the first word may be the record file.
+        first = remaining[0] if remaining else "-"
+        if not first.startswith("-") and ("." in first or os.sep in first or Path(first).is_file()):
+            file = parse_record_place(remaining.pop(0))
             if self.records is not None:
-                raise UsageError(f"got two record files, {file} and --records {self.records}; leave one out")
-        return file or self.records or DEFAULT_RECORDS, self.parse_any(rest)
+                raise UsageError(f"got two record files, {file} and --records {self.records}; leave one of them out")
+        return file or self.records or DEFAULT_RECORDS, self.parse_any(remaining)
 
 
-class Selection(Place, frozen=True, kw_only=True):
-    """Which sessions of a record file or server are meant."""
+class SessionOptions(RecordOptions, frozen=True, kw_only=True):
+    """Options that select sessions of a record file or server."""
 
     threads: Annotated[
-        int | None, typer.Option("--threads", metavar="T", min=1, help="Only kernels of so many threads.")
+        int | None, typer.Option("--threads", metavar="T", min=1, help="Only trials with this number of threads.")
     ] = None
     session: Annotated[
-        str | None, typer.Option("--session", metavar="ID", help="Only this session (its first digits).")
+        str | None, typer.Option("--session", metavar="ID", help="Only this session (first digits of its id).")
     ] = None
 
     def session_id(self, store: RecordStore) -> str | None:
-        """Return the id of the session that is meant; None: any.
+        """Return the full id of the selected session; None selects all sessions.
 
         Raises
         ------
         RecordError
-            No session begins so, or several do.
+            The ids of no session or of several sessions begin with the given digits.
         """
         start = self.session
         if start is None:
@@ -93,51 +94,51 @@ class Selection(Place, frozen=True, kw_only=True):
         ids = [session.id for session in store.sessions(on_damage=lambda text: None) if session.id.startswith(start)]
         if len(ids) == 1:
             return ids[0]
-        problem = f"{len(ids)} sessions begin with {start!r}" if ids else f"no session begins with {start!r}"
-        raise RecordError(f"{store.path}: {problem}, expected one; `anatune records list --sessions` shows them")
+        problem = f"{len(ids)} session ids begin with {start!r}" if ids else f"no session id begins with {start!r}"
+        raise RecordError(f"{store.path}: {problem}, expected one; `anatune records list --sessions` lists them")
 
 
-class Trials(Selection, frozen=True, kw_only=True):
-    """Which trials of a record file or server are meant."""
+class TrialOptions(SessionOptions, frozen=True, kw_only=True):
+    """Options that select trials of a record file or server."""
 
     outcome: OutcomeName = None
     worker: WorkerName = None
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the last N trials.")] = None
 
     def keywords(self, store: RecordStore, workload: Workload | None) -> Keywords:
-        """Return which trials `RecordStore.trials` and `RecordStore.iterate` shall yield."""
+        """Return the keyword arguments of `RecordStore.trials` and `RecordStore.iterate`."""
         return {
             "workload": workload, "hardware": self.hw, "session": self.session_id(store), "threads": self.threads,
             "outcome": self.outcome, "limit": self.limit, "worker": self.worker,
         }  # fmt: skip
 
 
-def opened(path: RecordPlace) -> RecordStore:
-    """Open a record file or server to read it."""
+def open_records(path: RecordPlace) -> RecordStore:
+    """Open a record file or server for reading."""
     from anatune.records.store import RecordStore
 
     return RecordStore(path, read_only=True)
 
 
-class Damaged:
-    """Rows that cannot be read: each is named on stderr; in the end there is an error."""
+class DamagedRows:
+    """A counter of damaged rows, which notes each on stderr and raises an error at the end."""
 
     def __init__(self) -> None:
         self.num_rows = 0
 
     def __call__(self, text: str) -> None:
-        """Name a row."""
+        """Count a damaged row and note it on stderr."""
         self.num_rows += 1
         note(f"note: {text}")
 
     def check(self, where: str, done: str) -> None:
-        """Raise RecordError if there were any; `where` leads the message, and `done` says what became of the others."""
+        """Raise RecordError if there were any; the message begins with `where`, and the other rows are `done`."""
         if self.num_rows:
-            raise RecordError(f"{where} are damaged and were left out; all others are {done}")
+            raise RecordError(f"{where} are damaged and were left out; all other rows were {done}")
 
 
-def of_known_templates(records: Iterable[Record], tell: Callable[[str], None]) -> Iterator[Record]:
-    """Yield the records whose template this version has; `tell` hears once of each other template."""
+def drop_unknown_templates(records: Iterable[Record], tell: Callable[[str], None]) -> Iterator[Record]:
+    """Yield the records whose template this version knows; call `tell` once for each other template."""
     from anatune.templates import TEMPLATES
 
     for record in records:
@@ -145,4 +146,4 @@ def of_known_templates(records: Iterable[Record], tell: Callable[[str], None]) -
         if template in TEMPLATES:
             yield record
         else:
-            tell(f"trials of the template {template} are left out, which this version lacks; `records list` shows them")
+            tell(f"trials of the template {template} are left out: this version of anatune does not have it")

@@ -1,1 +1,1 @@
-"""``anatune tune``: parsing, building for elsewhere, what is shown."""
+"""``anatune tune``: the command, its options and its output."""

@@ -1,4 +1,4 @@
-"""``anatune tune``: build, check and time schedules on the present machine, keep everything, return the fastest."""
+"""``anatune tune``: build, check, time and record schedules, and return the fastest one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from msgspec.structs import asdict
 
 from anatune.cli.completion import device_names, strategy_names
-from anatune.cli.interrupts import present
+from anatune.cli.interrupts import current_watcher
 from anatune.cli.options import (
     DEFAULT_RECORDS,
     Accuracy,
@@ -51,13 +51,13 @@ _BUILDING = ("strategy", "start", "seed", "template", "accuracy", "threads")
 _OF_GPUS = ("l2", "device", "backend")
 _ELSEWHERE = ("cluster", "tls", "tracker", "key")
 _OF_THIS_MACHINE = ("device", "backend")
-"""Parameters that do not count with --build-only; with --manifest; on CPUs; with --manifest, too; elsewhere."""
+"""Parameters without effect with --build-only; with --manifest; on CPUs; with --manifest; on other machines."""
 _PAGE_S = 60.0
-"""How long an interrupted session may take to write its page: seconds on a machine that has nothing else to do."""
+"""Seconds that an interrupted session may take to write its page."""
 
 
 class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one asks of a session; fields of a setting's name are passed on as it (`settings`)."""
+    """Options of a session; fields with the name of a setting become that setting."""
 
     hw: Annotated[
         str | None,
@@ -65,12 +65,13 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--hw",
             metavar="NAME|FILE",
             autocompletion=device_names,
-            help="The device that measures: host, its GPU (host_gpu, h200), or a spec of it (name or TOML file).",
+            help="The device that measures: host (this CPU), host_gpu (this GPU), or a spec of it (a name such as "
+            "h200, or a TOML file).",
         ),
     ] = None
     trials: Annotated[
         int,
-        typer.Option("--trials", metavar="N", min=1, help="Schedules to measure, resumed ones included."),
+        typer.Option("--trials", metavar="N", min=1, help="Number of schedules to measure, with resumed ones."),
     ] = 64
     strategy: Annotated[
         str,
@@ -78,13 +79,13 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--strategy",
             metavar="S",
             autocompletion=strategy_names,
-            help="Who asks: model, dgd, droplet, nose, bayes, structured, genetic, genetic-af, random, grid. bayes has "
-            "settings: bayes:acquisition=ei,eviction=lru.",
+            help="The search strategy: model, dgd, droplet, nose, bayes, structured, genetic, genetic-af, random or "
+            "grid. bayes takes settings: bayes:acquisition=ei,eviction=lru.",
         ),
     ] = "model"
     start: Annotated[
         Literal["model", "paper"],
-        typer.Option("--start", help="Start from the model's ranking, or as the strategy was published."),
+        typer.Option("--start", help="Start from the model's ranking, or as the paper of the strategy describes."),
     ] = "model"
     records: RecordFile = DEFAULT_RECORDS
     threads: Annotated[
@@ -93,17 +94,18 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--threads",
             metavar="T",
             min=1,
-            help="CPUs: threads of the kernels.  [default: TVM_NUM_THREADS, else all cores]",
+            help="CPUs: number of threads of a kernel.  [default: TVM_NUM_THREADS, else all cores]",
         ),
     ] = None
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the latest session of this workload, hardware and strategy.")
+        bool,
+        typer.Option("--resume", help="Continue the latest session of this workload, device, threads and strategy."),
     ] = False
     seed: Annotated[
         int,
-        typer.Option("--seed", metavar="N", min=0, help="Of the strategy's choices and the operands."),
+        typer.Option("--seed", metavar="N", min=0, help="Seed of the strategy and of the random operands."),
     ] = 0
-    time_limit_s: Annotated[float | None, seconds_option("Ask for nothing new after that.")] = None
+    time_limit_s: Annotated[float | None, seconds_option("Start no new trial after this time.")] = None
     stop_at: StopAt = None
     patience: Patience = None
     template: Template = None
@@ -112,18 +114,17 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["flush", "warm"] | None,
         typer.Option(
             "--l2",
-            help="GPUs: empty the L2 cache before each launch, or leave it as it is.  [default: flush]",
+            help="GPUs: flush the L2 cache before each launch, or keep the data of the launch before.  "
+            "[default: flush]",
             show_default=False,
         ),
     ] = None
-    device: Annotated[
-        int, typer.Option("--device", metavar="N", min=0, help="GPUs: number of the device, as CUDA counts.")
-    ] = 0
+    device: Annotated[int, typer.Option("--device", metavar="N", min=0, help="GPUs: the CUDA device number.")] = 0
     backend: Backend = None
     build_only: Annotated[
         Path | None,
         typer.Option(
-            "--build-only", metavar="DIR", help="GPUs: build the plan's first schedules into DIR; no GPU is needed."
+            "--build-only", metavar="DIR", help="GPUs: only build the plan's best schedules into DIR; needs no GPU."
         ),
     ] = None
     manifest: Annotated[
@@ -131,71 +132,74 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--manifest",
             metavar="DIR",
-            help="GPUs: measure what --build-only wrote; neither TVM nor a compiler needed.",
+            help="GPUs: measure the kernels that --build-only wrote to DIR; this needs neither TVM nor a compiler.",
         ),
     ] = None
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the best schedule there; the records have it, too."),
+        typer.Option("-o", "--output", metavar="FILE", help="Also write the best schedule to FILE (JSON)."),
     ] = None
 
     def settings(self, elsewhere: Elsewhere, threads: int | None) -> TuningSettings:
         """Return the session's settings."""
         from anatune.tuning.settings import TuningSettings
 
-        own = {name: value for name, value in asdict(self).items() if name in TuningSettings.__struct_fields__}
-        own["threads"] = threads
-        return TuningSettings(**own, **elsewhere.keywords(), reuse=not elsewhere.no_reuse)
+        values = {name: value for name, value in asdict(self).items() if name in TuningSettings.__struct_fields__}
+        values["threads"] = threads
+        return TuningSettings(**values, **elsewhere.keywords(), reuse=not elsewhere.no_reuse)
 
 
 @spread
 def tune(
     context: typer.Context,
     workload: WorkloadOptions,
-    asked: TuneOptions,
+    options: TuneOptions,
     elsewhere: Elsewhere,
     words: Words = None,
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure schedules of a workload on this machine, a cluster or boards and return the fastest.
+    """Measure schedules of a workload on this machine, a cluster or boards, and return the fastest.
 
-    The plan's own first choice comes first, then what the strategy asks for; every trial is checked against a float64
-    reference and recorded as it ends. Ctrl-C keeps everything, and --resume goes on, also after a crash.
+    The plan's first choice is measured first, then the schedules that the search strategy asks for. Each result is
+    checked against a float64 reference, and each trial is recorded when it ends. After Ctrl-C or a crash, --resume
+    continues the session.
 
-    Where the machine with the GPU has no compiler: --build-only here, then --manifest there.
+    If the machine with the GPU has no compiler, use --build-only here and --manifest there.
     """
     from anatune.tuning.places.local import place_of
     from anatune.tuning.result import TuningInterrupted
     from anatune.tuning.session import TuningSession
     from anatune.tuning.settings import TuningSettings
 
-    records = asked.records
-    named = None if asked.manifest is not None and not words else workload.parse_one("tune", words, asked.hw)
-    if named is None:
+    records = options.records
+    parsed_workload = (
+        None if options.manifest is not None and not words else workload.parse_one("tune", words, options.hw)
+    )
+    if parsed_workload is None:
         workload.parse_any(words)
-    if asked.build_only is not None:
-        if asked.manifest is not None or named is None:
-            raise UsageError("--build-only builds and --manifest measures what was built; leave one out")
-        gpu = _gpu(str(asked.hw))
-        refuse_given(context, _MEASURING, "is said where kernels are measured, with --manifest; --build-only builds")
-        build_kernels(named, gpu, asked, as_json)
+    if options.build_only is not None:
+        if options.manifest is not None or parsed_workload is None:
+            raise UsageError("--build-only builds kernels, --manifest measures built kernels; leave one of them out")
+        gpu = _gpu(str(options.hw))
+        refuse_given(context, _MEASURING, "has no effect with --build-only; give it with --manifest, which measures")
+        build_kernels(parsed_workload, gpu, options, as_json)
         return
-    if asked.manifest is not None:
-        refuse_given(context, _BUILDING, "was decided when --build-only wrote the manifest")
-        refuse_given(context, _ELSEWHERE, "says who builds and measures, --manifest measures here what was built")
+    if options.manifest is not None:
+        refuse_given(context, _BUILDING, "has no effect with --manifest; --build-only decided it")
+        refuse_given(context, _ELSEWHERE, "is for other machines, but --manifest measures on this one")
     measures = elsewhere.keywords()
-    target = None if asked.output is None else Output(asked.output, SCHEDULE)
-    page_file = check_html(html, records, asked.manifest, asked.hw, asked.output)
+    target = None if options.output is None else Output(options.output, SCHEDULE)
+    page_file = check_html(html, records, options.manifest, options.hw, options.output)
     if elsewhere.cluster is not None or elsewhere.tracker is not None:
-        refuse_given(context, _OF_THIS_MACHINE, "is said where the GPU is, to `anatune worker` or the board's server")
+        refuse_given(context, _OF_THIS_MACHINE, "is for this machine; give it to `anatune worker` or the board server")
     with contextlib.closing(place_of(TuningSettings(**measures))) as place:
-        task, hardware = _task(named, asked, place)
+        task, hardware = _task(parsed_workload, options, place)
         if hardware.kind != "gpu":
-            refuse_given(context, _OF_GPUS, f"is for GPUs, and {hardware.name} is none")
-        refuse_threads(asked.threads, hardware)
+            refuse_given(context, _OF_GPUS, f"is for GPUs, but {hardware.name} is a CPU")
+        refuse_threads(options.threads, hardware)
         display = Display()
-        settings = asked.settings(elsewhere, _threads(asked.threads, hardware, place))
+        settings = options.settings(elsewhere, _threads(options.threads, hardware, place))
         tuning = TuningSession(task, hardware, settings, display, place=place)
         stopped: KeyboardInterrupt | None = None
         try:
@@ -204,34 +208,34 @@ def tune(
         except TuningInterrupted as stop:
             result = stop.result
             stopped = KeyboardInterrupt(
-                f"interrupted after {len(result.trials)} of {asked.trials} trials, all of them kept in {records}; "
-                "the same command with --resume goes on"
+                f"interrupted after {len(result.trials)} of {options.trials} trials, which are kept in {records}; "
+                "run the same command with --resume to continue"
             )
-            if page_file is not None and (interrupts := present()) is not None:
+            if page_file is not None and (interrupts := current_watcher()) is not None:
                 interrupts.allow(_PAGE_S)
-                note("note: interrupted; the page is written, Ctrl-C again ends at once")
+                note("note: interrupted; writing the page, press Ctrl-C again to end at once")
         for line in dict.fromkeys(tuning.damaged):
             note(f"note: {line}")
         if stopped is None:
-            _note_beginning(result, asked)
+            _note_beginning(result, options)
         show_result(result, target, as_json)
         write_session(result, page_file, records)
         if stopped is not None:
             raise stopped
     if result.best_trial is None:
-        _ = result.best  # raises, and says how the trials ended
+        _ = result.best  # raises an error that says how the trials ended
 
 
-def _note_beginning(result: TuningResult, asked: TuneOptions) -> None:
-    """Say what a session began with."""
-    records = asked.records
-    if asked.resume and not result.num_resumed:
-        note(f"note: {records} has no session of this workload, hardware, threads and strategy; began a new one")
-    if asked.resume and result.num_resumed and asked.seed != result.seed:
-        note(f"note: the session goes on with its own seed, {result.seed}")
+def _note_beginning(result: TuningResult, options: TuneOptions) -> None:
+    """Note on stderr what the session started from."""
+    records = options.records
+    if options.resume and not result.num_resumed:
+        note(f"note: {records} has no session of this workload, device, threads and strategy; started a new session")
+    if options.resume and result.num_resumed and options.seed != result.seed:
+        note(f"note: the resumed session keeps its seed, {result.seed}")
     if result.num_reused:
-        some = "the best schedule" if result.num_reused == 1 else f"the best {result.num_reused} schedules"
-        note(f"note: began with {some} that {records} has of this workload and device; --no-reuse leaves them out")
+        schedules = "the best schedule" if result.num_reused == 1 else f"the best {result.num_reused} schedules"
+        note(f"note: measured {schedules} of earlier sessions in {records} again; --no-reuse turns that off")
 
 
 def _gpu(hw: str) -> GpuSpec:
@@ -240,60 +244,60 @@ def _gpu(hw: str) -> GpuSpec:
 
     spec = api.hardware(hw)
     if spec.kind != "gpu":
-        raise DeviceError(f"--build-only is for GPUs, and {spec.name} is none; tune it where it is")
+        raise DeviceError(f"--build-only is for GPUs, but {spec.name} is a CPU; tune on the machine that has this CPU")
     return spec
 
 
-def _task(workload: Workload | None, asked: TuneOptions, place: Place) -> tuple[Workload, HardwareSpec]:
-    """Return what is tuned, where: as given, else as the manifest says."""
-    if asked.manifest is None:
+def _task(workload: Workload | None, options: TuneOptions, place: Place) -> tuple[Workload, HardwareSpec]:
+    """Return the workload and the device: as given, else those of the manifest."""
+    if options.manifest is None:
         assert workload is not None
-        return workload, place.hardware(str(asked.hw))
+        return workload, place.hardware(str(options.hw))
     from anatune.tuning.manifest import read_manifest
 
-    built = read_manifest(asked.manifest)
-    return workload or built.workload, built.hardware if asked.hw is None else place.hardware(asked.hw)
+    built = read_manifest(options.manifest)
+    return workload or built.workload, built.hardware if options.hw is None else place.hardware(options.hw)
 
 
-def _threads(given: int | None, hardware: HardwareSpec, place: Place) -> int | None:
-    """Return the threads to tune for: the option, else TVM_NUM_THREADS (at most the cores), else None."""
+def _threads(threads: int | None, hardware: HardwareSpec, place: Place) -> int | None:
+    """Return the number of threads: the option, else TVM_NUM_THREADS (at most the cores), else None."""
     text = os.environ.get("TVM_NUM_THREADS")
-    if given is not None or not text:
-        return given
+    if threads is not None or not text:
+        return threads
     if not text.isdigit() or int(text) < 1:
         raise UsageError(
-            f"the variable TVM_NUM_THREADS is {text!r}, expected an integer >= 1; unset it or use --threads"
+            f"the environment variable TVM_NUM_THREADS is {text!r}, expected an integer >= 1; unset it or use --threads"
         )
     return min(int(text), place.threads(hardware, None)) if hardware.most_threads else None
 
 
-def build_kernels(workload: Workload, hardware: GpuSpec, asked: TuneOptions, as_json: bool) -> None:
-    """Build kernels and a manifest for the machine with the GPU, and say where they are.
+def build_kernels(workload: Workload, hardware: GpuSpec, options: TuneOptions, as_json: bool) -> None:
+    """Build kernels and a manifest for the machine with the GPU, and print where they are.
 
     Raises
     ------
     BuildError
-        None of the schedules can be built.
+        No schedule can be built.
     """
     from anatune.tuning.manifest import MANIFEST, build_manifest
 
-    folder = asked.build_only
+    folder = options.build_only
     assert folder is not None
     with Progress(compiles=True) as progress:
         report = progress.count("building")
-        made = build_manifest(
-            workload, hardware, folder, trials=asked.trials, template=asked.template, accuracy=asked.accuracy,
-            seed=asked.seed, progress=lambda done, failed, total: report(done, total),
+        manifest = build_manifest(
+            workload, hardware, folder, trials=options.trials, template=options.template, accuracy=options.accuracy,
+            seed=options.seed, progress=lambda done, failed, total: report(done, total),
         )  # fmt: skip
-    failures = [entry.failure for entry in made.entries if entry.failure is not None]
-    if len(failures) == len(made.entries):
-        raise BuildError(f"none of {len(failures)} schedules can be built; the first says: {failures[0].message}")
-    path, number = folder / MANIFEST, len(made.entries) - len(failures)
+    failures = [entry.failure for entry in manifest.entries if entry.failure is not None]
+    if len(failures) == len(manifest.entries):
+        raise BuildError(f"none of {len(failures)} schedules can be built; the first error: {failures[0].message}")
+    path, number = folder / MANIFEST, len(manifest.entries) - len(failures)
     if as_json:
-        print_json({"manifest": str(path), "kernels": number, "failed": len(failures), "compiler": made.compiler})
+        print_json({"manifest": str(path), "kernels": number, "failed": len(failures), "compiler": manifest.compiler})
         return
     print_text(
-        f"wrote {path}: {number} kernels for {hardware.name} ({hardware.arch}), by {made.compiler}"
-        + (f"; {len(failures)} schedules cannot be built, the first: {failures[0].message}" if failures else "")
-        + f"\non a machine with that GPU: anatune tune --manifest {folder} --records FILE"
+        f"wrote {path}: {number} kernels for {hardware.name} ({hardware.arch}), compiled by {manifest.compiler}"
+        + (f"; {len(failures)} schedules cannot be built, the first error: {failures[0].message}" if failures else "")
+        + f"\nnext, on a machine with that GPU: anatune tune --manifest {folder} --records FILE"
     )

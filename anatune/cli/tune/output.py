@@ -1,4 +1,4 @@
-"""What ``anatune tune`` shows: progress while it measures, then the answer, and the file of the best schedule."""
+"""Output of ``anatune tune``: progress while it measures, the answer, and the file of the best schedule."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from anatune.tuning.result import TuningProgress, TuningResult
 
 _EXPORT = {
-    "cpu": "--format so --output DIR` makes a library of it",
-    "gpu": "--target cuda --output DIR` writes its CUDA C and cubin",
+    "cpu": "--format so --output DIR` writes a shared library of it",
+    "gpu": "--target cuda --output DIR` writes its CUDA C source and cubin",
 }
 
 
 def _export_hint(result: TuningResult, written: Path | None) -> str:
-    """Return what makes a library of the best schedule: from its file, else from the records."""
+    """Return the command that exports the best schedule, from its file or else from the records."""
     how = _EXPORT[result.hardware.kind]
     if written is not None:
         return f"best schedule: {written}; `anatune export {shlex.quote(str(written))} {how}"
@@ -40,12 +40,12 @@ def _export_hint(result: TuningResult, written: Path | None) -> str:
 
 
 def show_result(result: TuningResult, target: Output | None, as_json: bool) -> None:
-    """Say what was found, and write the best schedule to its file, where there is one.
+    """Print the result of a session, and write the best schedule to its file if one was named.
 
     Raises
     ------
     RecordError
-        The file cannot be written; what was found is said all the same.
+        The file cannot be written; the result was printed.
     """
     from anatune.report.tuning import result_lines
 
@@ -56,7 +56,7 @@ def show_result(result: TuningResult, target: Output | None, as_json: bool) -> N
             try:
                 target.write(f"{result.best.to_json()}\n".encode())
                 written = target.path
-            except OSError as error:  # what was found is said all the same
+            except OSError as error:  # the result is printed first
                 failure = reason(error)
         hints.append(_export_hint(result, written))
     hints.append(f"all trials: {result.records}; `anatune records list --records {result.records}` shows them")
@@ -66,18 +66,18 @@ def show_result(result: TuningResult, target: Output | None, as_json: bool) -> N
         print_lines(result_lines(result, hints, width=line_width()))
     if failure and target is not None:
         raise RecordError(
-            f"{target.path}: {failure}, the best schedule was not written; it is in {result.records}: "
-            f"`anatune export --records {result.records}` with the workload, or --output with another place"
+            f"{target.path}: {failure}, the best schedule was not written; it is kept in {result.records}: run "
+            f"`anatune export --records {result.records}` with the workload, or name another file with --output"
         )
 
 
-def write_session(result: TuningResult, target: Output | None, place: str | Path) -> None:
-    """Write the page of a session, where one is asked for; when its trials ended is read from its records.
+def write_session(result: TuningResult, target: Output | None, records_place: str | Path) -> None:
+    """Write the page of a session if one is asked for; the end times of its trials are read from its records.
 
     Parameters
     ----------
     place : str or Path
-        Of the records, as it was given: results leave a server's password out.
+        The record file or server as it was given, because results leave out the password of a server.
     """
     if target is None:
         return
@@ -88,15 +88,16 @@ def write_session(result: TuningResult, target: Output | None, place: str | Path
     records = []
     if result.records is not None and result.session is not None:
         try:
-            with RecordStore(place, read_only=True) as store:
-                records = store.trials(session=result.session, on_damage=lambda text: None)  # a resumed session said it
+            with RecordStore(records_place, read_only=True) as store:
+                # The session itself has reported damaged rows.
+                records = store.trials(session=result.session, on_damage=lambda text: None)
         except AnatuneError as error:
-            note(f"note: the page has no seconds of the trials: {error}")
+            note(f"note: the page does not show when trials ended, because their records cannot be read: {error}")
     write_page(load("pages", "session")(result_view(result, records)), target)
 
 
 class Lines:
-    """Progress on stderr: a bar on a terminal, lines elsewhere."""
+    """Progress of a session on stderr: a bar on a terminal, lines elsewhere."""
 
     def __init__(self) -> None:
         self.progress = Progress(compiles=True)
@@ -112,35 +113,35 @@ class Lines:
         self.progress.__exit__(kind, error, trace)
 
     def tell(self, workers: tuple[WorkerState, ...]) -> None:
-        """Say, once, what happened to the machines that measure."""
+        """Print each change in the state of the machines that measure once."""
         if workers == self._workers:
             return
         from anatune.report.workers import news
 
         lines, self._workers = news(self._workers, workers), workers
         for line in lines:
-            self.progress.above(line)
+            self.progress.print_above(line)
 
 
 class Display(Lines):
-    """Of one workload: called with each `TuningProgress`."""
+    """The progress display of one workload, called with each `TuningProgress`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._best: int | None = None
 
     def __call__(self, progress: TuningProgress) -> None:
-        """Show how far the session is."""
+        """Show the progress of the session."""
         from anatune.report.tuning import progress_text
 
         self.tell(progress.workers)
         if progress.stage == "start":
-            self.progress.above(progress_text(progress))
+            self.progress.print_above(progress_text(progress))
             return
         best = None if progress.best is None else progress.best.number
         failed = progress.trial is not None and progress.trial.measurement.time_s is None
         news = progress.stage != "measure" or best != self._best or failed or progress.done == progress.total
-        # A thread that redraws would take time from the kernel that is measured.
+        # A thread that redraws the bar would disturb the measured kernel.
         self.progress.ticking = progress.stage == "plan"
         if self.progress.show(progress_text(progress), progress.done, progress.total, news=news):
             self._best = best

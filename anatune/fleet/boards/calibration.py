@@ -78,7 +78,7 @@ class BoardMachine(Machine):
         tensors = [self._random(buffer.shape[0]) for buffer in artifact.arguments]
         return timed_by(self._board, self._board.load(artifact.library), artifact.function, tensors)
 
-    def _bound(self, module: ProbeModule, probes: Sequence[Probe]) -> dict[str, Timed]:
+    def _bind(self, module: ProbeModule, probes: Sequence[Probe]) -> dict[str, Timed]:
         path = self._folder / f"probes-{next(self._number)}.so"
         module.link(path)
         loaded = self._board.load(path)

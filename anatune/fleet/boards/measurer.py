@@ -84,14 +84,14 @@ class BoardRunner(RunnerProcess):
             return True
         return super()._may_go_well(reply)
 
-    def _failed(self, job: BuildJob, reply: Reply) -> None:
+    def _record_failure(self, job: BuildJob, reply: Reply) -> None:
         if reply.error == "BoardLateError":
             self.worker.kill()
             reply = reply._replace(kind="timeout", error="")
         elif reply.error == "BoardLostError" or reply.kind == "timeout":
             message = reply.message if reply.error else f"board {self.name} says nothing any more: {reply.message}"
             reply = reply._replace(kind="error", error="DeviceError", message=f"{message}, twice")
-        super()._failed(job, reply)
+        super()._record_failure(job, reply)
 
     def _measurement(self, report: RunReport, build_s: float, run_s: float) -> Measurement:
         self._learn()

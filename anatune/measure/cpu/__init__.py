@@ -1,1 +1,1 @@
-"""The present CPU: detection, calibration, kernels."""
+"""CPUs: detection and calibration of this machine's CPU, built kernels."""

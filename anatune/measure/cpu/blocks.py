@@ -1,4 +1,4 @@
-"""Arguments of a kernel: aligned memory between guard zones that NumPy and TVM both see."""
+"""Arguments of a kernel: aligned memory between guard zones, shared by NumPy and TVM."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ ALIGNMENT_BYTES = 64
 
 
 class Block:
-    """One argument: `array` and `tensor` share 64-byte aligned memory.
+    """An argument of a kernel, whose `array` and `tensor` share 64-byte aligned memory.
 
     Parameters
     ----------
     dtype : str
         Workload dtype.
     shape : tuple of int
-        Row-major.
+        Shape in row-major order.
     guarded : bool
-        Put guard zones around it, which `intact` looks at.
+        Whether there are guard zones around it, which `intact` checks.
 
     Attributes
     ----------
@@ -48,17 +48,17 @@ class Block:
 
     @property
     def bytes(self) -> NDArray[np.uint8]:
-        """The block's own bytes, without the guard zones."""
+        """The bytes of the block, without the guard zones."""
         return self._raw[self._start : self._start + self._size]
 
     def copy_in(self, memory: NDArray[np.uint8]) -> Block:
         """Return a copy of the block that lies in `memory`, as many bytes at an aligned address."""
-        found = Block.__new__(Block)
-        found.dtype, found.shape, found._size, found._guarded = self.dtype, self.shape, self._size, False
-        found._raw, found._start = memory, 0
-        found.array = found.bytes.view(self.array.dtype).reshape(self.shape)
-        found.bytes[:] = self.bytes
-        return found
+        copy = Block.__new__(Block)
+        copy.dtype, copy.shape, copy._size, copy._guarded = self.dtype, self.shape, self._size, False
+        copy._raw, copy._start = memory, 0
+        copy.array = copy.bytes.view(self.array.dtype).reshape(self.shape)
+        copy.bytes[:] = self.bytes
+        return copy
 
     @property
     def tensor(self) -> tvm.runtime.Tensor:
@@ -67,7 +67,7 @@ class Block:
 
     @property
     def intact(self) -> bool:
-        """Whether nothing wrote into the guard zones."""
+        """True if nothing wrote into the guard zones."""
         if not self._guarded:
             return True
         before, after = self._raw[: self._start], self._raw[self._start + self._size :]
@@ -75,7 +75,7 @@ class Block:
 
 
 def tensor_of(array: Array) -> tvm.runtime.Tensor:
-    """Return a TVM tensor on the memory of `array`, or on an aligned copy where a kernel or DLPack refuses that."""
+    """Return a TVM tensor on the memory of `array`, or on an aligned copy if a kernel or DLPack needs one."""
     tvm = import_tvm()
     flags = array.flags
     if not array.size:

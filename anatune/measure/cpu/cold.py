@@ -1,4 +1,4 @@
-"""How much memory constant operands are read from, so that they come from a level of the memory in every run."""
+"""The amount of memory from which constant operands are read, so that every run reads them from one level of memory."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from anatune.core.hardware.spec import CpuSpec
 
 COLD_LEVELS = ("l3", "dram")
 _OVER = 1.5
-"""Times the cache that has to be missed: caches keep some of what is read in turn."""
+"""Size of that memory over the cache that must not hold it, because caches keep some of the data."""
 
 
 def check_cold(level: str | None, hardware: CpuSpec) -> str | None:
-    """Return `level` if the CPU has it and it is no nearest cache.
+    """Return `level` if the CPU has that level of memory and it is not the nearest cache.
 
     Raises
     ------
     SpaceError
-        It has not.
+        The CPU does not have it.
     """
     if level is None:
         return None
@@ -25,7 +25,7 @@ def check_cold(level: str | None, hardware: CpuSpec) -> str | None:
 
 
 def cold_bytes(hardware: CpuSpec, level: str | None) -> int:
-    """Return the memory that constants are read from in turn; 0 for None."""
+    """Return the bytes of memory from which constants are read in turn; 0 for None."""
     level = check_cold(level, hardware)
     if level is None:
         return 0
@@ -34,7 +34,7 @@ def cold_bytes(hardware: CpuSpec, level: str | None) -> int:
 
 
 def level_of(num_bytes: float, hardware: CpuSpec) -> str | None:
-    """Return where constants come from that take so many bytes with all others; None: the L2 cache holds them."""
+    """Return the level of memory that holds constants of `num_bytes` in all; None if the L2 cache does."""
     if num_bytes <= hardware.l2.size_bytes:
         return None
     return "l3" if hardware.l3 is not None and num_bytes <= hardware.l3.size_bytes else "dram"

@@ -1,8 +1,8 @@
-"""What CPU the present machine has, with every doubt listed.
+"""Detection of this machine's CPU, with a list of unverified numbers.
 
 The CPU is read from ``/proc/cpuinfo`` and ``/sys`` (macOS: ``sysctl``) and looked up among the known microarchitectures
-(`microarchitectures`), since no file tells ports and latencies. What is not known is filled in conservatively and named
-in `unverified`; ``anatune hw detect`` and ``calibrate`` replace such numbers by measured ones.
+(`microarchitectures`), because the system does not report ports and latencies. Unknown numbers are conservative guesses
+and listed in `unverified`; ``anatune hw detect`` and ``calibrate`` replace them by measured ones.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from anatune.measure.cpu.features import missing_features
 from anatune.measure.cpu.microarchitectures import MICRO_KEYS, Micro, Processor, integer, processor_of
 
 _MOST_CPUS = 1 << 16
-"""What a damaged text names beyond is no logical CPU."""
+"""Largest number of logical CPUs, beyond which a list of CPUs is damaged."""
 
 _DOT_LATENCY_CYCLES = 5.0
 _FP16_TILES = ("graniterapids",)
-"""LLVM's names of processors whose tiles multiply float16, which no flag tells."""
-_BY_HAND = "write a spec by hand from a file of hwspecs/ and pass its path"
+"""LLVM's names of processors whose AMX tiles multiply float16, for which there is no flag."""
+_BY_HAND = "write a spec yourself, starting from a file in hwspecs/, and pass its path"
 _LEVEL_DOUBTS = ("bandwidth_bytes_per_cycle", "latency_cycles")
 
 
@@ -37,22 +37,22 @@ _LEVEL_DOUBTS = ("bandwidth_bytes_per_cycle", "latency_cycles")
 
 
 def detect_cpu(root: str | Path = "/", *, allowed: Collection[int] | None = None) -> CpuSpec:
-    """Return the spec of the present machine's CPU, named "host".
+    """Return the spec of this machine's CPU, named "host".
 
     Cores are physical cores of one socket that this process may use (affinity mask, container quota); of a
-    hybrid CPU only the fast ones. The clock, and with it the peak, is what the system says, hence unverified.
+    hybrid CPU only the fast ones. The clock is that reported by the system, so that it and the peak are unverified.
 
     Parameters
     ----------
     root
-        Where ``proc`` and ``sys`` are; another folder holds a copy of another machine's files.
+        Folder that contains ``proc`` and ``sys``; another folder may hold a copy of another machine's files.
     allowed
-        Logical CPUs that count; by default those this process may run on (all of them for another `root`).
+        Logical CPUs to use; by default those on which this process may run (all of them for another `root`).
 
     Raises
     ------
     DeviceError
-        The system tells nothing usable about its CPU.
+        The system reports no usable data about its CPU.
     """
     root = Path(root)
     here = root == Path("/")
@@ -70,16 +70,16 @@ def detect_cpu(root: str | Path = "/", *, allowed: Collection[int] | None = None
     num_cores = max(1, min(len(cores), int(quota))) if quota else len(cores)
     clock_hz, clock_from = _clock(folder, entries, fast)
     caches = _caches(folder, cores)
-    found = processor_of(first, l3_bytes=caches.get(3, {}).get("size", 0))
-    model = first.get("model name", "").strip() or first.get("hardware", "").strip() or found.micro.title
-    return _cpu_spec(found, model, num_cores, clock_hz, clock_from, caches)
+    processor = processor_of(first, l3_bytes=caches.get(3, {}).get("size", 0))
+    model = first.get("model name", "").strip() or first.get("hardware", "").strip() or processor.micro.title
+    return _cpu_spec(processor, model, num_cores, clock_hz, clock_from, caches)
 
 
 def _cpu_spec(
-    found: Processor, model: str, num_cores: int, clock_hz: float, clock_from: str, caches: dict[int, dict[str, int]]
+    cpu: Processor, model: str, num_cores: int, clock_hz: float, clock_from: str, caches: dict[int, dict[str, int]]
 ) -> CpuSpec:
-    micro = found.micro
-    doubts = {"clock_hz", "fma_latency_cycles", "reachable_fraction", *found.doubts}
+    micro = cpu.micro
+    doubts = {"clock_hz", "fma_latency_cycles", "reachable_fraction", *cpu.doubts}
     compute = CpuCompute(
         num_cores=num_cores,
         clock_hz=clock_hz,
@@ -93,17 +93,17 @@ def _cpu_spec(
         vector_ops_per_cycle=float(micro.vector_ops),
         issue_width=micro.issue,
         fp32_peak_flop_per_s=2.0 * num_cores * clock_hz * micro.fma * (micro.simd_bits // 32),
-        source=f"detected: {found.why}; clock from {clock_from}",
+        source=f"detected: {cpu.why}; clock from {clock_from}",
         unverified=tuple(key for key in CpuCompute.__struct_fields__ if key in doubts),
     )
     core_rate = micro.core_gb_per_s * 1e9
     spec = CpuSpec(
         schema_version=1,
         name="host",
-        vendor=found.vendor,
+        vendor=cpu.vendor,
         model=model,
         arch=micro.llvm,
-        hidden_features=found.hidden or msgspec.UNSET,
+        hidden_features=cpu.hidden or msgspec.UNSET,
         compute=compute,
         l1=_level(caches.get(1), micro, 0, 32 * 1024),
         l2=_level(caches.get(2), micro, 1, 512 * 1024),
@@ -116,18 +116,18 @@ def _cpu_spec(
             unverified=("bandwidth_bytes_per_s", "core_bandwidth_bytes_per_s", "latency_s"),
         ),
     )
-    return msgspec.structs.replace(spec, **_dot_instructions(found), **_tiles(found))
+    return msgspec.structs.replace(spec, **_dot_instructions(cpu), **_tiles(cpu))
 
 
-def _dot_instructions(found: Processor) -> dict[str, DotInstruction]:
-    """Return the instructions that sum products of neighbours; no file tells how often one starts.
+def _dot_instructions(processor: Processor) -> dict[str, DotInstruction]:
+    """Return the instructions that sum products of neighbours, with assumed rates.
 
-    Those on widened operands are left out where others multiply the same, four at a time.
+    Those on widened operands are left out if others multiply four of the same numbers at once.
     """
-    micro, instructions = found.micro, {}
+    micro, instructions = processor.micro, {}
     shown = {name: feature for (isa, name), feature in DOT_FEATURES.items() if isa == micro.isa}
     for name, feature in shown.items():
-        if missing_features([feature], found.flags) or (name in WIDENED and "vpdpbusd" in instructions):
+        if missing_features([feature], processor.flags) or (name in WIDENED and "vpdpbusd" in instructions):
             continue
         share, latency, how = 1.0, _DOT_LATENCY_CYCLES, "assumed to start as often as a float32 multiply-add"
         if name in WIDENED:
@@ -142,14 +142,14 @@ def _dot_instructions(found: Processor) -> dict[str, DotInstruction]:
     return instructions
 
 
-def _tiles(found: Processor) -> dict[str, tuple[str, ...]]:
-    """Return AMX's instructions, where there are any."""
+def _tiles(processor: Processor) -> dict[str, tuple[str, ...]]:
+    """Return the AMX instructions, if there are any."""
     names = tuple(
         name
         for name, feature in TILE_FEATURES.items()
-        if found.flags
-        and not missing_features(["amx-tile", feature], found.flags)
-        and (feature != "amx-fp16" or found.micro.llvm in _FP16_TILES)
+        if processor.flags
+        and not missing_features(["amx-tile", feature], processor.flags)
+        and (feature != "amx-fp16" or processor.micro.llvm in _FP16_TILES)
     )
     return {"amx": names} if names else {}
 
@@ -159,7 +159,7 @@ def _level(cache: dict[str, int] | None, micro: Micro, index: int, default_bytes
     if cache is None:
         cache = {"size": default_bytes, "ways": 8, "line": 64, "shared": 1}
         doubts |= {"size_bytes", "ways", "line_bytes", "shared_by_cores"}
-        source = "not told by the system: a common size"
+        source = "not reported by the system: a common size"
     else:
         source = "sizes from the system"
     ways, line = cache["ways"], cache["line"] or 64
@@ -197,7 +197,7 @@ def _cpuinfo(path: Path) -> dict[int, dict[str, str]]:
         elif colon:
             (current if current is not None else common)[key] = value
     if not entries:
-        raise DeviceError(f"{path} names no processor; {_BY_HAND}")
+        raise DeviceError(f"{path} describes no processor; {_BY_HAND}")
     return {cpu: common | lines for cpu, lines in entries.items()}
 
 
@@ -209,7 +209,7 @@ def _read(path: Path) -> str | None:
 
 
 def cpu_list(text: str | None) -> set[int]:
-    """Return the logical CPUs that "0-3,8" names, as sysfs and /proc write them."""
+    """Return the logical CPUs in a list such as "0-3,8", as sysfs and /proc write it."""
     cpus: set[int] = set()
     for part in (text or "").split(","):
         first, _, last = part.strip().partition("-")
@@ -241,7 +241,7 @@ def _core_of(folder: Path, entries: dict[int, dict[str, str]], cpu: int) -> tupl
 def _one_socket(
     folder: Path, entries: dict[int, dict[str, str]], cpus: list[int]
 ) -> dict[tuple[int, int, int], list[int]]:
-    """Return physical core -> its logical CPUs, for the socket that has the most of them."""
+    """Return physical core -> its logical CPUs, for the socket with the most CPUs."""
     cores: dict[tuple[int, int, int], list[int]] = {}
     for cpu in cpus:
         cores.setdefault(_core_of(folder, entries, cpu), []).append(cpu)
@@ -251,7 +251,7 @@ def _one_socket(
 
 
 def _quota(root: Path) -> float | None:
-    """Return how many CPUs a container's quota is worth, None without one."""
+    """Return the CPU quota of the container, in CPUs; None without one."""
     group = root / "sys" / "fs" / "cgroup"
     words = (_read(group / "cpu.max") or "").split()
     if len(words) != 2:
@@ -271,11 +271,11 @@ def _clock(folder: Path, entries: dict[int, dict[str, str]], cpus: list[int]) ->
     named = re.search(r"@ *(\d+\.\d+) *GHz", entries[cpus[0]].get("model name", ""))
     if named:
         return float(named.group(1)) * 1e9, "the model's name"
-    return 2e9, "nowhere: the system does not tell, 2 GHz assumed"
+    return 2e9, "an assumption of 2 GHz, because the system does not report it"
 
 
 def _caches(folder: Path, cores: dict[tuple[int, int, int], list[int]]) -> dict[int, dict[str, int]]:
-    """Return level -> size (bytes), ways, line (bytes), shared (cores of this process on one such cache)."""
+    """Return level -> size (bytes), ways, line (bytes), shared (cores of this process that share one such cache)."""
     first = min(min(cpus) for cpus in cores.values())
     caches: dict[int, dict[str, int]] = {}
     for index in sorted((folder / f"cpu{first}" / "cache").glob("index*")):
@@ -301,11 +301,11 @@ def _sysctl(key: str) -> str:
 
 
 def _macos_cpu(sysctl: Callable[[str], str]) -> CpuSpec:
-    """Return the spec of a Mac's performance cores; not tried on a Mac so far."""
+    """Return the spec of a Mac's performance cores; never run on a Mac so far."""
     brand = sysctl("machdep.cpu.brand_string")
     apple = re.match(r"Apple (M\d+)", brand)
     if apple is None:
-        raise DeviceError(f"CPU {brand or 'unnamed'!r} on macOS is not detected; {_BY_HAND}")
+        raise DeviceError(f"the CPU {brand or 'unnamed'!r} on macOS is not supported by detection; {_BY_HAND}")
     level = "hw.perflevel0."
     num_cores = max(1, integer(sysctl(level + "physicalcpu") or sysctl("hw.physicalcpu"), 1))
     line = integer(sysctl("hw.cachelinesize"), 128)
@@ -326,7 +326,7 @@ def _macos_cpu(sysctl: Callable[[str], str]) -> CpuSpec:
     }
     clock_hz = {"M1": 3.2e9, "M2": 3.5e9, "M3": 4.05e9, "M4": 4.4e9}.get(apple.group(1), 3.2e9)
     llvm = f"apple-{apple.group(1).lower()}" if apple.group(1) in ("M1", "M2", "M3", "M4") else "apple-m1"
-    known = processor_of({"cpu implementer": "0x61"})
-    micro = msgspec.structs.replace(known.micro, title=brand, llvm=llvm)
-    found = known._replace(micro=micro, why=f"{brand}, pipes as in M1", doubts=MICRO_KEYS)
-    return _cpu_spec(found, brand, num_cores, clock_hz, "a table by generation", caches)
+    base = processor_of({"cpu implementer": "0x61"})
+    micro = msgspec.structs.replace(base.micro, title=brand, llvm=llvm)
+    processor = base._replace(micro=micro, why=f"{brand}, pipes as in M1", doubts=MICRO_KEYS)
+    return _cpu_spec(processor, brand, num_cores, clock_hz, "a table by generation", caches)

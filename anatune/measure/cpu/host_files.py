@@ -1,4 +1,4 @@
-"""Detected specs are written to the user's spec folder, where their names are found."""
+"""Writing detected and calibrated specs to the user's spec folder, where they are found by name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from anatune.measure.cpu.detect import detect_cpu
 _MARK = "# Written by `anatune hw`, which replaces it; without this line it is yours and is kept."
 _KIND = OutputKind("a spec that `anatune hw` wrote", lambda path: read_file(path).startswith(_MARK.encode()))
 CALIBRATED = "anatune hw calibrate"
-"""How the sources of measured numbers begin."""
+"""The beginning of the source of measured numbers."""
 
 
 def calibrated_file(spec: HardwareSpec, folder: str | Path | None = None) -> Path | None:
-    """Return the file that `write_host_spec` would replace if it holds measured numbers."""
+    """Return the file that `write_host_spec` would replace if it holds measured numbers; else None."""
     path = (Path(folder) if folder is not None else user_spec_folder()) / f"{spec.name}.toml"
     try:
         return path if f'source = "{CALIBRATED}' in path.read_text(encoding="utf-8") else None
@@ -26,22 +26,22 @@ def calibrated_file(spec: HardwareSpec, folder: str | Path | None = None) -> Pat
 
 
 def write_host_spec(folder: str | Path | None = None, spec: HardwareSpec | None = None) -> Path:
-    """Write a spec of the present machine, or a board, and return the file's path: ``<its name>.toml``, ``host.toml``.
+    """Write a spec of this machine or of a board to ``NAME.toml``, and return the path of the file.
 
-    The file appears whole or not at all, also when several processes write at once; an older one that was written by
-    this is replaced, one that somebody else wrote is not.
+    The file is written as a whole or not at all, also if several processes write at once. It replaces only a file that
+    anatune wrote, never one that a person wrote.
 
     Parameters
     ----------
     folder
-        Where to; `user_spec_folder()` by default. Created if missing.
+        The folder; `user_spec_folder()` by default. Created if missing.
     spec
-        What to write; by default `detect_cpu()`.
+        The spec; by default `detect_cpu()`.
 
     Raises
     ------
     DeviceError
-        The CPU cannot be detected, the file cannot be written, or somebody else's is there.
+        The CPU cannot be detected, the file cannot be written, or a file that a person wrote is there.
     """
     spec = spec or detect_cpu()
     content = f"{_MARK}\n{spec_to_toml(spec)}".encode()
@@ -54,12 +54,12 @@ def write_host_spec(folder: str | Path | None = None, spec: HardwareSpec | None 
 
 
 def check_host_spec(name: str, folder: str | Path | None = None) -> Output:
-    """Return the file that the spec of a name goes to: better before measuring for minutes than after it.
+    """Return the output file of a spec after checking, before a long measurement, that it can be written.
 
     Raises
     ------
     DeviceError
-        The file cannot be written, or somebody else's is there.
+        The file cannot be written, or a file that a person wrote is there.
     """
     folder = Path(folder) if folder is not None else user_spec_folder()
     path = folder / f"{name}.toml"

@@ -1,6 +1,6 @@
-"""A built kernel in this process, called on NumPy arrays in the workload's own layouts; the calls on one schedule.
+"""A built CPU kernel in this process, which is called on NumPy arrays in the workload's layouts.
 
-The calls build a schedule into this process, verify it against float64, and tell what the compiler says.
+The module also has the library calls that build, verify and inspect a CPU schedule.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ __all__ = [
 ]
 
 Constants = dict[str, tuple[Array, Array, Block]]
-"""Name -> the array that was given, its contents then, and what was packed of it."""
+"""Name of a constant -> the given array, its contents at that time, and the packed copy."""
 
 
 class Library:
     """The functions of a built library: `main` and, by tensor, the packing functions.
 
-    A file of the same path that is loaded already is not read again, as with any shared library: give every build
+    A file of the same path that is loaded already is not read again, as with any shared library, so every build needs
     its own path.
 
     Raises
@@ -86,12 +86,12 @@ class Library:
 
     @property
     def run(self) -> Callable[..., None]:
-        """The function `main` for any thread, also in a child of ``fork``: see `anatune.codegen.pool`."""
+        """The function `main` for any thread, also in a child of ``fork``, see `anatune.codegen.pool`."""
         return functools.partial(call_parallel, self.main) if self._is_parallel else self.main
 
 
 class Prepared:
-    """A kernel with its arguments in place: `call()` runs it once.
+    """A kernel with its arguments in memory; `call()` runs it once.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Prepared:
     guarded : bool
         Guard zones around every argument, for `check`.
     constants : collection of str
-        Operands that are known before the run, as weights are.
+        Operands that are known before the run, such as weights.
     cold : Block, optional
         Memory that is filled with copies of the constants, aligned; calls take them in turn, so that constants come
         from where that much memory lies.
@@ -144,20 +144,20 @@ class Prepared:
         """Return copies of some arguments, as many as fit into `memory`."""
         sizes = {name: -(-self._blocks[name].bytes.size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for name in sorted(names)}
         each = sum(sizes.values())
-        found = []
+        copies = []
         for start in range(0, memory.bytes.size - each + 1, each) if each else ():
-            at, own = start, {}
+            offset, blocks = start, {}
             for name, size in sizes.items():
                 block = self._blocks[name]
-                own[name] = block.copy_in(memory.bytes[at : at + block.bytes.size])
-                at += size
-            found.append(own)
-        return found
+                blocks[name] = block.copy_in(memory.bytes[offset : offset + block.bytes.size])
+                offset += size
+            copies.append(blocks)
+        return copies
 
     def check(self, workload: Workload, want: Expected) -> Correctness:
-        """Run on a result filled with NaN and compare; operands, packed constants and guard zones must be unchanged.
+        """Run on a result filled with NaN and compare; operands, packed constants and guard zones must not change.
 
-        Integer results run twice with different fills.
+        Kernels with integer results run twice with different fills.
         """
         kept = {name: self._blocks[name].bytes.copy() for name in self._packed}
 
@@ -169,7 +169,7 @@ class Prepared:
         return check_runs(workload, want.allowing(self._error), run, lambda: self._changed(kept))
 
     def _changed(self, kept: Mapping[str, NDArray[np.uint8]]) -> str:
-        """Say which memory the kernel changed that it must not; "" if none."""
+        """Return which operand or guard zone the kernel changed; "" if none."""
         for name, block in self._blocks.items():
             if not block.intact:
                 return f"the kernel wrote outside of {name}"
@@ -183,7 +183,7 @@ class Prepared:
 
 
 class Kernel:
-    """A built schedule: ``kernel(*arrays)`` computes on NumPy arrays in the workload's own layouts.
+    """A built schedule: ``kernel(*arrays)`` computes on NumPy arrays in the workload's layouts.
 
     Constant operands that the schedule packs ahead of the run are packed at the first call and again only when their
     contents change. Read-only arrays (``flags.writeable`` False) are recognised by identity, others are compared with
@@ -196,7 +196,7 @@ class Kernel:
     Parameters
     ----------
     workload, artifact
-        What it computes; what was built.
+        The workload; the built kernel.
     folder : Path, optional
         Folder of the library, removed with the kernel.
     constants : dict, optional
@@ -216,7 +216,7 @@ class Kernel:
         self.workload = workload
         self.artifact = artifact
         self._library = Library(artifact)
-        if folder is not None:  # the loaded library keeps its pages; only the name goes
+        if folder is not None:  # the loaded library keeps its pages when the file is removed
             remove_with(self, folder)
         if artifact.threads > 1:
             set_threads(artifact.threads)
@@ -225,7 +225,7 @@ class Kernel:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Names of the arrays that a call takes, in order."""
+        """Names of the arguments of a call, in order."""
         return tuple(buffer.tensor for buffer in self.artifact.arguments[:-1])
 
     def __call__(self, *arrays: Array) -> Array:
@@ -249,30 +249,31 @@ class Kernel:
         return result.array
 
     def random_call(self, seed: int = 0) -> Callable[[], None]:
-        """Return a call without arguments on prepared random operands (constants packed), for timing from outside.
+        """Return a function that runs the kernel on random operands (constants packed), for your own timing.
 
-        The same operands and result are used by every call: caches are warm.
+        Every call uses the same operands and result, so that caches are warm.
         """
         return self.prepare(random_inputs(self.workload, seed)).call
 
     def prepare(self, inputs: Mapping[str, Array], *, guarded: bool = False) -> Prepared:
-        """Return the kernel with `inputs` (by tensor) in place."""
+        """Return the kernel with `inputs` (by tensor) in memory."""
         return Prepared(self.artifact, self._library, inputs, guarded=guarded)
 
     def __deepcopy__(self, memo: object) -> Kernel:
-        return self  # a call changes nothing that another one sees
+        return self  # calls share no state that changes
 
     def __reduce__(self) -> str:
         raise RunError(
-            "a built kernel is code of one process and is not pickled; send its schedule, and build it there"
+            "a built kernel cannot be pickled, because it is code in this process; pickle its schedule and build it "
+            "there"
         )
 
     def _pack(self, buffer: Buffer, given: Array, checked: Array) -> Block:
-        """Return the packed constant, anew only if its contents changed."""
+        """Return the packed constant; pack it again only if its contents changed."""
         name = self._packed_by[buffer.tensor]
         if name in self._constants:
-            known, contents, block = self._constants[name]
-            frozen = known is given and not checked.flags.writeable and checked.base is None
+            packed_array, contents, block = self._constants[name]
+            frozen = packed_array is given and not checked.flags.writeable and checked.base is None
             if frozen or same_bytes(contents, checked):
                 return block
         block = Block(buffer.dtype, buffer.shape)
@@ -284,7 +285,7 @@ class Kernel:
 
 
 def _in_turn(main: Callable[..., None], arguments: Sequence[Sequence[tvm.runtime.Tensor]]) -> Callable[[], None]:
-    """Return a call that takes the next arguments each time."""
+    """Return a function that uses the next arguments at each call."""
     calls = itertools.cycle([functools.partial(main, *own) for own in arguments])
     return lambda: next(calls)()
 
@@ -304,20 +305,20 @@ _X86 = ("sse", "avx", "avx2", "avx512")
 
 
 def check_instructions(hardware: CpuSpec) -> None:
-    """Raise RunError if a CPU's instruction set is not one that the present machine has."""
+    """Raise RunError if this machine lacks the instruction set of a CPU spec."""
     wanted, here = hardware.compute.isa, detect_cpu().compute.isa
     runs = wanted == here or {wanted, here} == {"neon", "sve"}
     if wanted in _X86 and here in _X86:
         runs = _X86.index(wanted) <= _X86.index(here)
     if not runs:
         raise RunError(
-            f"schedule is for {hardware.name} with {wanted}, but this machine has {here}; "
-            "anatune.inspect() works without running, a plan for --hw host runs here"
+            f"the schedule is for {hardware.name} with {wanted}, but this machine has {here}; plan for --hw host to "
+            "run it here, or use anatune.inspect(), which runs nothing"
         )
 
 
 def allow_runs(schedule: Schedule) -> None:
-    """Ask the system for AMX's registers where a schedule needs them; raise RunError where it has or gives none."""
+    """Ask the system for the AMX registers if a schedule needs them; raise RunError if they cannot be used."""
     if schedule.options.get("extension") == "amx":
         allow_tiles(tile_features(schedule.hardware))  # type: ignore[arg-type]
 
@@ -352,5 +353,5 @@ def verify(schedule: Schedule, threads: int, seed: int) -> Verification:
 
 
 def inspect(schedule: Schedule, threads: int) -> dict[str, int]:
-    """Return what the compiler's output says about a schedule; see `anatune.inspect`."""
+    """Return what the compiler reports about a schedule; see `anatune.inspect`."""
     return {**inspect_schedule(schedule, threads=threads), "shared_bytes": 0}

@@ -25,15 +25,15 @@ CPU_ENTRIES = Entries(
 
 
 class CpuMeasurer(Measurer):
-    """Builds, checks and times schedules of one workload on this machine's CPU; see `Measurer`.
+    """A measurer for this machine's CPU, see `Measurer`.
 
     Parameters
     ----------
     hardware
-        A CPU: this one.
+        The spec of this machine's CPU.
     cold : {"l3", "dram"}, optional
-        Where constant operands, weights, come from in every run, as they do in a model that reads those of all its
-        kernels between two runs of one. None: from where the run before left them.
+        The level of memory from which constant operands (weights) are read in every run, as in a network, which reads
+        the weights of all other kernels between two runs of one. None: they stay where the run before left them.
     settings
         See `MeasurerSettings`; kernels run with ``threads`` threads (TVM_NUM_THREADS of the runner).
 
@@ -42,7 +42,7 @@ class CpuMeasurer(Measurer):
     DeviceError
         The hardware is no CPU.
     SpaceError
-        No such number of threads, or no such `cold` on this CPU.
+        The CPU does not have that number of threads, or that level for `cold`.
     """
 
     usual_entries, usual_protocol = CPU_ENTRIES, CPU_PROTOCOL
@@ -56,21 +56,23 @@ class CpuMeasurer(Measurer):
         **settings: Unpack[MeasurerSettings],
     ) -> None:
         if hardware.kind != "cpu":
-            raise DeviceError(f"{hardware.name} is no CPU, and only CPUs can be measured; use anatune.hardware('host')")
+            raise DeviceError(f"{hardware.name} is no CPU, but this measurer is for CPUs; use anatune.hardware('host')")
         settings["threads"] = threads = checked_integer("threads", settings.get("threads", 1), 1)
         options = {"threads": threads, "cold_bytes": cold_bytes(hardware, cold)}
         super().__init__(workload, hardware, options, **settings)
 
     def _make_runner(self, environment: Mapping[str, str]) -> Worker:
         cores, limits = self._cores, self.limits
-        own = 48 * sum(access.num_elements for access in self.workload.tensors)  # copies, packed ones, float64 values
-        own += int(str(self._options["cold_bytes"]))
+        extra_bytes = 48 * sum(
+            access.num_elements for access in self.workload.tensors
+        )  # copies, packed ones, float64 values
+        extra_bytes += int(str(self._options["cold_bytes"]))
         environment = {**environment, "TVM_NUM_THREADS": str(self.threads)}
         if len(cores.runner) == self.threads and cores.overlap:
             environment["TVM_BIND_THREADS"] = "0"  # the process is pinned to exactly as many cores
         return Worker(
             "runner",
-            memory_bytes=limits.memory_bytes + own,
+            memory_bytes=limits.memory_bytes + extra_bytes,
             cores=cores.runner,
             environment=environment,
             setup=("anatune.measure.cpu.runner:import_first", {}),

@@ -1,9 +1,8 @@
-"""Microarchitectures: what LLVM calls them, which features and pipelines they have, and which one a machine's is.
+"""Microarchitectures: their names in LLVM, features and pipelines, and the choice of the one of a machine.
 
-What a processor does says more than what it is called: a hypervisor may give its guests the family and model of an
-older processor, or hide features. So a microarchitecture that lacks a feature which the machine shows is not the
-machine's; of those that are left it is the one of the family and model, else the one of the vendor with the fewest
-features that are not shown.
+Features are more reliable than names, because a hypervisor may report the family and model of an older processor, or
+hide features. So a microarchitecture that lacks a reported feature is excluded. Of the others, that of the family and
+model is chosen, else the one of the vendor with the fewest features that are not reported.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NEEDED = {
     "avx": {"avx"},
     "sse": set[str](),
 }
-"""Instruction set -> what has to be offered for its vectors to be used."""
+"""Instruction set -> features that its vectors need."""
 MICRO_KEYS: tuple[str, ...] = (
     "fma_per_cycle",
     "num_vector_registers",
@@ -37,37 +36,37 @@ MICRO_KEYS: tuple[str, ...] = (
     "vector_ops_per_cycle",
     "issue_width",
 )
-"""Keys of `CpuCompute` that come from a microarchitecture."""
+"""Keys of `CpuCompute` that are taken from a microarchitecture."""
 _SKYLAKE_SERVER = 85
-"""Model of Skylake-SP and two that followed: some of their products have one unit for AVX-512, as their names say."""
+"""Model number of Skylake-SP and two successors, of which some products have only one AVX-512 unit."""
 _ONE_UNIT = r"Gold 5(?!122)\d\d\d|Silver|Bronze"
 _ANY_PART = -1
 
 
 class Numbered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The numbers that CPUID gives processors: models one by one, or the first and the last of a range."""
+    """CPUID numbers of processors: single models, or the first and last one of a range."""
 
     vendor: str
     family: int
     models: tuple[int | tuple[int, int], ...]
 
     def has(self, vendor: str, family: int, model: int) -> bool:
-        """Whether a processor has these numbers."""
+        """Return whether a processor has these numbers."""
         ranges = (entry if isinstance(entry, tuple) else (entry, entry) for entry in self.models)
         return (self.vendor, self.family) == (vendor, family) and any(low <= model <= high for low, high in ranges)
 
 
 class Micro(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A microarchitecture; what there is per cycle is of whole vectors of `simd_bits`."""
+    """A microarchitecture; numbers per cycle are for whole vectors of `simd_bits`."""
 
     title: str
     llvm: str
-    """LLVM's -mcpu."""
+    """The value of LLVM's -mcpu."""
     features: frozenset[str]
-    """Of x86: LLVM's features of that name that matter to code: what LLVM uses by itself (as
-    `codegen.cpu.export.features`), and AMX. Others need intrinsics that nothing here has, or do nothing where they are
-    not offered (PREFETCHW). Linux names no flag for AMX's float16 products. Source: LLVM 22, X86TargetParser.cpp and
-    X86.td; a test asks the LLVM of TVM."""
+    """x86: the features of that name in LLVM that matter to generated code: those that LLVM uses by itself (as
+    `codegen.cpu.export.features`), and AMX. Others need intrinsics that anatune does not use, or do nothing if they are
+    not offered (PREFETCHW). Linux has no flag for AMX products of float16. Source: LLVM 22, X86TargetParser.cpp and
+    X86.td; a test compares with the LLVM of TVM."""
     isa: Literal["avx512", "avx2", "avx", "sse", "neon", "sve"]
     simd_bits: int
     fma: float
@@ -76,41 +75,42 @@ class Micro(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     loads: float
     stores: float
     vector_ops: float
-    """Vector instructions of any kind."""
+    """Number of vector instructions of any kind."""
     issue: int
     fill: tuple[float, float, float]
     """Bytes per cycle and core from L1, L2, L3."""
     latency: tuple[float, float, float]
     """Cycles to L1, L2, L3."""
     core_gb_per_s: float
-    """What one core reaches from DRAM, 1e9 bytes/s."""
+    """DRAM bandwidth of one core, 1e9 bytes/s."""
     socket_gb_per_s: float
     most_l3_mb: float = math.inf
-    """2**20 bytes: the largest L3 of its products, where that tells it from a successor of the same features."""
+    """Largest L3 of its products in 2**20 bytes, if that distinguishes it from a successor of the same features."""
     processors: tuple[Numbered, ...] = ()
-    """Of x86: whose it is; none: of whoever shows the features."""
+    """x86: the processors that have it; empty if only features count."""
     parts: tuple[tuple[int, int], ...] = ()
-    """Of Arm: implementers and parts; part -1: all others of an implementer."""
+    """Arm: implementers and parts; part -1 stands for all others of an implementer."""
 
     @property
     def vendors(self) -> set[str]:
-        """Makers of such processors, as CPUID names them; empty: anybody."""
+        """Vendors of such processors in CPUID; empty for any vendor."""
         return {numbered.vendor for numbered in self.processors}
 
     def is_named(self, vendor: str, family: int, model: int) -> bool:
-        """Whether the numbers that CPUID gives are those of its processors."""
+        """Return whether CPUID numbers are those of its processors."""
         return any(numbered.has(vendor, family, model) for numbered in self.processors)
 
 
 class KnownCores(NamedTuple):
-    """What ``microarchitectures.toml`` holds.
+    """The contents of ``microarchitectures.toml``.
 
     Attributes
     ----------
     x86, arm : tuple of Micro
-        In the order of the file: of those that fit equally well, the first one counts; the last of Arm's is for others.
+        Microarchitectures in the order of the file; the first of equally good ones is chosen, and the last one for Arm
+        is for unknown cores.
     vendors : dict of str to str
-        CPUID's name of a vendor, or Arm's implementer ("0x41") -> vendor of a spec.
+        CPUID name of a vendor, or Arm implementer ("0x41") -> vendor in a spec.
     """
 
     x86: tuple[Micro, ...]
@@ -119,18 +119,18 @@ class KnownCores(NamedTuple):
 
 
 class Processor(NamedTuple):
-    """What a machine's processor is, and how sure that is.
+    """The detected processor of a machine, with its unverified numbers.
 
     Attributes
     ----------
     micro : Micro
-        With the vectors that the machine offers.
+        Its microarchitecture, with the vectors that the machine offers.
     vendor, why : str
-        Who made it; what it was taken for, and by what.
+        Its vendor; the reason for the choice of the microarchitecture.
     flags : frozenset of str
-        Of x86: what the system says the processor has.
+        x86: the flags that the system reports.
     hidden : tuple of str
-        LLVM's features of `micro` that they do not show.
+        LLVM features of `micro` that are not among the flags.
     doubts : tuple of str
         Keys of `CpuCompute` that are guesses.
     """
@@ -145,7 +145,7 @@ class Processor(NamedTuple):
 
 @functools.cache
 def known_cores() -> KnownCores:
-    """Return all known microarchitectures; the file is read when they are first asked for."""
+    """Return all known microarchitectures; the file is read at the first call."""
     tree = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
     sets: dict[str, list[str]] = tree["features"]
 
@@ -154,31 +154,31 @@ def known_cores() -> KnownCores:
 
     def cores(kind: str) -> tuple[Micro, ...]:
         by_title: dict[str, dict[str, object]] = {}
-        found = []
+        micros = []
         for entry in tree[kind]:
-            own = {"processors": (), "parts": (), **entry}
-            core = {**by_title.get(own.pop("like", ""), {}), **own}
+            fields = {"processors": (), "parts": (), **entry}
+            core = {**by_title.get(fields.pop("like", ""), {}), **fields}
             by_title[entry["title"]] = core
-            found.append(converted({**core, "features": features(core["features"])}, Micro))
-        return tuple(found)
+            micros.append(converted({**core, "features": features(core["features"])}, Micro))
+        return tuple(micros)
 
     return KnownCores(cores("x86"), cores("arm"), tree["vendors"])
 
 
 def processor_of(lines: dict[str, str], *, l3_bytes: int = 0) -> Processor:
-    """Return what the processor of some lines of /proc/cpuinfo is.
+    """Return the processor that some lines of /proc/cpuinfo describe.
 
     Parameters
     ----------
     lines : dict of str to str
-        Of one logical CPU, keys in lower case.
+        Lines of one logical CPU, with keys in lower case.
     l3_bytes : int
-        Size of its L3; 0: not told.
+        Size of its L3; 0 if unknown.
 
     Raises
     ------
     DeviceError
-        They name neither x86 flags nor an Arm part.
+        The lines contain neither x86 flags nor an Arm part.
     """
     if "cpu implementer" in lines:
         return _arm(integer(lines["cpu implementer"]), integer(lines.get("cpu part")))
@@ -186,8 +186,8 @@ def processor_of(lines: dict[str, str], *, l3_bytes: int = 0) -> Processor:
     vendor = lines.get("vendor_id", "")
     if not flags:
         raise DeviceError(
-            f"/proc/cpuinfo tells neither x86 flags nor an Arm part (vendor {vendor or 'unnamed'!r}); "
-            "write a spec by hand from a file of hwspecs/ and pass its path"
+            f"/proc/cpuinfo contains neither x86 flags nor an Arm part (vendor {vendor or 'unnamed'!r}); "
+            "write a spec yourself, starting from a file in hwspecs/, and pass its path"
         )
     numbers = (vendor, integer(lines.get("cpu family"), -1), integer(lines.get("model"), -1))
     cores = known_cores()
@@ -224,13 +224,13 @@ def processor_of(lines: dict[str, str], *, l3_bytes: int = 0) -> Processor:
 
 
 def _usable_isa(micro: Micro, offered: Collection[str]) -> str | None:
-    """Return the instruction set of a microarchitecture that is offered: AVX2 instead of AVX-512; None: neither."""
+    """Return the offered instruction set of a microarchitecture: AVX2 instead of AVX-512; None if there is none."""
     sets = ("avx512", "avx2") if micro.isa == "avx512" else (micro.isa,)
     return next((isa for isa in sets if _NEEDED[isa] <= set(offered)), None)
 
 
 def _beyond(micro: Micro, offered: Collection[str], l3_bytes: int) -> list[str]:
-    """Return what is there that a microarchitecture has not."""
+    """Return what the machine has and a microarchitecture lacks."""
     large = [f"{l3_bytes / 2**20:.0f} MB of L3"] if l3_bytes > micro.most_l3_mb * 2**20 else []
     return sorted(set(offered) - micro.features) + large
 
@@ -239,15 +239,15 @@ def _arm(implementer: int, part: int) -> Processor:
     cores = known_cores()
     by_part = {number: core for core in cores.arm for number in core.parts}
     vendor = cores.vendors.get(f"{implementer:#x}", "arm")
-    known = by_part.get((implementer, part)) or by_part.get((implementer, _ANY_PART))
-    if known:
-        return Processor(known, vendor, f"{known.title} (part {part:#x})")
+    micro = by_part.get((implementer, part)) or by_part.get((implementer, _ANY_PART))
+    if micro:
+        return Processor(micro, vendor, f"{micro.title} (part {part:#x})")
     why = f"unknown Arm core, part {part:#x}: conservative numbers"
     return Processor(cores.arm[-1], vendor, why, doubts=MICRO_KEYS)
 
 
 def integer(text: str | None, default: int = 0) -> int:
-    """Return the number that a text of the system's is, `default` where it is none."""
+    """Return the integer in a text of the system; `default` if it is none."""
     try:
         return int((text or "").strip(), 0)
     except ValueError:

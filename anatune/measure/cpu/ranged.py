@@ -1,4 +1,4 @@
-"""The programs of a range as one function of NumPy arrays of any extent."""
+"""The kernels of a plan for a range as one function of NumPy arrays of any extent."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from anatune.model.ranges.plan import RangePlan
 
 
 class RangeKernel:
-    """A built range: ``kernel(*arrays)`` computes on arrays in the workload's own layouts, of any extent of the range.
+    """A built range: ``kernel(*arrays)`` computes on arrays of any extent of the range in the workload's layouts.
 
-    Constants are packed once for all extents, or once for each packed form where programs have different ones; when
-    they are packed anew says `Kernel`. Several threads may call it at once.
+    Constants are packed once for all extents, or once for each packed layout if kernels differ; `Kernel` describes when
+    they are packed again. Several threads may call it at once.
 
     Attributes
     ----------
@@ -46,15 +46,15 @@ class RangeKernel:
         Raises
         ------
         RunError
-            Another number of arrays, one of another shape or dtype, or an extent outside of the range.
+            The number of arrays, a shape, a dtype or the extent is wrong.
         """
-        place, tensor = self._place
-        if len(arrays) <= place or not getattr(arrays[place], "shape", ()):
-            raise RunError(f"operand {tensor} is missing or {shown(arrays[place:])}, expected an array")
+        position, tensor = self._place
+        if len(arrays) <= position or not getattr(arrays[position], "shape", ()):
+            raise RunError(f"operand {tensor} is missing or {shown(arrays[position:])}, expected an array")
         try:
-            kernel = self.at(arrays[place].shape[0])
+            kernel = self.at(arrays[position].shape[0])
         except SpaceError as error:
-            raise RunError(f"operand {tensor} has shape {arrays[place].shape}: {error}") from None
+            raise RunError(f"operand {tensor} has shape {arrays[position].shape}: {error}") from None
         return kernel(*arrays)
 
     def at(self, extent: int) -> Kernel:
@@ -89,12 +89,12 @@ class RangeKernel:
 
 
 def load_range(dispatch: Dispatch, threads: int = 1) -> RangeKernel:
-    """Compile the programs of a range into one library and load it into this process.
+    """Compile the kernels of a range into one library and load it into this process.
 
     Raises
     ------
     SpaceError, BuildError, RunError, MissingDependencyError
-        As `build_range`; the present machine lacks their instructions.
+        As `build_range`; this machine lacks their instructions.
     """
     hardware = dispatch.schedules[0].hardware
     assert hardware.kind == "cpu"
@@ -113,7 +113,7 @@ def build(plan: RangePlan, threads: int) -> RangeKernel:
 
 
 def verify(plan: RangePlan, threads: int, seed: int) -> Verification:
-    """Run a plan's programs where the intervals that they serve begin and end; see `anatune.verify`."""
+    """Run the kernels of a plan at the ends of the intervals that they serve; see `anatune.verify`."""
     kernel, worst = build(plan, threads), Verification(True, 0.0)
     for extent in plan.telling_extents():
         answer = kernel.verify(extent, seed)

@@ -1,4 +1,4 @@
-"""What the runner process does on a CPU: kernels of this process's own memory, timed by the processor's clocks."""
+"""The runner session of a CPU, which runs kernels in its process and times them by the processor's clocks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class CpuSession:
     Parameters
     ----------
     setting
-        What all kernels share.
+        The data that all kernels share.
     threads : int
-        As many copies of the reference kernel run at once.
+        Number of copies of the reference kernel that run at once.
     cold_bytes : int
-        Memory of which kernels read their constant operands in turn, 0: they stay where the run before left them.
+        Bytes of memory from which kernels read their constant operands in turn; 0 if they stay where the run before
+        left them.
     """
 
     # A kernel of one thread is timed by that thread's own clock, which stands still while another process has the core.
@@ -47,7 +48,7 @@ class CpuSession:
         self.reference = beside(timed(together, self._clock), setting.protocol.reference_s)
 
     def begin(self) -> None:
-        """Nothing is kept between candidates."""
+        """Do nothing, because no state is kept between kernels."""
 
     def prepare(self, artifact: CpuArtifact) -> tuple[Timed, Correctness]:
         """Load a kernel and check its result."""
@@ -58,12 +59,12 @@ class CpuSession:
 
 
 def import_first() -> None:
-    """Import what loading libraries needs, while there is time."""
+    """Import the modules for loading libraries before they are needed."""
     import_tvm()
 
 
 def _reference_call(artifact: CpuArtifact, library: Library) -> Callable[[], object]:
-    """Return a call of the reference kernel on operands of its own."""
+    """Return a function that runs the reference kernel on its own operands."""
     rng = np.random.default_rng(0)
     blocks = []
     for buffer in artifact.arguments:
@@ -75,7 +76,7 @@ def _reference_call(artifact: CpuArtifact, library: Library) -> Callable[[], obj
 
 
 class _Together:
-    """Calls that run at the same time, one on each thread (TVM's calls release the interpreter's lock)."""
+    """Calls that run at the same time, one in each thread (TVM calls release the interpreter's lock)."""
 
     def __init__(self, calls: Sequence[Callable[[], object]]) -> None:
         self._first, *others = calls

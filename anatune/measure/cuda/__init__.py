@@ -1,1 +1,1 @@
-"""GPUs: detection, driver, launches of models; of NVIDIA's also calibration and kernels."""
+"""GPUs: detection, driver calls, launches; for NVIDIA GPUs also calibration and measuring kernels."""

@@ -1,4 +1,4 @@
-"""Schedules and kernels through a compiler that does not run in the user's process: in builder processes."""
+"""Compiling schedules and kernels in builder processes, with compilers that must not run in the user's process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anatune.measure.run.process import Worker, refusal
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
 LIMITS = Limits(build_s=120.0)
-"""Of one kernel that somebody waits for: Triton takes a second for most, a minute for the largest tiles."""
+"""Limits for one kernel; Triton takes a second for most kernels, and a minute for the largest tiles."""
 
 
 _COMPILE = "anatune.codegen.triton.compiler:compile_kernel"
@@ -31,32 +31,31 @@ _START_S = 120.0
 
 
 def build_apart(schedule: Schedule, folder: Path) -> GpuArtifact:
-    """Compile a schedule into `folder`, in a process of its own.
+    """Compile a schedule into `folder`, in a separate process.
 
     Raises
     ------
     SpaceError, BuildError, MissingDependencyError
-        As the `build_schedule` of the template's toolchain; BuildError also where it takes too long or
-        its process ends.
+        As `build_schedule` of the template's toolchain; BuildError also if it takes too long or its process ends.
     RunError
         The process cannot be started.
     """
-    built = _apart("build_schedule", schedule, folder)
+    built = _run_apart("build_schedule", schedule, folder)
     assert isinstance(built, GpuArtifact)
     return built
 
 
 def facts_apart(schedule: Schedule) -> CompilerFacts:
-    """Compile a schedule in a process of its own and return what the compiler says; errors as `build_apart`."""
+    """Compile a schedule in a separate process and return the compiler's report; raise the errors of `build_apart`."""
     facts = _in_scratch("compile_entry", schedule)
     assert isinstance(facts, CompilerFacts)
     return facts
 
 
 def images_apart(schedule: Schedule) -> list[Cubin]:
-    """Compile a schedule of the template "triton" in a process of its own and return the machine code of its kernels.
+    """Compile a schedule of the template "triton" in a separate process and return the machine code of its kernels.
 
-    Errors as `build_apart`.
+    It raises the errors of `build_apart`.
     """
     images = _in_scratch("compile_images", schedule)
     assert isinstance(images, list)
@@ -66,12 +65,12 @@ def images_apart(schedule: Schedule) -> list[Cubin]:
 def _in_scratch(function: str, schedule: Schedule) -> object:
     try:
         with temporary_folder() as folder:
-            return _apart(function, schedule, folder)
+            return _run_apart(function, schedule, folder)
     except OSError as error:
         raise BuildError(no_scratch(error)) from None
 
 
-def _apart(function: str, schedule: Schedule, folder: Path) -> object:
+def _run_apart(function: str, schedule: Schedule, folder: Path) -> object:
     builders = BuildProcesses(
         entry_of(schedule.template, function),
         [()],
@@ -112,17 +111,17 @@ def compiled_kernels(
         Processes cannot be started; Triton is not installed.
     """
     free: SimpleQueue[Worker] = SimpleQueue()
-    own = [
+    processes = [
         Worker("builder", environment=single_threaded(None), setup=(_SET_UP, {}), setup_s=_START_S)
         for _ in range(max(1, min(workers, len(wanted))))
     ]
-    for worker in own:
+    for worker in processes:
         free.put(worker)
     done = 0
 
-    def build(one: tuple[TritonProgram, TritonKernel]) -> Cubin:
+    def build(pair: tuple[TritonProgram, TritonKernel]) -> Cubin:
         nonlocal done
-        program, kernel = one
+        program, kernel = pair
         worker = free.get()
         try:
             worker.submit(_COMPILE, {"program": program, "kernel": kernel, "hardware": hardware}, _LIMIT_S)
@@ -141,10 +140,10 @@ def compiled_kernels(
             raise BuildError(f"{kernel.name}: {reply.message}")
         raise refusal(reply, f"{kernel.name} cannot be compiled")
 
-    with ThreadPoolExecutor(len(own)) as pool:
+    with ThreadPoolExecutor(len(processes)) as pool:
         try:
             return list(pool.map(build, wanted))
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # what still compiles ends with its process
-            for worker in own:
+            pool.shutdown(wait=False, cancel_futures=True)  # running compilations end with their processes
+            for worker in processes:
                 worker.kill()

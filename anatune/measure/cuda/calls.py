@@ -1,4 +1,4 @@
-"""The library calls on one GPU schedule: built into this process, verified on the CPU, what the compiler says."""
+"""The library calls on one GPU schedule: build it into this process, verify it on the CPU, inspect it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from anatune.templates.triton.program import TritonProgram
 
 
 def build(schedule: Schedule, threads: int) -> GpuKernel:
-    """Compile a schedule and load it for this machine's GPU; see `anatune.build`. It has threads of its own."""
+    """Compile a schedule and load it onto this machine's GPU, see `anatune.build`; `threads` is not used."""
     return build_gpu(schedule)
 
 
 def verify(schedule: Schedule, threads: int, seed: int) -> Verification:
-    """Run a schedule's kernels on the CPU, on random operands, and compare with float64; see `anatune.verify`."""
+    """Run a schedule's kernels on the CPU on random operands and compare with float64, see `anatune.verify`."""
     workload = schedule.check().workload
     try:
         program = template_named(schedule.template).program(schedule)
@@ -44,6 +44,6 @@ def verify(schedule: Schedule, threads: int, seed: int) -> Verification:
 
 
 def inspect(schedule: Schedule, threads: int) -> dict[str, int]:
-    """Return what the compiler says about a schedule; see `anatune.inspect`."""
+    """Return what the compiler reports about a schedule, see `anatune.inspect`."""
     facts = facts_apart(schedule) if toolchain_of(schedule.template).APART else compile_facts(schedule)
     return {**facts.numbers(), "flop": schedule.workload.flop}

@@ -1,4 +1,4 @@
-"""Many GPU schedules through the compiler at once, in processes of their own: outcomes instead of exceptions."""
+"""Compiling many GPU schedules at once in separate processes; failures become outcomes, not exceptions."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from anatune.templates.gpu.model import BaseGpuModel
 from anatune.templates.gpu.rules import gpu_of
 
 COMPILE_LIMITS = Limits(build_s=30.0)
-"""What generating and compiling one schedule may use. Bodies of many thousand statements, which take longer, do not
-make fast kernels; Triton's conversions of emulated 8-bit floats take 17 s (e4m3fn on gfx942)."""
+"""Limits for generating and compiling one schedule. Kernels of many thousand statements take longer, but are not fast.
+Triton's conversions of emulated 8-bit floats take 17 s (e4m3fn on gfx942)."""
 _MOST_PROCESSES = 8
 _ENTRY = "anatune.codegen.toolchains:compile_entry"
 
 
-class Compiled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What came back for one schedule. Immutable; JSON both ways.
+class CompileResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The result of compiling one schedule. Immutable; JSON both ways.
 
     Attributes
     ----------
     outcome : Outcome
         OK, INVALID, BUILD_ERROR or BUILD_TIMEOUT.
     facts : CompilerFacts or None
-        What the compiler says, if it is OK.
+        The compiler's report, if it is OK.
     message : str
-        Why it failed, in one line.
+        Reason of a failure, in one line.
     seconds : float
         Wall time.
     """
@@ -63,47 +63,48 @@ def compile_schedules(
     time_limit_s: float | None = None,
     num_processes: int | None = None,
     entry: str = _ENTRY,
-) -> Iterator[tuple[int, Compiled]]:
-    """Generate and compile schedules; each result comes as soon as it is there. No GPU is needed.
+) -> Iterator[tuple[int, CompileResult]]:
+    """Generate and compile schedules and yield each result as soon as it is there; no GPU is needed.
 
     The processes end with the iterator, also after an error or Ctrl-C.
 
     Parameters
     ----------
     schedules
-        For GPUs.
+        Schedules for GPUs.
     limits
-        Time and memory of one schedule.
+        Limits on the time and memory of one schedule.
     time_limit_s : float, optional
-        Stop then; what is not compiled yet is left out.
+        Seconds after which the remaining schedules are left out.
     num_processes : int, optional
-        By default one a core.
+        Number of processes; by default one for each core.
     entry : str
         ``module:function`` that compiles one schedule, (schedule, folder, threads=) -> CompilerFacts.
 
     Yields
     ------
-    (int, Compiled)
-        Position in `schedules`, and what came back.
+    (int, CompileResult)
+        Position in `schedules`, and the result.
 
     Raises
     ------
     BuildError
-        No compiler of theirs knows the architecture of any; what only some of them lack is an outcome.
+        No schedule can be compiled, because no compiler supports its architecture. If only some cannot, that is an
+        outcome.
     MissingDependencyError
         A package is missing.
     RunError
         The processes cannot be started.
     SpaceError
-        Something else than a schedule.
+        An element of `schedules` is no schedule.
     """
     for schedule in schedules:
         checked_schedule("compile", schedule)
     if not schedules:
         return
-    refused = _refused(schedules)
-    for at, why in refused.items():
-        yield at, Compiled(Outcome.BUILD_ERROR, message=why)
+    refused = _find_refused(schedules)
+    for position, why in refused.items():
+        yield position, CompileResult(Outcome.BUILD_ERROR, message=why)
     count = num_processes or min(_MOST_PROCESSES, len(physical_cores()) or os.cpu_count() or 1, usable_cores())
     deadline = float("inf") if time_limit_s is None else time.monotonic() + time_limit_s
     folder = scratch_folder(RunError)
@@ -113,14 +114,14 @@ def compile_schedules(
     places = {BuildJob(schedule, folder): at for at, schedule in enumerate(schedules) if at not in refused}
     try:
         for job in builders.finish(places, deadline=deadline):
-            yield places[job], _compiled(job)
+            yield places[job], _compile_result(job)
     finally:
         builders.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _refused(schedules: Sequence[Schedule]) -> dict[int, str]:
-    """Return why some cannot be compiled at all, by position; raise the error if that is so for all."""
+def _find_refused(schedules: Sequence[Schedule]) -> dict[int, str]:
+    """Return why some schedules cannot be compiled, by position; raise an error if none can be compiled."""
     errors: dict[tuple[str, str], BuildError | None] = {}
     for schedule in schedules:
         key = schedule.template, schedule.hardware.arch
@@ -132,19 +133,19 @@ def _refused(schedules: Sequence[Schedule]) -> dict[int, str]:
             errors[key] = error
         else:
             errors[key] = None
-    found = {at: errors[one.template, one.hardware.arch] for at, one in enumerate(schedules)}
-    failed = {at: error for at, error in found.items() if error is not None}
+    errors_by_position = {at: errors[one.template, one.hardware.arch] for at, one in enumerate(schedules)}
+    failed = {at: error for at, error in errors_by_position.items() if error is not None}
     if len(failed) == len(schedules):
         raise failed[0]
     return {at: str(error) for at, error in failed.items()}
 
 
-def _compiled(job: BuildJob) -> Compiled:
+def _compile_result(job: BuildJob) -> CompileResult:
     """Return how a job ended."""
     if isinstance(job.artifact, CompilerFacts):
-        return Compiled(Outcome.OK, job.artifact, seconds=job.build_s)
+        return CompileResult(Outcome.OK, job.artifact, seconds=job.build_s)
     assert job.measurement is not None
-    return Compiled(job.measurement.outcome, message=job.measurement.message, seconds=job.build_s)
+    return CompileResult(job.measurement.outcome, message=job.measurement.message, seconds=job.build_s)
 
 
 def compile_ranking(
@@ -157,20 +158,20 @@ def compile_ranking(
     limits: Limits = COMPILE_LIMITS,
     entry: str = _ENTRY,
 ) -> Compilation:
-    """Compile the first `count` different programs of a ranking and correct their predictions.
+    """Compile the first `count` different kernels of a ranking and correct their predictions.
 
     Parameters
     ----------
     models : mapping of str to BaseGpuModel
-        Template -> its model, of one workload and GPU.
+        Template -> its model, for one workload and GPU.
     ranking : sequence of Schedule
-        Best first.
+        The schedules, best first.
     count : int
-        Programs; fewer if the schedules are fewer different ones.
+        Number of kernels; fewer if there are fewer different ones.
     time_limit_s : float, optional
-        Stop compiling then.
+        Seconds after which compiling stops.
     progress : callable, optional
-        Called with how many are done, of how many.
+        Called with (kernels done, all kernels).
     limits, entry
         As `compile_schedules`.
 
@@ -193,9 +194,9 @@ def compile_ranking(
     before = [
         models[schedule.template].predictions(point[None])[0] for schedule, point in zip(schedules, points, strict=True)
     ]
-    results: dict[int, Compiled] = {}
-    for at, compiled in compile_schedules(schedules, time_limit_s=time_limit_s, limits=limits, entry=entry):
-        results[at] = compiled
+    results: dict[int, CompileResult] = {}
+    for position, compiled in compile_schedules(schedules, time_limit_s=time_limit_s, limits=limits, entry=entry):
+        results[position] = compiled
         if progress is not None:
             progress(len(results), len(schedules))
     facts = {at: result.facts for at, result in results.items() if result.facts is not None}
@@ -222,10 +223,10 @@ def compile_ranking(
 
 
 def check_compiler(hardware: GpuSpec | CpuSpec, templates: Sequence[str]) -> None:
-    """Raise an error if no schedule of these templates can be compiled for `hardware`: better before a search."""
+    """Raise an error, before a search, if no schedule of these templates can be compiled for `hardware`."""
     if hardware.kind != "gpu":
         raise SpaceError(
-            f"plan: compile is for GPUs, and {hardware.name} is none; anatune.inspect(schedule) asks the compiler here"
+            f"plan: compile is for GPUs, but {hardware.name} is a CPU; for one schedule use anatune.inspect(schedule)"
         )
     errors: list[BuildError] = []
     missing = []
@@ -249,14 +250,14 @@ def compiled_plan(
     time_limit_s: float | None,
     progress: Callable[[int, int], None] | None,
 ) -> Plan:
-    """Return the plan with its first programs compiled: ordered by corrected times, the others behind them.
+    """Return the plan with its first kernels compiled and sorted by corrected times, followed by the others.
 
-    Parameters are those of `compile_ranking`.
+    The parameters are those of `compile_ranking`.
 
     Raises
     ------
     BuildError
-        No program compiles, or the compiler does not know the GPU's architecture.
+        No kernel compiles, or the compiler does not support the GPU's architecture.
     MissingDependencyError, RunError
         As `compile_ranking`.
     """
@@ -265,8 +266,8 @@ def compiled_plan(
     behind = [place - 1 for place in result.left] + list(range(result.num_considered, len(answer.schedules)))
     if result.failed and not ranked and not behind:
         raise BuildError(
-            f"plan: none of the first {len(result.failed)} programs compiles; the first says: "
-            f"{result.failed[0].message}; plan without compile, or compile more"
+            f"plan: none of the first {len(result.failed)} kernels compiles; the first error: "
+            f"{result.failed[0].message}; plan without compile, or compile more kernels"
         )
     return replace(
         answer,

@@ -1,4 +1,4 @@
-"""The present machine's GPUs, read through the packages of `drivers`, whichever are installed and work."""
+"""Detection of this machine's GPUs through the driver packages that are installed and work."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from anatune.resources import data_folder
 
 
 def present_gpus() -> tuple[list[GpuSpec], str]:
-    """Return the specs of this machine's GPUs, NVIDIA's first, and how they were found, or why there are none."""
-    (found, how), (others, of_others) = gpu_detection(), amd_detection()
-    if found or others:
-        return [*found, *others], "; ".join(said for specs, said in ((found, how), (others, of_others)) if specs)
+    """Return the specs of this machine's GPUs, NVIDIA's first, and how they were detected, or why there are none."""
+    (nvidia, how), (others, of_others) = gpu_detection(), amd_detection()
+    if nvidia or others:
+        return [*nvidia, *others], "; ".join(said for specs, said in ((nvidia, how), (others, of_others)) if specs)
     return [], f"{how}; {of_others}"
 
 
 def amd_detection(driver: Backend | None = None) -> tuple[list[GpuSpec], str]:
-    """Return the packaged specs of this machine's AMD GPUs: of their architecture, with as many compute units."""
+    """Return the packaged specs that match the architecture and compute units of this machine's AMD GPUs."""
     specs, strange = [], ""
     try:
         backend = driver or make_backend(arch="gfx")
         for index in range(backend.count()):
             arch, units = backend.arch(index), backend.attribute(index, "MULTIPROCESSOR_COUNT")
-            known = [spec for spec in _packaged_gpus("amd") if (spec.arch, spec.compute.num_sms) == (arch, units)]
+            matching = [spec for spec in _packaged_gpus("amd") if (spec.arch, spec.compute.num_sms) == (arch, units)]
             product = backend.device_name(index)
-            if not known:  # later ones would get its number
-                strange = f"{product} ({arch}, {units} compute units) has no packaged spec; name one of its kind"
+            if not matching:  # stop here, because later GPUs would get its number
+                strange = (
+                    f"{product} ({arch}, {units} compute units) has no packaged spec; name a similar one with --hw"
+                )
                 break
-            specs.append(max(known, key=functools.partial(_likeness, product)))
+            specs.append(max(matching, key=functools.partial(_likeness, product)))
     except (DeviceError, RunError) as error:
         return [], _reason(error)
     number = f"{len(specs)} found through {backend.name}" if specs else ""
@@ -46,7 +48,7 @@ def amd_detection(driver: Backend | None = None) -> tuple[list[GpuSpec], str]:
 
 
 def gpu_detection(driver: Backend | str | None = None) -> tuple[list[GpuSpec], str]:
-    """Return the specs of the NVIDIA GPUs of this machine and how they were found, or why there are none.
+    """Return the specs of this machine's NVIDIA GPUs and how they were detected, or why there are none.
 
     Parameters
     ----------
@@ -67,7 +69,7 @@ def _reason(error: AnatuneError) -> str:
 
 
 def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
-    """Return the packaged spec nearest to a device, with the device's own attributes in it."""
+    """Return the packaged spec that is nearest to a device, with the attributes of the device."""
 
     def ask(name: str) -> int:
         return backend.attribute(index, name)
@@ -115,7 +117,7 @@ def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
         source=f"size {said}" + ("" if same else ", bandwidth scaled by SMs x clock"),
         unverified=near.l2.unverified if same else ("bandwidth_bytes_per_s", "latency_cycles"),
     )
-    # Double data rate: two transfers a memory clock.
+    # Double data rate: two transfers in each memory clock.
     memory_hz = _ask_if_known(backend, index, "MEMORY_CLOCK_RATE") * 1e3
     bandwidth = 2.0 * memory_hz * _ask_if_known(backend, index, "GLOBAL_MEMORY_BUS_WIDTH") / 8
     dram = near.dram
@@ -141,7 +143,7 @@ def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
 
 
 def _ask_if_known(backend: Backend, index: int, name: str) -> int:
-    """Return an attribute; 0 where the package or the driver does not know it: newer ones drop clocks."""
+    """Return an attribute; 0 if the package or the driver does not know it, as newer ones do not know clocks."""
     try:
         return backend.attribute(index, name)
     except LostDeviceError:
@@ -151,23 +153,23 @@ def _ask_if_known(backend: Backend, index: int, name: str) -> int:
 
 
 def gpu_environment(device: int = 0, backend: str | None = None) -> dict[str, str | int]:
-    """Return what records say about a GPU beside its spec: product, CUDA version of the driver, package."""
+    """Return what records hold about a GPU besides its spec: product, CUDA version of the driver, package."""
     chosen = make_backend(backend)
     return {"gpu": chosen.device_name(device), "cuda_driver": chosen.version(), "backend": chosen.name}
 
 
 def device_counter(device: int = 0, backend: str | None = None) -> EnergyCounter | None:
-    """Return what counts a GPU's energy; None where nothing does. CUDA and NVML may number devices differently."""
+    """Return the energy counter of a GPU; None if there is none. CUDA and NVML may number devices differently."""
     try:
         chosen = make_backend(backend)
         domain, bus, slot = (chosen.attribute(device, f"PCI_{name}") for name in ("DOMAIN_ID", "BUS_ID", "DEVICE_ID"))
-    except AnatuneError:  # no GPU, or a package that does not know the names
+    except AnatuneError:  # no GPU, or a package that does not know the attributes
         return None
     return gpu_counter(f"{domain:08x}:{bus:02x}:{slot:02x}.0")
 
 
 def _nearest_gpu(product: str, capability: int, num_sms: int) -> GpuSpec:
-    """Return the packaged NVIDIA spec of the nearest compute capability, then of the most alike device."""
+    """Return the packaged NVIDIA spec of the nearest compute capability, then of the most similar device."""
 
     def distance(spec: GpuSpec) -> tuple[int, bool, float]:
         return (

@@ -1,4 +1,4 @@
-"""Tensors that lie in a GPU's memory, of whatever library: where they are and what they hold, by DLPack."""
+"""Addresses, shapes and dtypes of tensors in GPU memory of any library, by DLPack."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import ctypes
 from anatune.errors import RunError
 
 _CUDA, _ROCM = (2, 1), (10, 0)
-"""Kind of device, and its legacy default stream, which launches go to: whoever gives a tensor waits there for what is
-still computed. Source: DLPack 1.1, ``dlpack.h``; Python's array API standard, ``__dlpack__``."""
+"""Kind of device, and its legacy default stream, to which launches go and on which the producer of a tensor waits for
+its computation. Source: DLPack 1.1, ``dlpack.h``; Python's array API standard, ``__dlpack__``."""
 _ALIGNMENT = 16
 _TYPES = {
     "float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "float64": (2, 64),
@@ -37,45 +37,45 @@ class _Tensor(ctypes.Structure):
 
 
 def device_address(name: str, dtype: str, sizes: tuple[int, ...], tensor: object, index: int, arch: str = "") -> int:
-    """Return where a tensor lies that a kernel or a model takes.
+    """Return the address of a tensor that is an argument of a kernel or a network.
 
     Parameters
     ----------
     name, dtype, sizes
-        What is expected.
+        The name for messages, and the expected dtype and shape.
     tensor
-        Has ``__dlpack__`` and ``__dlpack_device__``.
+        An object with ``__dlpack__`` and ``__dlpack_device__``.
     index : int
         Number of the device.
     arch : str
-        Its architecture: "gfx942" is ROCm's to DLPack, others are CUDA's.
+        Its architecture: "gfx..." is ROCm for DLPack, others are CUDA.
 
     Raises
     ------
     RunError
-        It is none of that device, or is of another shape or dtype, not C-contiguous, or not aligned.
+        The tensor is not on that device, has another shape or dtype, is not C-contiguous, or is not aligned.
     """
     if not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
         raise RunError(f"{name} is of type {type(tensor).__name__}, expected a tensor with DLPack (PyTorch, CuPy, JAX)")
-    place = tuple(int(number) for number in tensor.__dlpack_device__())
+    dlpack_device = tuple(int(number) for number in tensor.__dlpack_device__())
     kind, stream = _ROCM if arch.startswith("gfx") else _CUDA
-    if place != (kind, index):
-        raise RunError(f"{name} is on DLPack's device {place}, expected {(kind, index)}; move it to the GPU")
+    if dlpack_device != (kind, index):
+        raise RunError(f"{name} is on DLPack device {dlpack_device}, expected {(kind, index)}; move it to the GPU")
     try:
         capsule = tensor.__dlpack__(stream=stream)
     except (BufferError, RuntimeError, TypeError) as error:
-        raise RunError(f"{name} cannot be taken by DLPack ({error!s:.120}); detach it, or copy it first") from error
+        raise RunError(f"{name} cannot be passed by DLPack ({error!s:.120}); detach it, or copy it first") from error
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     told = _Tensor.from_address(pointer(capsule, b"dltensor"))
     shape = tuple(told.shape[at] for at in range(told.ndim))
     if shape != sizes or (told.code, told.bits, told.lanes) != (*_TYPES[dtype], 1):
         raise RunError(
-            f"{name} is of DLPack's type {(told.code, told.bits)} and shape {shape}, expected {dtype} {_TYPES[dtype]} "
+            f"{name} has the DLPack type {(told.code, told.bits)} and shape {shape}, expected {dtype} {_TYPES[dtype]} "
             f"of shape {sizes}"
         )
     if told.strides and not _is_contiguous(shape, [told.strides[at] for at in range(told.ndim)]):
-        raise RunError(f"{name} is not C-contiguous; make it so first")
+        raise RunError(f"{name} is not C-contiguous; make a contiguous copy first")
     address = int(told.data or 0) + int(told.byte_offset)
     if address % _ALIGNMENT:
         raise RunError(f"{name} begins at {address:#x}, expected a multiple of {_ALIGNMENT} bytes; copy it first")
@@ -83,7 +83,7 @@ def device_address(name: str, dtype: str, sizes: tuple[int, ...], tensor: object
 
 
 def _is_contiguous(shape: tuple[int, ...], strides: list[int]) -> bool:
-    """Return whether strides, elements, are those of C order; dimensions of one element may have any."""
+    """Return whether strides, in elements, are those of C order; dimensions of size 1 may have any stride."""
     step = 1
     for length, stride in zip(reversed(shape), reversed(strides), strict=True):
         if length != 1 and stride != step:

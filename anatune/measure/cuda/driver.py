@@ -1,4 +1,4 @@
-"""One GPU: memory, machine code, launches and times, through whichever driver package is there.
+"""Access to one GPU through the installed driver package: memory, machine code, launches and times.
 
     with open_device() as device:
         function = device.load(cubin, "main_kernel", dynamic_shared_bytes=0)
@@ -6,8 +6,8 @@
         device.prepare(function, 128, 256, [buffer])()
         device.synchronize()
 
-Launches and fills return at once; what they do wrong is raised by a later call. After a `KernelFaultError` or a
-`LostDeviceError` every further call fails: the process has to end.
+Launches and fills return at once; a later call raises their errors. After a `KernelFaultError` or a `LostDeviceError`
+every further call fails, and the process has to end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 STATIC_SHARED_BYTES = 48 << 10
-"""More shared memory than this a function has to be allowed first. Source: [CUDA-guide]."""
+"""Bytes of shared memory above which a function needs the opt-in attribute. Source: [CUDA-guide]."""
 
 _ATTRIBUTES = (
     "COMPUTE_CAPABILITY_MAJOR",
@@ -64,9 +64,9 @@ class GpuBuffer:
     Attributes
     ----------
     address : int
-        On the device.
+        Address on the device.
     num_bytes : int
-        Its size.
+        Size in bytes.
     """
 
     def __init__(self, backend: Backend, num_bytes: int) -> None:
@@ -75,14 +75,14 @@ class GpuBuffer:
         self.num_bytes = num_bytes
 
     def free(self) -> None:
-        """Give the memory back; may be called twice."""
+        """Free the memory; may be called twice."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             self._backend.free(handle)
 
 
 class BorrowedBuffer(GpuBuffer):
-    """Device memory that something else owns, or a part of a buffer; freeing it does nothing."""
+    """Device memory that another object owns, or a part of a buffer; freeing it does nothing."""
 
     def __init__(self, address: int, num_bytes: int) -> None:
         self._handle = None
@@ -98,17 +98,17 @@ class GpuFunction(NamedTuple):
     Attributes
     ----------
     name : str
-        As in the cubin.
+        Name in the cubin.
     registers : int
-        Of a thread.
+        Registers of a thread.
     local_bytes : int
         Local memory of a thread: stack and spills.
     shared_bytes : int
-        Shared memory of a block, the dynamic part included.
+        Shared memory of a block, with the dynamic part.
     dynamic_shared_bytes : int
-        What a launch asks for.
+        Dynamic shared memory of a launch.
     max_threads : int
-        Most threads of a block that this function can be launched with.
+        Largest number of threads of a block for this function.
     """
 
     name: str
@@ -168,20 +168,20 @@ class GpuDevice:
         self.close()
 
     def close(self) -> None:
-        """Let the context go; may be called twice, and after a fault."""
+        """Release the context; may be called twice, and after a fault."""
         if self._open:
             self._open = False
             self._events.clear()
-            with contextlib.suppress(RunError, DeviceError):  # it may be dead already
+            with contextlib.suppress(RunError, DeviceError):  # the context may be destroyed already
                 self._backend.close()
 
     def activate(self) -> None:
-        """Make this device's context the present one of the thread again."""
+        """Make the context of this device the current one of the thread again."""
         self._backend.activate()
 
     @property
     def shared_bytes_limit(self) -> int:
-        """Most shared memory of a block, bytes, with the opt-in attribute."""
+        """Largest shared memory of a block, bytes, with the opt-in attribute."""
         plain = self.attributes["MAX_SHARED_MEMORY_PER_BLOCK"]
         return self.attributes.get("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", plain) or plain
 
@@ -195,12 +195,12 @@ class GpuDevice:
         name : str
             The ``extern "C"`` function.
         dynamic_shared_bytes : int
-            What a launch will ask for beside the function's own arrays.
+            Dynamic shared memory of a launch, besides the function's own arrays.
 
         Raises
         ------
         RunError
-            It is for another architecture, lacks the function, or needs more shared memory than the device has.
+            The image is for another architecture, lacks the function, or needs more shared memory than the device has.
         """
         module = self._backend.load(image)
         handle = self._backend.function(module, name)
@@ -212,7 +212,7 @@ class GpuDevice:
         if shared_bytes > self.shared_bytes_limit:
             self._backend.unload(module)
             raise RunError(
-                f"{name} needs {shared_bytes} bytes of shared memory a block, {self.name} has at most "
+                f"{name} needs {shared_bytes} bytes of shared memory per block, but {self.name} has at most "
                 f"{self.shared_bytes_limit}"
             )
         if shared_bytes > STATIC_SHARED_BYTES:
@@ -229,7 +229,7 @@ class GpuDevice:
         )
 
     def unload(self, function: GpuFunction) -> None:
-        """Let a loaded function go."""
+        """Unload a function."""
         self._backend.unload(function.module)
 
     def allocate(self, num_bytes: int) -> GpuBuffer:
@@ -238,7 +238,7 @@ class GpuDevice:
         Raises
         ------
         RunError
-            There is not so much.
+            There is not enough memory.
         """
         return GpuBuffer(self._backend, num_bytes)
 
@@ -285,14 +285,14 @@ class GpuDevice:
         Raises
         ------
         RunError
-            A size that the device or the function cannot have.
+            The device or the function does not support a size.
         """
         grids, blocks = _size(grid), _size(block)
         threads = blocks[0] * blocks[1] * blocks[2]
         if not 1 <= threads <= function.max_threads:
             raise RunError(
-                f"{function.name} cannot be launched with {threads} threads a block: {function.registers} registers "
-                f"a thread, at most {function.max_threads} threads on {self.name}"
+                f"{function.name} cannot be launched with {threads} threads per block: it needs {function.registers} "
+                f"registers per thread, so at most {function.max_threads} threads fit on {self.name}"
             )
         if min(grids) < 1 or grids[0] > self.attributes.get("MAX_GRID_DIM_X", 2**31 - 1):
             raise RunError(f"{function.name} cannot be launched with a grid of {grids} blocks")
@@ -305,38 +305,38 @@ class GpuDevice:
         return self._backend.launcher(function.handle, grids, blocks, function.dynamic_shared_bytes, values)
 
     def graph(self, call: Callable[[], None]) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Return a call that makes all launches of `call` at once, and one that frees it; see `Backend.graph`."""
+        """Return a function that makes all launches of `call` as one graph, and one that frees it."""
         return self._backend.graph(call)
 
     def synchronize(self) -> None:
-        """Wait until everything is done.
+        """Wait until all work on the device is done.
 
         Raises
         ------
         KernelFaultError, LostDeviceError, RunError
-            What went wrong on the device since the last time.
+            An error of the device since the last call.
         """
         self._backend.synchronize()
 
     def time_calls(
         self, call: Callable[[], None], *, samples: int = 1, launches: int = 1, before: Callable[[], None] | None = None
     ) -> list[float]:
-        """Return the seconds of one launch, sample by sample, by events around them.
+        """Return the seconds of one launch for each sample, measured by events.
 
-        All is queued before the first wait. An event pair around an empty queue also counts what the host needs for
-        the launch: `before` should keep the device busy for that long.
+        All launches are queued before the first wait. If the queue is empty, the events also count the host's time for
+        the launch, so `before` should keep the device busy for that long.
 
         Parameters
         ----------
         call
             From `prepare`; one launch.
         samples : int
-            How many times are returned.
+            Number of samples.
         launches : int
-            Launches in a row that a sample takes the mean of.
+            Number of launches in a row in a sample, whose mean is returned.
         before : callable, optional
-            Queued before every sample and not timed: a fill that empties the L2 cache, or a kernel that hides the
-            host's work.
+            Work that is queued before every sample and not timed: a fill that flushes the L2 cache, or a kernel that
+            hides the host's work.
         """
         while len(self._events) < 2 * samples:
             self._events.append(self._backend.event())
@@ -357,17 +357,17 @@ def open_device(index: int = 0, backend: str | Backend | None = None, *, arch: s
     Parameters
     ----------
     index : int
-        As CUDA or HIP counts.
+        The CUDA or HIP device number.
     backend : str or Backend, optional
-        "pycuda" or "cuda-bindings"; by default pycuda where it is installed and works, else cuda-bindings. Also
-        ``module:function`` that makes a `Backend`.
+        "pycuda" or "cuda-bindings"; by default pycuda if it works, else cuda-bindings. Also ``module:function`` that
+        makes a `Backend`.
     arch : str
-        "gfx942" opens AMD's GPU, by hip-python, others NVIDIA's; whether it is of that architecture is not asked.
+        "gfx..." opens an AMD GPU with hip-python, others an NVIDIA GPU; the architecture is not checked.
 
     Raises
     ------
     DeviceError
-        No package, no driver, no such device: one line that says which, and what works without.
+        There is no package, no driver or no such device; the message says which, and what works without a GPU.
     """
     chosen = make_backend(backend, arch) if backend is None or isinstance(backend, str) else backend
     try:
@@ -377,15 +377,15 @@ def open_device(index: int = 0, backend: str | Backend | None = None, *, arch: s
 
 
 def _attributes(backend: Backend, index: int) -> dict[str, int]:
-    found = {}
+    values = {}
     for name in _ATTRIBUTES:
         try:
-            found[name] = backend.attribute(index, name)
+            values[name] = backend.attribute(index, name)
         except LostDeviceError:
             raise
-        except (DeviceError, RunError):  # too old a package or driver for this one
+        except (DeviceError, RunError):  # the package or driver is too old for this attribute
             continue
-    return found
+    return values
 
 
 def _size(given: int | Sequence[int]) -> tuple[int, int, int]:
@@ -395,7 +395,7 @@ def _size(given: int | Sequence[int]) -> tuple[int, int, int]:
 
 
 def _bytes(array: Array) -> NDArray[np.uint8]:
-    """Return the bytes of an array in C order; bfloat16 has no buffer that other packages understand."""
+    """Return the bytes of an array in C order, because other packages do not support bfloat16 buffers."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""A built GPU kernel in this process: called on NumPy arrays in the workload's own layouts."""
+"""A built GPU kernel in this process, which is called on NumPy arrays in the workload's layouts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GpuKernel:
     Parameters
     ----------
     workload, artifact
-        What it computes; what was built.
+        The workload; the built kernel.
     device
         An open device of the artifact's architecture.
 
@@ -64,26 +64,26 @@ class GpuKernel:
         return self.results(*arrays)[self.workload.write.tensor]
 
     def results(self, *arrays: Array) -> dict[str, Array]:
-        """Return all results by tensor: the workload's own, and those beside it, such as the scales of quantised rows.
+        """Return all results by tensor: the main one, and others such as the scales of quantized rows.
 
         Raises
         ------
         RunError
-            Another number of arrays, or one of another shape or dtype; the kernel failed.
+            The number of arrays, a shape or a dtype is wrong; or the kernel failed.
         """
         self._device.activate()
         for name, array in checked_operands(self.workload, self.operands, arrays).items():
             self._device.upload(self._buffers[name], array)
         self._launch()
-        found = {}
+        arrays_by_name = {}
         for name in self.written:
             access = self._accesses[name]
-            found[name] = np.empty(access.shape, array_dtype(access.dtype))
-            self._device.download(self._buffers[name], found[name])
-        return found
+            arrays_by_name[name] = np.empty(access.shape, array_dtype(access.dtype))
+            self._device.download(self._buffers[name], arrays_by_name[name])
+        return arrays_by_name
 
     def launch(self, *tensors: object) -> None:
-        """Launch on tensors that lie on the device already, operands and then results, and return at once.
+        """Launch the kernel on tensors in device memory, operands then results, and return at once.
 
         They are of any library that has DLPack (PyTorch, CuPy, JAX), C-contiguous; nothing is copied. The launch is
         queued on CUDA's legacy default stream, behind what computes the tensors there; they have to stay until it ends.
@@ -91,7 +91,8 @@ class GpuKernel:
         Raises
         ------
         RunError
-            Another number of tensors, or one that is not on the device, of another shape or dtype, not contiguous.
+            The number of tensors is wrong; a tensor is not on the device, has another shape or dtype, or is not
+            contiguous.
         """
         names = (*self.operands, *self.written)
         if len(tensors) != len(names):
@@ -115,7 +116,7 @@ class GpuKernel:
         self._outside[1]()
 
     def random_call(self, seed: int = 0) -> Callable[[], None]:
-        """Return a call without arguments on random operands that are on the device already; it waits for the end."""
+        """Return a function that runs the kernel on random operands in device memory and waits for its end."""
         self._device.activate()
         for name, array in random_inputs(self.workload, seed).items():
             self._device.upload(self._buffers[name], array)
@@ -133,30 +134,31 @@ def build_gpu(schedule: Schedule, device: GpuDevice | None = None) -> GpuKernel:
     Parameters
     ----------
     device : GpuDevice, optional
-        The first one by default.
+        The device; the first one by default.
 
     Raises
     ------
     DeviceError
         There is no GPU, or it is of another architecture.
     SpaceError, BuildError, MissingDependencyError
-        It cannot be built.
+        The schedule cannot be built.
     """
     if schedule.hardware.vendor == "amd":
         raise DeviceError(
-            f"schedule is for {schedule.hardware.name} ({schedule.hardware.arch}), but anatune launches kernels on "
-            "NVIDIA's GPUs only; `anatune export` writes its machine code, a header and a Python file that launch it"
+            f"the schedule is for {schedule.hardware.name} ({schedule.hardware.arch}), but anatune launches kernels on "
+            "NVIDIA GPUs only; `anatune export` writes its machine code with a header and a Python file that launch it"
         )
     try:
         device = device or first_device()
     except DeviceError as error:
         raise DeviceError(
-            f"schedule is for {schedule.hardware.name}, but {error}; anatune export --target cuda writes its CUDA C"
+            f"the schedule is for {schedule.hardware.name}, but {error}; `anatune export --target cuda` writes its "
+            "CUDA C source"
         ) from None
     if device.arch != schedule.hardware.arch:
         raise DeviceError(
-            f"schedule is for {schedule.hardware.name} ({schedule.hardware.arch}), this machine's GPU ({device.name}) "
-            f"is {device.arch}; plan for --hw host_gpu after `anatune hw detect`"
+            f"the schedule is for {schedule.hardware.name} ({schedule.hardware.arch}), but the GPU of this machine "
+            f"({device.name}) is {device.arch}; run `anatune hw detect` and plan for --hw host_gpu"
         )
     try:
         with temporary_folder() as folder:
@@ -168,7 +170,7 @@ def build_gpu(schedule: Schedule, device: GpuDevice | None = None) -> GpuKernel:
 
 @functools.lru_cache(maxsize=1)
 def first_device() -> GpuDevice:
-    """Return the first device, opened once for all kernels of the process."""
+    """Return the first device, which is opened once for all kernels of the process."""
     device = open_device()
     atexit.register(device.close)
     return device
@@ -178,5 +180,5 @@ def _free(buffers: Iterable[GpuBuffer]) -> None:
     for buffer in buffers:
         try:
             buffer.free()
-        except AnatuneError:  # the context is dead, its memory with it
+        except AnatuneError:  # the context was destroyed with its memory
             return

@@ -1,4 +1,4 @@
-"""Built kernels, and models of nothing else, on a device: functions loaded, memory allocated, launches as one call."""
+"""Loading built kernels onto a device, allocating their memory, and binding their launches to one call."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from anatune.templates.gpu.kernel import Launch
 
 
 class LoadedKernel(NamedTuple):
-    """What `load_kernel` made.
+    """A kernel that `load_kernel` has loaded.
 
     Attributes
     ----------
     functions : tuple of GpuFunction
-        In the order of the launches.
+        Its functions in the order of the launches.
     workspace, scratch : GpuBuffer or None
-        Memory of its own; what the compiler keeps something in.
+        Its workspace; scratch memory that the compiler needs.
     call : callable
-        Launches all of it once, in order, and returns at once.
+        Makes all launches once, in order, and returns at once.
     """
 
     functions: tuple[GpuFunction, ...]
@@ -33,11 +33,11 @@ class LoadedKernel(NamedTuple):
 
     @property
     def memory(self) -> list[GpuBuffer]:
-        """What it has allocated."""
+        """The buffers that it has allocated."""
         return [buffer for buffer in (self.workspace, self.scratch) if buffer is not None]
 
     def unload(self, device: GpuDevice) -> None:
-        """Let it go."""
+        """Unload its functions and free its memory."""
         _unload(device, self.functions, self.memory)
 
 
@@ -49,18 +49,18 @@ def load_kernel(device: GpuDevice, artifact: GpuArtifact, buffers: Mapping[str, 
     device
         An open device of the artifact's architecture.
     artifact
-        What was built.
+        The built kernel.
     buffers : mapping of str to GpuBuffer
         Its tensors.
 
     Raises
     ------
     RunError
-        The device refuses it, there is no memory for its workspace, or a tensor is missing or of another size.
+        The device refuses the kernel, there is no memory for its workspace, or a tensor is missing or of another size.
     """
     for tensor, buffer in artifact.tensors.items():
-        known = buffers.get(tensor)
-        if known is None or known.num_bytes != buffer.num_bytes:
+        given_buffer = buffers.get(tensor)
+        if given_buffer is None or given_buffer.num_bytes != buffer.num_bytes:
             raise RunError(f"the kernel takes {tensor} of {buffer.num_bytes} bytes, which the workload lacks")
     functions = load_functions(device, artifact)
     workspace: GpuBuffer | None = None
@@ -94,8 +94,8 @@ def load_functions(device: GpuDevice, artifact: GpuArtifact) -> tuple[GpuFunctio
     functions: list[GpuFunction] = []
     try:
         for launch in artifact.launches:
-            own = read_image(launch) if launch.image else image
-            functions.append(device.load(own, launch.name, launch.dynamic_shared_bytes))
+            code = read_image(launch) if launch.image else image
+            functions.append(device.load(code, launch.name, launch.dynamic_shared_bytes))
     except RunError:
         _unload(device, functions, ())
         raise
@@ -109,16 +109,16 @@ def bound_call(
     buffers: Mapping[str, GpuBuffer],
     scratch: GpuBuffer | None = None,
 ) -> Callable[[], None]:
-    """Return a call that launches loaded functions once, in order, and returns at once.
+    """Return a function that launches loaded functions once, in order, and returns at once.
 
     Parameters
     ----------
     artifact
-        What they are of; one for a range at an extent.
+        The kernel of the functions; a kernel for a range at one extent.
     buffers : mapping of str to GpuBuffer
-        Its tensors and its workspace; they may be larger than what is used of them.
+        Its tensors and its workspace; they may be larger than needed.
     scratch : GpuBuffer, optional
-        What the compiler keeps something in, `Launches.scratch_bytes_in_all`.
+        Scratch memory that the compiler needs, `Launches.scratch_bytes_in_all`.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def bound_call(
 
 
 def _scratch(launch: Launch, memory: GpuBuffer | None) -> list[GpuBuffer | np.uint64]:
-    """Return the two pointers that a function of Triton's takes behind its parameters; nothing for others."""
+    """Return the two additional pointer arguments of a Triton function; nothing for other functions."""
     if launch.scratch_bytes is None:
         return []
     null = np.uint64(0)

@@ -1,4 +1,4 @@
-"""Measuring schedules on a GPU: built by processes here, or elsewhere before; checked and timed by a runner process."""
+"""Measuring schedules on a GPU: kernels are built here or on another machine, and a runner process times them."""
 
 from __future__ import annotations
 
@@ -34,42 +34,42 @@ GPU_ENTRIES = Entries(
 
 
 def entries_for(template: str) -> Entries:
-    """Return what processes run for sessions of a template: they begin with what its own toolchain needs."""
+    """Return the entries for sessions of a template, whose builders set up its toolchain."""
     return GPU_ENTRIES._replace(builder_setup=entry_of(template, "set_up"))
 
 
 Built = GpuArtifact | Measurement
-"""What became of a build: the artifact, or the outcome and the message that say why there is none."""
+"""The result of a build: the artifact, or a measurement with the outcome and the message of the failure."""
 
 
 class GpuMeasurer(Measurer):
-    """Builds, checks and times schedules of one workload on this machine's GPU; see `Measurer`.
+    """A measurer for this machine's GPU, see `Measurer`.
 
-    The runner process holds the device. A kernel that hangs costs that process, and so does one that faults: a CUDA
-    context does not survive it. Both are outcomes. If the new process finds no device any more, that is an error.
+    The runner process holds the device. A kernel that hangs or faults ends that process, because a CUDA context does
+    not survive a fault; both are outcomes. If a new process finds no device any more, that is an error.
 
     Parameters
     ----------
     hardware
-        A GPU: this machine's.
+        The spec of this machine's GPU.
     template : str
-        Of the schedules; others may stand beside it.
+        Template of the schedules; other templates are possible, too.
     l2 : str
-        "flush": the L2 cache holds nothing of the operands when a launch begins, as in a network, where other layers
-        ran since. "warm": it holds what the launch before left.
+        "flush": the L2 cache is flushed before each launch, as in a network, where other layers ran since. "warm": it
+        holds what the launch before left.
     device : int
-        Number of the device, as CUDA counts.
+        The CUDA device number.
     backend : str, optional
         "pycuda" or "cuda-bindings"; by default the one that works.
     settings
-        See `MeasurerSettings`; there is one thread, and the limit of memory is that of builders, on the host.
+        See `MeasurerSettings`; there is one thread, and the memory limit is for builders on the host.
 
     Raises
     ------
     DeviceError
-        The hardware is no GPU, or there is no GPU that can be used.
+        The hardware is no GPU, or no GPU can be used.
     SpaceError
-        No such `l2`.
+        `l2` has another value.
     """
 
     usual_entries, usual_protocol = GPU_ENTRIES, GPU_PROTOCOL
@@ -86,7 +86,7 @@ class GpuMeasurer(Measurer):
         **settings: Unpack[MeasurerSettings],
     ) -> None:
         if hardware.kind != "gpu":
-            raise DeviceError(f"{hardware.name} is no GPU; anatune.measure.cpu.measurer measures on CPUs")
+            raise DeviceError(f"{hardware.name} is no GPU; use anatune.measure.cpu.measurer for CPUs")
         options = {"l2": check_l2(l2), "device": device, "backend": backend}
         if settings.get("entries") is None:
             settings["entries"] = entries_for(template)
@@ -94,16 +94,16 @@ class GpuMeasurer(Measurer):
 
 
 class ManifestMeasurer(Prebuilt, GpuMeasurer):
-    """Checks and times what was built elsewhere: neither TVM nor a compiler is needed.
+    """A measurer of kernels that were built on another machine, without TVM or a compiler.
 
     Parameters
     ----------
     workload, hardware, threads, template, limits, seed, protocol, l2, device, backend
         As for `GpuMeasurer`.
     built : mapping of str to Built
-        By key of the schedule.
+        Key of a schedule -> result of its build.
     reference : GpuArtifact
-        The kernel timed beside all candidates.
+        The reference kernel.
     """
 
 
@@ -115,22 +115,22 @@ def build_schedules(
     limits: Limits | None = None,
     entries: Entries | None = None,
 ) -> Iterator[GpuArtifact | tuple[Schedule, Built]]:
-    """Build GPU schedules without measuring them, all on their own processes; no GPU is needed.
+    """Build GPU schedules in separate processes without measuring them; no GPU is needed.
 
     Parameters
     ----------
     schedules
-        For `hardware`, of one template.
+        Schedules for `hardware`, of one template.
     folder : Path
-        Exists; gets the cubins.
+        An existing folder for the cubins.
     limits, entries
         As for `GpuMeasurer`.
 
     Yields
     ------
     GpuArtifact, then (Schedule, Built)
-        First the reference kernel's; then each schedule with its artifact or the measurement that says what went wrong,
-        in the order in which they are done.
+        First the reference kernel; then each schedule with its artifact or the measurement of its failure, in the order
+        in which builds end.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def build_schedules(
     """
     chosen, entries = limits or Limits(), entries or entries_for(schedules[0].template)
     cores = plan_cores(1, physical_cores())
-    count = cores.num_builders + cores.overlap  # nothing is timed: the runner's core builds, too
+    count = cores.num_builders + cores.overlap  # nothing is timed, so that the runner's core can build as well
     builders = BuildProcesses(entries.builder, [()] * count, chosen, setup=entries.builder_setup)
     try:
         builders.start()

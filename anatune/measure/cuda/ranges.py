@@ -1,4 +1,4 @@
-"""Plans for a range on a GPU: verified on the CPU, and called from Python on arrays of any extent of the range."""
+"""Kernels of plans for a range on a GPU: verified on the CPU, and called on arrays of any extent of the range."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from anatune.model.ranges.plan import RangePlan
 from anatune.templates.triton.program.kernel import TritonProgram
 
 _SCRATCH = "scratch of Triton"
-"""Beside tensors: what its compiler keeps something in."""
+"""Name of the scratch memory that Triton's compiler needs, next to the tensors."""
 
 
 def verify(plan: RangePlan, threads: int, seed: int) -> Verification:
-    """Run each program on the CPU, CUDA C or Triton's text, at both ends and in the middle of intervals it serves.
+    """Run each kernel on the CPU at both ends and in the middle of the intervals that it serves.
 
-    See `anatune.verify`.
+    `anatune.verify` describes the checks.
     """
     worst, tolerance, note = 0.0, 0.0, ""
     try:
@@ -51,35 +51,35 @@ def verify(plan: RangePlan, threads: int, seed: int) -> Verification:
             else:
                 answer = check_kernel(workload, kernel.at(extent), inputs, want)
         except RunError as error:
-            return Verification(False, message=f"program {number}: {error}", tolerance=want.tolerance, note=note)
+            return Verification(False, message=f"kernel {number}: {error}", tolerance=want.tolerance, note=note)
         if not answer.ok:
-            where = f"program {number} at {plan.workload.axis}={extent}: {answer.message}"
+            where = f"kernel {number} at {plan.workload.axis}={extent}: {answer.message}"
             return Verification(False, answer.max_rel_error, where, want.tolerance, note)
         worst, tolerance = max(worst, answer.max_rel_error or 0.0), max(tolerance, want.tolerance)
     return Verification(True, worst, "", tolerance, note)
 
 
 class GpuRangeKernel:
-    """A built range: ``kernel(*arrays)`` computes on NumPy arrays of any extent of the range, in their own layouts.
+    """A built range: ``kernel(*arrays)`` computes on NumPy arrays of any extent of the range in the workload's layouts.
 
-    Programs are compiled and loaded when an extent needs them first, and stay; tensors keep the memory of the largest
-    extent so far. Not safe to call from several threads at once.
+    Kernels are compiled and loaded when an extent first needs them, and stay loaded. Tensors keep the memory of the
+    largest extent so far. Not safe to call from several threads at once.
 
     Parameters
     ----------
     plan, device
-        What was planned; an open device of its architecture.
+        The plan; an open device of its architecture.
     """
 
     def __init__(self, plan: RangePlan, device: GpuDevice) -> None:
         self.plan, self._device = plan, device
         self._kernels = range_kernels(plan)
-        self._programs: dict[int, _Program] = {}
+        self._programs: dict[int, _LoadedProgram] = {}
         self._buffers: dict[str, GpuBuffer] = {}
         weakref.finalize(self, _free, device, self._programs, self._buffers)
 
     def extent_of(self, *arrays: Array) -> int:
-        """Return the extent that operands have along the ranged axis; errors as the call's."""
+        """Return the extent of operands along the ranged axis; raise the errors of a call."""
         axis = self.plan.workload.axis
         accesses = {access.tensor: access for access in self.plan.workload.largest.operands}
         for access, array in zip(accesses.values(), arrays, strict=False):
@@ -87,7 +87,7 @@ class GpuRangeKernel:
             for dimension, terms in enumerate(access.indices):
                 if any(term.axis == axis for term in terms) and len(shape) == len(access.shape):
                     return int(shape[dimension])
-        raise RunError(f"range: no operand says how long {axis} is; expected {', '.join(accesses)} in this order")
+        raise RunError(f"range: no operand has the axis {axis}; expected {', '.join(accesses)} in this order")
 
     def __call__(self, *arrays: Array) -> Array:
         """Return the result for `arrays`: the workload's reads, then its epilogue's.
@@ -95,8 +95,7 @@ class GpuRangeKernel:
         Raises
         ------
         RunError
-            Another number of arrays, one of another shape or dtype, or an extent outside of the range; the kernel
-            failed.
+            The number of arrays, a shape, a dtype or the extent is wrong; or the kernel failed.
         """
         extent = self.extent_of(*arrays)
         try:
@@ -124,18 +123,18 @@ class GpuRangeKernel:
         return result
 
     def _reserve(self, sizes: Mapping[str, int]) -> None:
-        """Give tensors at least so many bytes of device memory."""
+        """Allocate at least the given bytes of device memory for tensors."""
         for name, size in sizes.items():
-            known = self._buffers.get(name)
-            if known is not None and known.num_bytes >= size:
+            buffer = self._buffers.get(name)
+            if buffer is not None and buffer.num_bytes >= size:
                 continue
-            if known is not None:
+            if buffer is not None:
                 del self._buffers[name]
-                known.free()
+                buffer.free()
             self._buffers[name] = self._device.allocate(size)
 
-    def _program(self, number: int) -> _Program:
-        """Return a program, built and loaded."""
+    def _program(self, number: int) -> _LoadedProgram:
+        """Return a kernel; build and load it first if needed."""
         if number not in self._programs:
             kernel, hardware = self._kernels[number], self.plan.hardware
             assert hardware.kind == "gpu"
@@ -147,21 +146,21 @@ class GpuRangeKernel:
                     else:
                         artifact = write_artifact(kernel, compile_kernel(kernel), folder)
                         check_resources(artifact, hardware)
-                    self._programs[number] = _Program(artifact, load_functions(self._device, artifact))
+                    self._programs[number] = _LoadedProgram(artifact, load_functions(self._device, artifact))
             except OSError as error:
                 raise BuildError(no_scratch(error)) from None
         return self._programs[number]
 
 
-class _Program(NamedTuple):
-    """A program on the device."""
+class _LoadedProgram(NamedTuple):
+    """A loaded kernel of a range."""
 
     artifact: GpuArtifact
     functions: tuple[GpuFunction, ...]
 
 
-def _free(device: GpuDevice, programs: dict[int, _Program], buffers: dict[str, GpuBuffer]) -> None:
-    with contextlib.suppress(AnatuneError):  # the context is dead, its memory with it
+def _free(device: GpuDevice, programs: dict[int, _LoadedProgram], buffers: dict[str, GpuBuffer]) -> None:
+    with contextlib.suppress(AnatuneError):  # the context was destroyed with its memory
         for buffer in buffers.values():
             buffer.free()
         for program in programs.values():
@@ -170,17 +169,20 @@ def _free(device: GpuDevice, programs: dict[int, _Program], buffers: dict[str, G
 
 
 def build(plan: RangePlan, threads: int, device: GpuDevice | None = None) -> GpuRangeKernel:
-    """Return a plan for a range as one call on this machine's GPU.
+    """Build the kernels of a plan for a range as one call on this machine's GPU.
 
     Raises
     ------
     DeviceError
         There is no GPU, or it is of another architecture.
     SpaceError, BuildError, MissingDependencyError
-        It cannot be built.
+        The plan cannot be built.
     """
     hardware = plan.hardware
     device = device or first_device()
     if device.arch != getattr(hardware, "arch", ""):
-        raise DeviceError(f"range is planned for {hardware.name}, this machine's GPU ({device.name}) is {device.arch}")
+        raise DeviceError(
+            f"the plan is for {hardware.name} ({hardware.arch}), but the GPU of this machine ({device.name}) is "
+            f"{device.arch}; plan for --hw host_gpu"
+        )
     return GpuRangeKernel(plan, device)

@@ -1,9 +1,9 @@
-"""What the runner process does on a GPU: operands in device memory, checking, timing by CUDA events.
+"""The runner session of a GPU: operands in device memory, checking, timing by CUDA events.
 
-A sample is as many launches as fill `TimingProtocol.sample_s`. "flush": before each launch twice the L2 cache's size is
-overwritten, and each launch has a pair of events of its own. "warm": launches follow each other in short batches, so
-that operands are where the launch before left them. Either way something else occupies the device (the overwriting,
-the reference kernel) while the host queues what is timed: the events see the device's time, not the host's.
+A sample is as many launches as fill `TimingProtocol.sample_s`. With "flush", twice the size of the L2 cache is
+overwritten before each launch, and each launch has its own pair of events. With "warm", launches follow each other in
+short batches, so that operands stay in the caches. In both cases other work (the overwriting, the reference kernel)
+occupies the device while the host queues the launches, so that the events measure the time on the device only.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ L2_MODES = ("flush", "warm")
 DEFAULT_L2 = "flush"
 
 GPU_PROTOCOL = TimingProtocol(sample_s=0.003, reference_s=0.0006, budget_s=0.15)
-"""A sample of a kernel of 10 us is 300 launches; with flushing it takes 15 to 20 ms on the wall."""
+"""A sample of a kernel of 10 us is 300 launches; with flushing it takes 15 to 20 ms of wall time."""
 
 _BATCH = 16
-"""Launches of a warm batch: the host queues them in less time than the reference kernel takes."""
+"""Launches in a warm batch, which the host queues in less time than the reference kernel takes."""
 _MOST_PAIRS = 64
-"""Pairs of events that are queued before they are waited for."""
+"""Largest number of event pairs that are queued before waiting."""
 _FLUSHED_CACHES = 2
 _REFERENCE_ROUNDS = 256
-"""About 65 us on an H200 (128 multiply-adds of 512 threads a multiprocessor and round)."""
+"""Rounds of the reference kernel: 65 us on an H200 (128 multiply-adds of 512 threads per SM and round)."""
 _REFERENCE_MULTIPLY_ADDS = 128
-"""Of a thread in a round: chains times steps of `codegen.cuda.artifact.build_reference`'s kernel."""
+"""Multiply-adds of a thread in a round of the kernel of `codegen.cuda.artifact.build_reference`."""
 _FIRST_WARM_UP_S, _WARM_UP_S = 0.3, 0.02
-"""The reference kernel runs so long before the first and before every later candidate: clocks rise and settle."""
+"""Seconds that the reference kernel runs before the first and every later kernel, so that clocks settle."""
 
 
 def check_l2(mode: str) -> str:
-    """Return `mode` if it is a way of timing.
+    """Return `mode` if it is valid.
 
     Raises
     ------
     SpaceError
-        It is none.
+        The mode is unknown.
     """
     return checked_choice("l2", mode, L2_MODES)
 
@@ -68,9 +68,9 @@ class Operands:
     Parameters
     ----------
     device
-        Where.
+        The device.
     workload
-        Which tensors.
+        The workload with its tensors.
     inputs : mapping of str to ndarray
         Operands by tensor, C-contiguous.
     """
@@ -94,7 +94,7 @@ class Operands:
             self._device.upload(self._blocks[name], self._inputs[name], GUARD_BYTES)
 
     def run(self, call: Callable[[], None], byte: int) -> dict[str, Array]:
-        """Fill the results with a byte, run a kernel and return them; the arrays are used again by the next run."""
+        """Fill the results with a byte, run a kernel and return them; the next run reuses the arrays."""
         for name in self.results:
             self._device.fill(self._blocks[name], byte, GUARD_BYTES, self._sizes[name])
         call()
@@ -103,7 +103,7 @@ class Operands:
         return self.results
 
     def changed(self) -> str:
-        """Say what a kernel changed that it must not, and put it right; "" if nothing."""
+        """Return which operand or guard zone a kernel changed, and restore it; "" if none."""
         complaint = ""
         for name, size in self._sizes.items():
             guards = np.empty((2, GUARD_BYTES), np.uint8)
@@ -120,7 +120,7 @@ class Operands:
         return complaint
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for block in self._blocks.values():
             block.free()
 
@@ -131,17 +131,17 @@ class GpuSession:
     Parameters
     ----------
     setting
-        What all kernels share.
+        The data that all kernels share.
     l2 : str
         "flush" or "warm".
     device : int
         Number of the device.
     backend : str or None
-        As `open_device` takes it.
+        The backend, as for `open_device`.
     """
 
     counter: EnergyCounter | None = None
-    """Samples hold what empties the cache or occupies the device, too: no energy of a kernel follows from them."""
+    """No energy is counted, because samples also contain the work that flushes the cache or occupies the device."""
 
     def __init__(self, setting: Setting, *, l2: str, device: int = 0, backend: str | None = None) -> None:
         self.setting = setting
@@ -159,19 +159,19 @@ class GpuSession:
         self.reference = beside(self._timed(self._reference_call, None), setting.protocol.reference_s)
 
     def begin(self) -> None:
-        """Let go what earlier candidates loaded; the clock rises."""
+        """Unload earlier kernels and let the clock rise."""
         while self._loaded:
             self._loaded.pop().unload(self._device)
         self._warm_up(_WARM_UP_S)
 
     def prepare(self, artifact: GpuArtifact) -> tuple[Timed, Correctness]:
-        """Load a kernel and check its result; operands and guard zones must be unchanged."""
+        """Load a kernel and check its result; operands and guard zones must not change."""
         operands = self._operands
         loaded = load_kernel(self._device, artifact, operands.buffers)
         self._loaded.append(loaded)
 
         def run(byte: int) -> dict[str, Array]:
-            if loaded.workspace is not None:  # what an earlier run left there must not be of use
+            if loaded.workspace is not None:  # a kernel must not use what an earlier run left there
                 self._device.fill(loaded.workspace, GUARD_FILL)
             return operands.run(loaded.call, byte)
 
@@ -197,14 +197,14 @@ def reference_flop(artifact: GpuArtifact) -> float:
 def timed_launches(
     device: GpuDevice, call: Callable[[], None], *, flush: GpuBuffer | None, busy: Callable[[], None]
 ) -> Timed:
-    """Return a kernel as something that can be sampled: launches -> seconds of all of them on the device.
+    """Return a function that samples a kernel: number of launches -> their total seconds on the device.
 
     Parameters
     ----------
     device, call
         The device; one launch.
     flush : GpuBuffer, optional
-        Overwritten before each launch; without it launches follow each other.
+        A buffer that is overwritten before each launch; without it launches follow each other.
     busy : callable
         Launches a kernel that occupies the device while the host queues a batch.
     """
@@ -229,7 +229,7 @@ def timed_launches(
 
 
 def _reference_call(device: GpuDevice, artifact: GpuArtifact) -> Callable[[], None]:
-    """Return a launch of the reference kernel on operands of its own."""
+    """Return a function that launches the reference kernel on its own operands."""
     function = device.load(read_image(artifact), artifact.name, artifact.dynamic_shared_bytes)
     rng = np.random.default_rng(0)
     arguments = []

@@ -1,1 +1,1 @@
-"""CUDA C run on the CPU."""
+"""Running GPU kernels (CUDA C and Triton) on the CPU."""

@@ -1,7 +1,7 @@
-"""CUDA C as text for a C++ compiler: what no macro of cuda_shim.h can turn into C++ is rewritten, line for line.
+"""Rewriting CUDA C for a C++ compiler, line by line, where no macro of cuda_shim.h suffices.
 
-- ``__shared__ float x[8];`` becomes a pointer to memory that the shim gives out, alone between guard pages.
-- ``float x[8];`` in the kernel is filled with what should not be there: registers that are used before they are set.
+- ``__shared__ float x[8];`` becomes a pointer to memory between guard pages that the shim allocates.
+- ``float x[8];`` in the kernel is filled with a marker, so that registers used before they are set are detected.
 - Inline PTX becomes calls: ``asm("op.a %0, [%1], 4;" : "=r"(x) : "r"(y));`` becomes ``ptx_op_a((x), (y), 4);``.
 - ``#include`` lines go; the shim is told which of NVIDIA's headers were asked for.
 """
@@ -35,16 +35,16 @@ _PTX_REGISTERS = {"pred": "bool", "b32": "unsigned", "u32": "unsigned", "s32": "
 
 
 def cpp_source(kernel: CudaKernel, shim: str, *, traced: bool) -> str:
-    """Return the C++ source of a kernel: the shim's headers, the CUDA C, and what the shim calls its functions by.
+    """Return the C++ source of a kernel: the shim's headers, the CUDA C, and the entry that the shim calls.
 
     Parameters
     ----------
     kernel
-        What to run.
+        The kernel to run.
     shim : str
         Lines that include the shim.
     traced : bool
-        Whether it will be compiled so that it reports its accesses.
+        Whether it will be compiled to report its memory accesses.
 
     Raises
     ------
@@ -99,66 +99,66 @@ def _shared_arrays(text: str) -> str:
     text = _SHARED.sub(declare, text)
     if "__shared__" in text:
         line = next(line for line in text.splitlines() if "__shared__" in line)
-        raise RunError(f"this declaration of shared memory is not understood by the emulator: {line.strip():.80}")
+        raise RunError(f"the emulator does not support this declaration of shared memory: {line.strip():.80}")
     return text
 
 
 def _local_arrays(text: str, names: Iterable[str]) -> str:
-    """Fill the arrays of kernels, which follow all helpers; each is mentioned last where it is defined."""
+    """Fill the local arrays of kernels with the marker."""
     body = min([match.end() for match in re.finditer(rf"\b{re.escape(name)}\s*\(", text)][-1] for name in names)
     filled = _LOCAL.sub(r"\g<0> SHIM_FILL(\g<1>)", text[body:])
     return text[:body] + filled
 
 
 def _assembly(text: str) -> str:
-    pieces, at = [], 0
+    pieces, position = [], 0
     for match in _ASM.finditer(text):
-        if match.start() < at:
+        if match.start() < position:
             continue
         stop = _closing(text, match.end())
         statement = text[match.end() : stop]
-        pieces += [text[at : match.start()], "{ ", _calls(statement), " }", "\n" * statement.count("\n")]
-        at = stop + 1
-    return "".join([*pieces, text[at:]])
+        pieces += [text[position : match.start()], "{ ", _calls(statement), " }", "\n" * statement.count("\n")]
+        position = stop + 1
+    return "".join([*pieces, text[position:]])
 
 
 def _closing(text: str, start: int) -> int:
-    """Return where the parenthesis ends that was opened before `start`."""
-    depth, place = 1, start
+    """Return the position after the parenthesis that closes the one opened before `start`."""
+    depth, position = 1, start
     while depth:
-        string = _STRING.match(text, place)
+        string = _STRING.match(text, position)
         if string:
-            place = string.end()
+            position = string.end()
             continue
-        if place >= len(text):
+        if position >= len(text):
             raise RunError("the CUDA source ends inside an asm statement")
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
-        place += 1
-    return place - 1
+        depth += {"(": 1, ")": -1}.get(text[position], 0)
+        position += 1
+    return position - 1
 
 
 def _calls(statement: str) -> str:
-    """Turn the inside of asm(...) into C++ calls."""
-    template, place = "", 0
-    while string := re.compile(r"\s*" + _STRING.pattern).match(statement, place):
+    """Translate the inside of asm(...) to C++ calls."""
+    template, position = "", 0
+    while string := re.compile(r"\s*" + _STRING.pattern).match(statement, position):
         template += string.group(1)
-        place = string.end()
+        position = string.end()
     operands: list[str] = []
-    while operand := _next_operand(statement, place):
+    while operand := _next_operand(statement, position):
         stop = _closing(statement, operand.end())
         operands.append(statement[operand.end() : stop])
-        place = stop + 1
+        position = stop + 1
     code = re.sub(r"//[^\n]*", "", template.replace(r"\n", "\n").replace(r"\t", " "))
     return " ".join(_call(line, operands) for line in _instructions(code))
 
 
-def _next_operand(statement: str, place: int) -> re.Match[str] | None:
-    separators = re.compile(r"[\s:,]*").match(statement, place)
-    return _OPERAND.match(statement, separators.end() if separators else place)
+def _next_operand(statement: str, position: int) -> re.Match[str] | None:
+    separators = re.compile(r"[\s:,]*").match(statement, position)
+    return _OPERAND.match(statement, separators.end() if separators else position)
 
 
 def _instructions(code: str) -> Iterator[str]:
-    """Split PTX at semicolons; braces of a scope are statements, those of operand lists are not."""
+    """Yield the statements of PTX code; braces of a scope are statements, those of operand lists are not."""
     for part in code.split(";"):
         part = part.strip()
         while part[:1] in ("{", "}") and part:
@@ -177,7 +177,7 @@ def _call(instruction: str, operands: list[str]) -> str:
         instruction = instruction[guard.end() :]
     if register := re.match(r"\.reg\s+\.(\w+)\s+", instruction):
         if register.group(1) not in _PTX_REGISTERS:
-            raise RunError(f"PTX is not understood by the emulator: {instruction:.80}")
+            raise RunError(f"the emulator does not support this PTX instruction: {instruction:.80}")
         return f"{_PTX_REGISTERS[register.group(1)]} {instruction[register.end() :]};"
     name, _, rest = re.sub(r"\s+", " ", instruction).partition(" ")
     words = [re.sub(r"[\[\]{}]", "", word).strip() for word in rest.split(",")]

@@ -1,7 +1,7 @@
-"""Runs the CUDA C of a kernel on the CPU, exactly as written: whether it is right can be known without a GPU.
+"""Running the CUDA C of a kernel on the CPU as it is written, to check it without a GPU.
 
-The kernel is compiled by the system's C++ compiler with cuda_shim.h, and becomes a program of its own: a crash or a
-hang is an answer. cuda_shim_run.cpp says how threads are scheduled and what is noticed.
+The system's C++ compiler compiles the kernel with cuda_shim.h to a separate program, so that a crash or a hang is
+detected. cuda_shim_run.cpp schedules the threads and describes the detected errors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KERNEL_HEADERS = ("cuda_shim.h",)
 
 
 class Blocks(NamedTuple):
-    """Which blocks of a grid run: `first`, ``first + stride`` and so on."""
+    """The blocks of a grid that run: `first`, ``first + stride`` and so on."""
 
     first: int = 0
     stride: int = 1
@@ -48,19 +48,19 @@ def compiler() -> str:
     Raises
     ------
     MissingDependencyError
-        There is none.
+        There is no C++ compiler.
     """
     for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
         if name and shutil.which(name):
             return name
     raise MissingDependencyError(
-        "checking GPU schedules without a GPU needs a C++ compiler, but neither CXX, g++, clang++ nor c++ is one; "
+        "checking GPU schedules without a GPU needs a C++ compiler, but none of CXX, g++, clang++ and c++ was found; "
         "install g++ (Debian, Ubuntu: apt install g++)"
     )
 
 
 class _Shim(NamedTuple):
-    """The shim in a folder of its own: headers for kernels, and the compiled scheduler."""
+    """The shim in a folder: headers for kernels, and the compiled scheduler."""
 
     folder: Path
     program: Path
@@ -70,7 +70,7 @@ class _Shim(NamedTuple):
 
 @functools.lru_cache(maxsize=4)
 def _shim(command: str) -> _Shim:
-    """Compile the part that is the same for all kernels, once a process."""
+    """Compile the part that all kernels share, once in a process."""
     folder = scratch_folder(RunError)
     weakref.finalize(_shim, shutil.rmtree, folder, ignore_errors=True)
     for source in resources.files("anatune.measure.emulate").iterdir():
@@ -80,7 +80,7 @@ def _shim(command: str) -> _Shim:
     flags = [*_FLAGS, "-march=native"]
     command_line = ["-O2", "-c", str(folder / "cuda_shim_run.cpp"), "-o", str(program)]
     log = _compile(command, [*flags, *command_line])
-    if log is not None and "-march" in log:  # not every processor's compiler knows it
+    if log is not None and "-march" in log:  # the compiler may not know -march=native
         flags.pop()
         log = _compile(command, [*flags, *command_line])
     if log is not None:
@@ -89,7 +89,7 @@ def _shim(command: str) -> _Shim:
 
 
 def _compile(command: str, arguments: list[str]) -> str | None:
-    """Run the compiler; return None, or its first complaint."""
+    """Run the compiler; return None, or its first error."""
     try:
         done = subprocess.run(
             [command, *arguments],
@@ -111,18 +111,18 @@ def _compile(command: str, arguments: list[str]) -> str | None:
 
 
 class EmulatedKernel:
-    """A kernel as a program for the CPU, compiled once, run as often as wanted.
+    """A kernel as a program for the CPU, which is compiled once and can run many times.
 
-    Not tied to a thread; the files go with the object.
+    It may be used from any thread. Its files are removed with the object.
 
     Parameters
     ----------
     kernel : CudaKernel
-        What to run.
+        The kernel.
     traced : bool
-        Look at every access to shared and global memory: races between threads (a missing barrier), reads of what
-        nothing has written, misaligned vectors and accesses outside of an array are then found exactly, whatever
-        the order of the threads; indices outside of a thread's own arrays, too. Takes about seven times longer.
+        Check every access to shared and global memory, which takes about seven times as long. Races between threads (a
+        missing barrier), reads of unwritten memory, misaligned vectors, and accesses outside an array or a thread's own
+        arrays are then detected for every order of the threads.
 
     Raises
     ------
@@ -143,7 +143,7 @@ class EmulatedKernel:
         objects = folder / "kernel.o"
         trace = ["-fsanitize=thread,bounds"] if traced else []
         log = _compile(command, [*shim.flags, *trace, "-O1", f"-I{shim.folder}", "-c", str(source), "-o", str(objects)])
-        if log is None:  # linked without -fsanitize: the shim is what the kernel reports to
+        if log is None:  # linked without -fsanitize, because the kernel reports to the shim
             log = _compile(command, [str(objects), str(shim.program), "-lm", "-o", str(self._program)])
         if log is not None:
             raise RunError(f"the CUDA C of {kernel.name} does not compile for the CPU: {log}")
@@ -157,61 +157,61 @@ class EmulatedKernel:
         launch: int | None = None,
         limit_s: float = 60.0,
     ) -> None:
-        """Run it once; the result's array is changed in place.
+        """Run the kernel once; the array of the result is changed in place.
 
         Parameters
         ----------
         arrays : mapping of str to ndarray
-            By tensor: all operands and the result, in the dtypes and shapes of the kernel's parameters.
+            All operands and the result by tensor, in the dtypes and shapes of the kernel's parameters.
         order : int
             Threads and warps ascending (0), descending (1), or at random with this seed (2 and more). Asynchronous
             copies arrive when they are waited for (0), at once (1), or either (2 and more).
         blocks : Blocks
-            Part of the grid, of every launch.
+            The blocks to run in every launch.
         launch : int, optional
-            Run this one of `CudaKernel.launches` only; `arrays` has the workspace then, which is changed, too. By
-            default all run, in order.
+            Run only this one of `CudaKernel.launches`; then `arrays` contains the workspace, which is changed as well.
+            By default all launches run in order.
         limit_s : float
             Longest time of a launch, seconds.
 
         Raises
         ------
         RunError
-            An array is missing or of another kind; or what the kernel did wrong, in one line.
+            An array is missing or has another shape or dtype; or the kernel made an error, which the message names.
         """
         kernel = self.kernel
-        arrays, own = dict(arrays), kernel.workspace
-        if own is not None and launch is None:
-            arrays[own.tensor] = np.empty(own.shape, array_dtype(own.dtype))
-            arrays[own.tensor].reshape(-1).view(np.uint8)[:] = 0xFF
+        arrays, workspace = dict(arrays), kernel.workspace
+        if workspace is not None and launch is None:
+            arrays[workspace.tensor] = np.empty(workspace.shape, array_dtype(workspace.dtype))
+            arrays[workspace.tensor].reshape(-1).view(np.uint8)[:] = 0xFF
         chosen = range(len(kernel.launches)) if launch is None else [launch]
         buffers = {parameter.tensor: parameter for at in chosen for parameter in kernel.launches[at].parameters}
         places, size = {}, 0
         for tensor, buffer in buffers.items():
-            array = self._checked(buffer, arrays)
+            array = self._check_array(buffer, arrays)
             places[tensor] = size
             size += -(-max(array.nbytes, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         with _file_of(size) as file, mmap.mmap(file.fileno(), size) as memory:
             whole = np.frombuffer(memory, np.uint8)
             whole[:] = 0xFF
             views = {}
-            for tensor, place in places.items():
-                start = place + _start(arrays[tensor].nbytes, order)
+            for tensor, offset in places.items():
+                start = offset + _start(arrays[tensor].nbytes, order)
                 views[tensor] = whole[start : start + arrays[tensor].nbytes]
                 views[tensor][:] = arrays[tensor].reshape(-1).view(np.uint8)
             try:
-                for at in chosen:
+                for number in chosen:
                     words = []
-                    for tensor in (parameter.tensor for parameter in kernel.launches[at].parameters):
-                        writable = tensor in written_by(kernel, at)
+                    for tensor in (parameter.tensor for parameter in kernel.launches[number].parameters):
+                        writable = tensor in written_tensors(kernel, number)
                         words += [tensor, str(arrays[tensor].nbytes), str(places[tensor]), str(int(writable))]
-                    self._run(file.fileno(), at, words, order, blocks, limit_s)
-                for tensor in set[str]().union(*(written_by(kernel, at) for at in chosen)):
+                    self._run(file.fileno(), number, words, order, blocks, limit_s)
+                for tensor in set[str]().union(*(written_tensors(kernel, at) for at in chosen)):
                     arrays[tensor].reshape(-1).view(np.uint8)[:] = views[tensor]
             finally:
                 del whole, views
 
-    def _checked(self, buffer: Buffer, arrays: Mapping[str, Array]) -> Array:
+    def _check_array(self, buffer: Buffer, arrays: Mapping[str, Array]) -> Array:
         name = buffer.tensor
         if name not in arrays:
             raise RunError(f"{self.kernel.name}: the array for {name} is missing")
@@ -247,7 +247,7 @@ class EmulatedKernel:
             raise RunError(f"{launch.name}: {lines[-1].strip()}")
 
 
-def written_by(kernel: CudaKernel, launch: int) -> frozenset[str]:
+def written_tensors(kernel: CudaKernel, launch: int) -> frozenset[str]:
     """Return the tensors that a launch may write: the result, and the workspace up to the principal kernel."""
     parameters = {parameter.tensor for parameter in kernel.launches[launch].parameters}
     allowed = {kernel.result}
@@ -257,7 +257,7 @@ def written_by(kernel: CudaKernel, launch: int) -> frozenset[str]:
 
 
 def _file_of(size: int) -> IO[bytes]:
-    """Return a nameless file of `size` bytes that are there: writing into a hole of a full disk ends the process."""
+    """Return an unnamed file with `size` allocated bytes, because writing to a hole on a full disk ends the process."""
     try:
         file = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
     except OSError as error:
@@ -270,13 +270,13 @@ def _file_of(size: int) -> IO[bytes]:
     except OSError as error:
         file.close()
         raise RunError(
-            f"{tempfile.gettempdir()}: no room for {size} bytes of arguments ({error.strerror or error}); "
+            f"{tempfile.gettempdir()}: no space for {size} bytes of arguments ({error.strerror or error}); "
             "free some space or set TMPDIR"
         ) from None
     return file
 
 
 def _start(num_bytes: int, order: int) -> int:
-    """Return where an array lies in its pages: at their end in even orders, at their beginning in odd ones."""
+    """Return the offset of an array in its pages: at their end for even orders, at their beginning for odd ones."""
     pages = -(-max(num_bytes, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
     return 0 if order & 1 else (pages - num_bytes) // 16 * 16

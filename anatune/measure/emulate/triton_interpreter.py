@@ -1,4 +1,4 @@
-"""Runs Triton modules on the CPU, in Triton's interpreter: whether their text is right can be known without a GPU."""
+"""Running Triton modules on the CPU in Triton's interpreter, to check them without a GPU."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from anatune.templates.triton.program import TritonProgram
 from anatune.threads import new_lock
 
 UNSEEN = (
-    "Triton's interpreter ran the kernel's text; it cannot see what the compiler makes of it: layouts, tensor memory, "
-    "copies by TMA, races between warps, warp specialisation"
+    "the kernel ran in Triton's interpreter, which does not check what the compiler adds: layouts, tensor memory, "
+    "copies by TMA, races between warps, warp specialization"
 )
-"""What a check in the interpreter leaves open."""
+"""The note about errors that the interpreter cannot detect."""
 _RUN = "anatune.measure.emulate.triton_process:run_program"
 _ENVIRONMENT = {"TRITON_INTERPRET": "1", "OPENBLAS_NUM_THREADS": "1"}
 _FLOP_PER_S = 1e8
 _PROGRAM_S = 0.5
-"""An interpreter makes more of each, on a busy core; small tiles make it slow."""
+"""Seconds that the interpreter may take for one program of a grid on a busy core."""
 _START_S = 60.0
 _one_at_a_time = new_lock()
 
 
 @functools.cache
 def _worker() -> Worker:
-    """Return the process that interprets; it starts when it is first given something."""
+    """Return the process with the interpreter, which starts when it is used first."""
     worker = Worker("interpreter", environment=_ENVIRONMENT)
     atexit.register(worker.kill)
     return worker
 
 
 def interpret(program: TritonProgram, inputs: Mapping[str, Array], limit_s: float = 600.0) -> dict[str, Array]:
-    """Return what a program makes of operands: its results by tensor.
+    """Run a program on operands and return its results by tensor.
 
-    It runs in a process of its own, which stays for the next call: one that interprets can compile nothing. Safe to
-    call from several threads; they wait for each other.
+    It runs in a separate process, which stays for the next call, because a process with the interpreter cannot compile.
+    Several threads may call it; they wait for each other.
 
     Parameters
     ----------
     inputs : mapping of str to ndarray
-        Operands by tensor, in the dtypes and shapes of the program's parameters; of a result that is written in part:
-        what it was before.
+        Operands by tensor, in the dtypes and shapes of the program's parameters; for a result that is written in part,
+        its contents before.
     limit_s : float
-        Seconds after which it is ended.
+        Seconds after which it is stopped.
 
     Raises
     ------
     RunError
-        It is no Triton, did what no kernel may, or did not end in time: the message says what.
+        The program is invalid, made an error, or did not end in time; the message says which.
     MissingDependencyError
         Triton is not installed.
     """
@@ -61,7 +61,7 @@ def interpret(program: TritonProgram, inputs: Mapping[str, Array], limit_s: floa
         worker.submit(_RUN, {"program": program, "inputs": dict(inputs)}, limit_s)
         try:
             reply = worker.wait(limit_s + _START_S)
-        except BaseException:  # an interrupt: what it has begun is nobody's any more
+        except BaseException:  # an interrupt: nobody waits for the result any more
             worker.kill()
             raise
     if reply.kind == "value":
@@ -75,6 +75,6 @@ def interpret(program: TritonProgram, inputs: Mapping[str, Array], limit_s: floa
 def check_program(
     workload: Workload, program: TritonProgram, inputs: Mapping[str, Array], want: Expected
 ) -> Correctness:
-    """Interpret a program and compare its results with what was expected; errors as `interpret`."""
+    """Interpret a program and compare its results with the expected ones; raise the errors of `interpret`."""
     limit_s = _START_S + workload.flop / _FLOP_PER_S + sum(kernel.grid for kernel in program.kernels) * _PROGRAM_S
     return compare_all(workload, interpret(program, inputs, limit_s), want)

@@ -1,13 +1,13 @@
-"""Inside a process of its own: Triton's interpreter, with memory that is watched and arithmetic that is mended.
+"""Triton's interpreter in a separate process, with checked memory accesses and corrected arithmetic.
 
-Each array is an address space: bits 44 and up of a pointer say which array, those below which byte. So every access
-outside of an array is found, whatever lies beside it, as are elements that are read before they were written, that are
-written twice, and operands that are written at all.
+Each array is an address space: bits 44 and up of a pointer are the number of the array, the lower bits the byte. So
+every access outside an array is detected, and elements that are read before they are written or written twice, and
+operands that are written.
 
-Triton 3.9 multiplies bfloat16 as the integers that their bits are (triton issue 11584), does not round to tf32, rounds
-halves up where it narrows, and takes nvfp4's scales for powers of two. Here operands are decoded, multiplied in float64
-and added to sums in their own type, and what is narrowed is rounded to nearest even (8-bit floats: saturated), as
-devices do.
+The interpreter of Triton 3.9 multiplies the bits of bfloat16 numbers as integers (triton issue 11584), does not round
+to tf32, rounds halves up in conversions, and treats the scales of nvfp4 as powers of two. Here operands are decoded,
+multiplied in float64 and added to sums in their type, and conversions round to nearest even (8-bit floats saturate), as
+on devices.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from anatune.templates.triton.program import TritonProgram
 
 Bits = np.dtype[Any]
 Handle = Any
-"""A value of the interpreter's: an array as `data`, Triton's type as `dtype`."""
+"""A value in the interpreter: an array as `data`, Triton's type as `dtype`."""
 
 _SPACE_BITS = 44
 
 
 def run_program(program: TritonProgram, inputs: dict[str, Array]) -> dict[str, Array]:
-    """Return what a program makes of operands, by tensor; called in a process whose environment has TRITON_INTERPRET=1.
+    """Run a program and return its results by tensor; the environment of the process must have TRITON_INTERPRET=1.
 
     Raises
     ------
     RunError
-        It did what no kernel may, or Triton refuses it: the message says what.
+        The program made an error, or Triton refuses it; the message says which.
     MissingDependencyError
         Triton is not installed.
     """
@@ -65,16 +65,16 @@ def run_program(program: TritonProgram, inputs: dict[str, Array]) -> dict[str, A
 
 
 def _interpreter() -> ModuleType:
-    """Return Triton's interpreter, mended."""
+    """Return Triton's interpreter with corrected arithmetic."""
     import_optional("triton", "triton", "running a Triton kernel on the CPU")
     interpreter = importlib.import_module("triton.runtime.interpreter")
     if not hasattr(interpreter, "anatune_memory"):
-        _mend(interpreter)
+        _patch_interpreter(interpreter)
     return interpreter
 
 
 def _module_of(source: str, path: Path) -> ModuleType:
-    """Return a module from its text; Triton reads the file."""
+    """Return a module made from its text, which is written to a file because Triton reads it."""
     path.write_text(source)
     spec = importlib.util.spec_from_file_location("anatune_triton_kernels", path)
     assert spec is not None
@@ -85,14 +85,14 @@ def _module_of(source: str, path: Path) -> ModuleType:
 
 
 def _make_plain(module: ModuleType, interpreter: ModuleType) -> None:
-    """Give a module's loops a device's numbers; its constants are integers: Triton 3.7 takes no others on the left."""
+    """Make the loops of a module count in 32 bits and its constants plain integers, which Triton 3.7 needs."""
     constexpr = importlib.import_module("triton.language").constexpr
     vars(module).update({name: value.value for name, value in vars(module).items() if isinstance(value, constexpr)})
     vars(module)["range"] = _counter(interpreter)
 
 
 def _reason(error: BaseException) -> str:
-    """Return what went wrong at first, in one line."""
+    """Return the original error in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -104,14 +104,14 @@ def _reason(error: BaseException) -> str:
 
 
 class _Space:
-    """One array as the interpreter takes it: its address, and what is asked of a torch tensor."""
+    """An array with the interface of a torch tensor that the interpreter uses."""
 
     def __init__(self, buffer: Buffer, values: Array, number: int, *, is_input: bool) -> None:
         self.tensor, self.values, self.is_input = buffer.tensor, values.reshape(-1), is_input
         self.dtype = f"torch.{buffer.dtype}"
         self.base = number << _SPACE_BITS
         self.written = np.zeros(0 if is_input else values.size, np.int8)
-        """0: never, 1: before this launch, 2: by it."""
+        """State of each element: 0 never written, 1 written before this launch, 2 written by this launch."""
 
     def data_ptr(self) -> int:
         return self.base
@@ -135,10 +135,10 @@ class _Space:
         return self
 
     def set_(self, *view: object) -> None:
-        """Nothing: it is its own view."""
+        """Do nothing, because the array is its own view."""
 
     def copy_(self, other: _Space) -> None:
-        """Nothing: it was not copied."""
+        """Do nothing, because the array was not copied."""
 
 
 class _Memory:
@@ -146,14 +146,14 @@ class _Memory:
 
     def __init__(self, program: TritonProgram, inputs: dict[str, Array]) -> None:
         self.spaces: dict[str, _Space] = {}
-        own = {program.result, *program.further} | ({program.workspace.tensor} if program.workspace else set())
+        outputs = {program.result, *program.further} | ({program.workspace.tensor} if program.workspace else set())
         for kernel in program.kernels:
             for buffer in kernel.parameters:
                 if buffer.tensor not in self.spaces:
                     number = len(self.spaces) + 1
-                    is_input = buffer.tensor not in own
+                    is_input = buffer.tensor not in outputs
                     given = inputs.get(buffer.tensor)
-                    values = _filled(buffer) if given is None else np.array(given, order="C", copy=not is_input)
+                    values = _new_array(buffer) if given is None else np.array(given, order="C", copy=not is_input)
                     self.spaces[buffer.tensor] = _Space(buffer, values, number, is_input=is_input)
                     if given is not None and not is_input:  # a result that keeps what is not written
                         self.spaces[buffer.tensor].written[:] = 1
@@ -161,7 +161,7 @@ class _Memory:
         self._shapes = {tensor: buffer.shape for tensor, buffer in program.tensors.items()}
 
     def begin(self) -> None:
-        """Begin a launch: what the one before has written can be read."""
+        """Begin a launch, which may read what the launches before have written."""
         for space in self._by_number:
             space.written[space.written == 2] = 1
 
@@ -170,18 +170,18 @@ class _Memory:
         return self.spaces[tensor].values.reshape(self._shapes[tensor])
 
     def load(self, pointers: Array, mask: Array, other: Array, kind: Bits) -> Array:
-        """Return the elements at addresses, `other` where they are masked."""
+        """Return the elements at addresses, or `other` if they are masked."""
         loaded = np.array(np.broadcast_to(other, pointers.shape), dtype=kind)
         if mask.any():
             space, elements = self._find(pointers[mask], kind.itemsize, "read")
             if not space.is_input and (space.written[elements] != 1).any():
                 where = elements[np.argmax(space.written[elements] != 1)]
-                raise RunError(f"{space.tensor} is read at element {where}, which no launch before has written")
+                raise RunError(f"{space.tensor} is read at element {where}, which no earlier launch has written")
             loaded[mask] = space.values[elements].view(kind)
         return loaded
 
     def store(self, pointers: Array, values: Array, mask: Array) -> None:
-        """Write the elements at addresses that are not masked."""
+        """Write elements to the addresses that are not masked."""
         if not mask.any():
             return
         space, elements = self._find(pointers[mask], values.dtype.itemsize, "written")
@@ -189,12 +189,12 @@ class _Memory:
             raise RunError(f"{space.tensor}, an operand, is written at element {elements[0]}")
         again = space.written[elements] == 2
         if again.any() or len(np.unique(elements)) < len(elements):
-            raise RunError(f"{space.tensor} is written twice by one launch, at element {elements[np.argmax(again)]}")
+            raise RunError(f"one launch writes element {elements[np.argmax(again)]} of {space.tensor} twice")
         space.written[elements] = 2
         space.values[elements] = values[mask].view(space.values.dtype)
 
     def _find(self, pointers: Array, itemsize: int, what: str) -> tuple[_Space, NDArray[np.int64]]:
-        """Return the array in which addresses lie, and which of its elements they are."""
+        """Return the array that contains some addresses, and the numbers of its elements."""
         addresses = pointers.astype(np.int64)
         number = int(addresses[0] + (1 << (_SPACE_BITS - 1))) >> _SPACE_BITS  # nearest: it may lie before its array
         if not 1 <= number <= len(self._by_number):
@@ -204,12 +204,12 @@ class _Memory:
         outside = (elements < 0) | (elements >= space.values.size) | (rest != 0)
         if itemsize != space.values.dtype.itemsize or outside.any():
             where = elements[np.argmax(outside)]
-            raise RunError(f"{space.tensor} is {what} at element {where}, outside of its {space.values.size}")
+            raise RunError(f"{space.tensor} is {what} at element {where}, but it has {space.values.size} elements")
         return space, elements
 
 
-def _filled(buffer: Buffer) -> Array:
-    """Return an array that nothing has written yet."""
+def _new_array(buffer: Buffer) -> Array:
+    """Return an array of unwritten elements."""
     array: Array = np.empty(buffer.shape, array_dtype(buffer.dtype))
     array.reshape(-1).view(np.uint8)[...] = GUARD_FILL
     return array
@@ -228,8 +228,8 @@ _NARROW = {
 """Types that the interpreter keeps as bits -> their names in ml_dtypes."""
 
 
-def _decoded(data: Array, kind: str) -> Array:
-    """Return numbers of a type of Triton's."""
+def _decode(data: Array, kind: str) -> Array:
+    """Return the numbers that an array holds in a type of Triton."""
     if kind not in _NARROW:
         return data
     import ml_dtypes
@@ -238,8 +238,8 @@ def _decoded(data: Array, kind: str) -> Array:
     return decoded
 
 
-def _encoded(values: Array, kind: str, bits: Bits) -> Array:
-    """Return numbers in a type of Triton's; 8-bit floats are saturated. Source: [PTX-ISA] cvt.satfinite."""
+def _encode(values: Array, kind: str, bits: Bits) -> Array:
+    """Return numbers encoded in a type of Triton; 8-bit floats saturate. Source: [PTX-ISA] cvt.satfinite."""
     encoded: Array = values
     if kind in _NARROW:
         import ml_dtypes
@@ -253,8 +253,8 @@ def _encoded(values: Array, kind: str, bits: Bits) -> Array:
 
 
 def _product(left: Array, right: Array, kinds: tuple[str, str], sums: Array, *, tf32: bool) -> Array:
-    """Return sums with the products of a tile added, in their own type."""
-    first, second = (_decoded(data, kind) for data, kind in zip((left, right), kinds, strict=True))
+    """Return sums with the products of a tile added, in the type of the sums."""
+    first, second = (_decode(data, kind) for data, kind in zip((left, right), kinds, strict=True))
     if tf32 and first.dtype == np.float32 and kinds == ("fp32", "fp32"):
         first, second = as_tf32(first), as_tf32(second)
     products = np.matmul(first.astype(np.float64), second.astype(np.float64))
@@ -263,8 +263,8 @@ def _product(left: Array, right: Array, kinds: tuple[str, str], sums: Array, *, 
     return added.astype(sums.dtype)  # integers wrap around
 
 
-def _mend(interpreter: ModuleType) -> None:
-    """Give the interpreter its memory, its arithmetic, and loops that count in 32 bits as compiled ones do."""
+def _patch_interpreter(interpreter: ModuleType) -> None:
+    """Replace the memory accesses, the arithmetic and the loops of the interpreter."""
     language = importlib.import_module("triton.language")
     builder, handle, bits_of = interpreter.InterpreterBuilder, interpreter.TensorHandle, interpreter._get_np_dtype
     tf32 = interpreter._ir.INPUT_PRECISION.TF32
@@ -285,18 +285,18 @@ def _mend(interpreter: ModuleType) -> None:
 
     def cast(self: object, source: Handle, kind: Handle, *how: object) -> object:
         kind = kind.scalar
-        return handle(_encoded(_decoded(source.data, source.dtype.scalar.name), kind.name, bits_of(kind)), kind)
+        return handle(_encode(_decode(source.data, source.dtype.scalar.name), kind.name, bits_of(kind)), kind)
 
     def dot(self: object, left: Handle, right: Handle, sums: Handle, precision: object, *how: object) -> object:
         kinds = (left.dtype.scalar.name, right.dtype.scalar.name)
-        made = _product(left.data, right.data, kinds, sums.data, tf32=precision == tf32)
-        return handle(made, sums.dtype.scalar)
+        product = _product(left.data, right.data, kinds, sums.data, tf32=precision == tf32)
+        return handle(product, sums.dtype.scalar)
 
     scale_of = getattr(interpreter, "_dot_scaled_scale_to_f32", None)
 
     def scale(scales: Handle, kind: Handle) -> Array:
         name = scales.dtype.scalar.name
-        decoded: Array = _decoded(scales.data, name) if name in _NARROW else scale_of(scales, kind)  # type: ignore[misc]
+        decoded: Array = _decode(scales.data, name) if name in _NARROW else scale_of(scales, kind)  # type: ignore[misc]
         return decoded
 
     interpreter._dot_scaled_scale_to_f32 = scale  # type: ignore[attr-defined]

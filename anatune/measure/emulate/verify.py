@@ -1,9 +1,9 @@
-"""Whether the CUDA C of a schedule is right, found out on the CPU.
+"""Checking the CUDA C of a schedule on the CPU.
 
-The first run takes the whole grid with ascending threads and is compared with float64. The others start from the
-complement of its result and must reproduce it, bit for bit, wherever they write: the order of threads is nothing that
-a right kernel depends on. Blocks spread over the grid run with every access traced. Where several launches make the
-result, each is looked at like this by itself.
+The first run executes the whole grid with ascending threads and is compared with float64. The other runs start from the
+complement of its result and must reproduce it bit for bit where they write, because a correct kernel does not depend on
+the order of its threads. Blocks spread over the grid run with every access traced. If several launches make the result,
+each is checked separately.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from numpy.typing import NDArray
 
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
-from anatune.measure.emulate.emulator import ALL_BLOCKS, Blocks, EmulatedKernel, written_by
+from anatune.measure.emulate.emulator import ALL_BLOCKS, Blocks, EmulatedKernel, written_tensors
 from anatune.measure.run.correctness import Array, Correctness, Expected, array_dtype, compare, fill_bytes
 from anatune.templates.gpu.kernel import CudaKernel
 
 _ORDER_FLOP = 5e8
-"""Work of a run in another order than the first, FLOP: 0.2 s."""
+"""Work of a run with another order of the threads, FLOP: 0.2 s."""
 _TRACED_FLOP = 5e7
 """Work of the traced run, FLOP: 0.2 s."""
 _ORDERS = (1, 2)
-"""Descending; random."""
+"""Orders of the threads: descending, random."""
 
 
 def check_kernel(workload: Workload, kernel: CudaKernel, inputs: Mapping[str, Array], want: Expected) -> Correctness:
-    """Run a kernel on the CPU as its blocks, warps and threads would run, and compare with what was expected.
+    """Run a kernel on the CPU with its blocks, warps and threads, and compare its result with the expected one.
 
     Parameters
     ----------
     workload
-        What it computes.
+        The workload.
     kernel : CudaKernel
         CUDA C of a schedule.
     inputs : mapping of str to ndarray
         Operands by tensor.
     want : Expected
-        The workload's result for them.
+        The expected result.
 
     Raises
     ------
     RunError
-        The kernel does not compile, or did what no kernel may: the message says what.
+        The kernel does not compile, or made an error, which the message names.
     MissingDependencyError
         There is no C++ compiler.
     """
@@ -57,7 +57,7 @@ def check_kernel(workload: Workload, kernel: CudaKernel, inputs: Mapping[str, Ar
     _bytes(result)[...] = fill_bytes(str(result.dtype))[0]
     changes: list[dict[str, _Change]] = []
     for number in range(len(kernel.launches)):
-        before = {tensor: arrays[tensor].copy() for tensor in written_by(kernel, number)}
+        before = {tensor: arrays[tensor].copy() for tensor in written_tensors(kernel, number)}
         blocks = spread_blocks(kernel.launches[number].grid, _TRACED_FLOP / flop)
         traced.run(
             {**arrays, **{t: a.copy() for t, a in before.items()}}, launch=number, blocks=blocks, limit_s=limit_s
@@ -71,13 +71,13 @@ def check_kernel(workload: Workload, kernel: CudaKernel, inputs: Mapping[str, Ar
         return answer
     for order in _ORDERS:
         if order == 1 and result.dtype.kind == "i":
-            # an integer result can equal its fill: a run with another one over the whole grid tells
+            # An integer result can equal its fill, so another run uses another fill.
             first = result.copy()
             _bytes(result)[...] = ~_bytes(first)
             program.run(arrays, order=order, limit_s=limit_s)
             complaint = _difference(kernel.result, result, _Change(first, first), partly=False, adds=True)
         else:
-            complaint = _reordered(program, arrays, changes, order, _ORDER_FLOP / flop, limit_s)
+            complaint = _run_reordered(program, arrays, changes, order, _ORDER_FLOP / flop, limit_s)
         if complaint:
             how = "descending" if order == 1 else "random"
             return Correctness(False, answer.max_rel_error, f"{complaint} when threads run in {how} order")
@@ -91,7 +91,7 @@ class _Change(NamedTuple):
     after: Array
 
 
-def _reordered(
+def _run_reordered(
     program: EmulatedKernel,
     arrays: Mapping[str, Array],
     changes: Sequence[Mapping[str, _Change]],
@@ -99,10 +99,10 @@ def _reordered(
     share: float,
     limit_s: float,
 ) -> str:
-    """Run each launch by itself in another order of its threads, from what it found the first time.
+    """Run each launch separately in another order of its threads, from the state before the first run.
 
-    It starts from the complement of what it wrote, and must write the same; what is added to something that is there
-    starts from that, and takes the whole grid.
+    A launch starts from the complement of its first result and must write the same result. A launch that adds to
+    existing values starts from these and runs the whole grid.
     """
     kernel = program.kernel
     for number, changed in enumerate(changes):
@@ -110,11 +110,11 @@ def _reordered(
         blocks = ALL_BLOCKS if adds else spread_blocks(kernel.launches[number].grid, share)
         now = {tensor: found.before.copy() for tensor, found in changed.items()}
         if not adds:
-            for tensor, found in changed.items():
-                _bytes(now[tensor])[...] = ~_bytes(found.after)
+            for tensor, change in changed.items():
+                _bytes(now[tensor])[...] = ~_bytes(change.after)
         program.run({**arrays, **now}, order=order, blocks=blocks, launch=number, limit_s=limit_s)
-        for tensor, found in changed.items():
-            complaint = _difference(tensor, now[tensor], found, partly=blocks != ALL_BLOCKS, adds=adds)
+        for tensor, change in changed.items():
+            complaint = _difference(tensor, now[tensor], change, partly=blocks != ALL_BLOCKS, adds=adds)
             if complaint:
                 return complaint
     return ""
@@ -132,9 +132,9 @@ def spread_blocks(grid: int, share: float) -> Blocks:
 def _with_result(kernel: CudaKernel, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
     """Return the kernel's arrays by tensor, with new ones for the result and the workspace."""
     arrays: dict[str, Array] = {}
-    own = () if kernel.workspace is None else (kernel.workspace,)
-    for buffer in (*kernel.tensors.values(), *own):
-        if buffer.tensor == kernel.result or buffer in own:
+    workspaces = () if kernel.workspace is None else (kernel.workspace,)
+    for buffer in (*kernel.tensors.values(), *workspaces):
+        if buffer.tensor == kernel.result or buffer in workspaces:
             arrays[buffer.tensor] = np.empty(buffer.shape, array_dtype(buffer.dtype))
             _bytes(arrays[buffer.tensor])[...] = 0xFF
         elif buffer.tensor in inputs:
@@ -149,10 +149,10 @@ def _bytes(array: Array) -> NDArray[np.uint8]:
 
 
 def _difference(tensor: str, now: Array, wanted: _Change, *, partly: bool, adds: bool) -> str:
-    """Say which element is not what the first run made of it; "" if none.
+    """Return the first element that differs from the first run; "" if there is none.
 
-    Unless the launch adds to what is there, all elements began as the complement of that: those that no block wrote
-    (`partly`: only some blocks ran), or that the first run did not change either, may still be it.
+    Unless the launch adds to existing values, all elements began as the complement of the first result. Elements that
+    no block wrote (`partly`: only some blocks ran), or that the first run did not change, may still have that value.
     """
     size = now.dtype.itemsize
     after = _bytes(wanted.after).reshape(-1, size)
@@ -163,6 +163,6 @@ def _difference(tensor: str, now: Array, wanted: _Change, *, partly: bool, adds:
     if same.all():
         return ""
     where = int(np.argmin(same))
-    place = ", ".join(str(int(index)) for index in np.unravel_index(where, now.shape))
+    index_text = ", ".join(str(int(index)) for index in np.unravel_index(where, now.shape))
     value, earlier = now.reshape(-1)[where], wanted.after.reshape(-1)[where]
-    return f"{tensor}[{place}] is {float(value):.6g} instead of {float(earlier):.6g}"
+    return f"{tensor}[{index_text}] is {float(value):.6g} instead of {float(earlier):.6g}"

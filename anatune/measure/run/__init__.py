@@ -1,1 +1,1 @@
-"""Building and running in processes: workers, timing, correctness, replay."""
+"""Building and running kernels in separate processes: worker processes, timing, checking of results."""

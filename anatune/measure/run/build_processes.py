@@ -1,4 +1,4 @@
-"""Processes that build schedules: what one build may use, what goes wrong on the way, and what they run."""
+"""Processes that build schedules, with limits on time and memory, and the functions that they run."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 _KEPT_BUILDS = 8
 INVALID_ERRORS = ("SpaceError", "WorkloadError", "SpecError", "UnknownNameError")
-"""Errors of a build that say that the schedule itself is no good."""
+"""Errors of a build that mean that the schedule is invalid."""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one candidate may use.
+    """Limits on the time and memory of one trial.
 
     Attributes
     ----------
     build_s : float
-        Wall time of building.
+        Seconds for building.
     run_s : float
-        Wall time of loading, checking and timing.
+        Seconds for loading, checking and timing.
     memory_bytes : int
-        Data of a builder; of the runner beside the workload's own tensors.
+        Memory of a builder; memory of the runner besides the tensors of the workload.
     start_s : float
-        Wall time of starting a process and preparing it (importing TVM takes a second, on a cold disk several).
+        Seconds for starting and preparing a process (importing TVM takes a second, or several from a cold disk).
     """
 
     build_s: float = 20.0
@@ -51,7 +51,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BuildJob:
-    """One schedule on its way: what its build left behind, or the measurement that says why there is nothing."""
+    """A schedule that is being built and measured: its artifact, or the measurement that says why there is none."""
 
     def __init__(self, schedule: Schedule, folder: Path) -> None:
         self.schedule = schedule
@@ -64,21 +64,21 @@ class BuildJob:
 
     @property
     def settled(self) -> bool:
-        """Whether its build ended, well or not."""
+        """True if its build has ended, successfully or not."""
         return self.artifact is not None or self.measurement is not None
 
     def fail(self, outcome: Outcome, message: str, run_s: float = 0.0) -> None:
-        """End with an outcome other than OK."""
+        """End the job with an outcome other than OK."""
         self.measurement = Measurement(outcome, message, build_s=self.build_s, run_s=run_s)
 
 
 class KeptBuilds(Generic[_Job]):
-    """What was built of the best candidates, by the schedules' keys: comparing them at the end needs no build.
+    """The builds of the best schedules, by key, so that the final comparison need not build them again.
 
     Parameters
     ----------
     drop : callable
-        Lets a job's build go.
+        Deletes the build of a job.
     """
 
     def __init__(self, drop: Callable[[_Job], None]) -> None:
@@ -86,7 +86,7 @@ class KeptBuilds(Generic[_Job]):
         self._kept: dict[str, tuple[float, _Job]] = {}
 
     def get(self, key: str) -> _Job | None:
-        """Return the job of a schedule whose build is kept."""
+        """Return the kept job of a schedule; None if there is none."""
         return self._kept[key][1] if key in self._kept else None
 
     def jobs(self) -> list[_Job]:
@@ -94,12 +94,12 @@ class KeptBuilds(Generic[_Job]):
         return [job for _, job in self._kept.values()]
 
     def settle(self, key: str, job: _Job, relative: float | None) -> None:
-        """Keep the build of a job that ended if it is one of the best; let it or another one go.
+        """Keep the build of an ended job if it is one of the best; delete that of the worst one.
 
         Parameters
         ----------
         relative : float or None
-            Its time over the reference kernel's; None: there is none, or nothing was built.
+            Its time over the reference kernel's; None if it has no time.
         """
         out: _Job | None = job
         if relative is not None:
@@ -111,33 +111,33 @@ class KeptBuilds(Generic[_Job]):
             self._drop(out)
 
     def lose(self, key: str) -> None:
-        """Let the build of a schedule go."""
+        """Delete the build of a schedule."""
         self._drop(self._kept.pop(key)[1])
 
     def clear(self) -> None:
-        """Forget all, whose builds go in another way."""
+        """Forget all jobs without deleting their builds."""
         self._kept.clear()
 
 
 class BuildProcesses:
-    """A few processes that build schedules; each lives until the end and is replaced when it dies.
+    """A few processes that build schedules; each lives until the end, and is replaced if it dies.
 
     Parameters
     ----------
     entry : str
         ``module:function`` that builds a schedule, (schedule, folder, threads=) -> artifact.
     places : sequence of sequences of int
-        For each process the cores that it runs on; anywhere if empty.
+        Cores of each process; all cores if empty.
     limits
-        Of one build.
+        Limits of one build.
     guests : sequence of sequences of int
-        The same of further processes, which run only while nothing else needs their cores: see `yield_cores`.
+        Cores of further processes, which run only while nothing else needs these cores, see `yield_cores`.
     threads : int
         Threads that the built kernels run with.
     environment : mapping
-        Added to this process's.
+        Environment variables, added to those of this process.
     setup : str
-        ``module:function`` that they begin with.
+        ``module:function`` that each process calls first.
     """
 
     def __init__(
@@ -167,23 +167,23 @@ class BuildProcesses:
         self._yielding = False
 
     def start(self) -> None:
-        """Start all processes but guests, which start with the first build; returns at once."""
+        """Start all processes except guests, which start with the first build; return at once."""
         for worker in self._own:
             worker.start()
 
     def yield_cores(self, others_run: bool) -> None:
-        """Have guests stand still where their cores are needed, or go on."""
+        """Pause the guests while others need their cores, and resume them."""
         self._yielding = others_run
         for worker in self._guests:
             worker.pause() if others_run else worker.resume()
 
     def begin_reference(self, entry: str, hardware: CpuSpec | GpuSpec, folder: Path) -> None:
-        """Have the first process build the kernel that all candidates are timed beside; see `reference`."""
+        """Let the first process build the reference kernel; `reference` returns it."""
         arguments = {"entry": entry, "hardware": hardware, "folder": str(folder)}
         self.workers[0].submit(f"{_HERE}:build_reference", arguments, self._limits.build_s)
 
     def reference(self) -> object:
-        """Wait for what `begin_reference` began and return its artifact.
+        """Wait for the reference kernel that `begin_reference` began, and return its artifact.
 
         Raises
         ------
@@ -196,20 +196,20 @@ class BuildProcesses:
         return reply.value
 
     def _idle_guests(self) -> list[Worker]:
-        """Start guests and return those that could build now: what waits for one that still starts holds up others."""
+        """Start guests and return those that are ready, so that no job waits for one that is still starting."""
         idle = []
         for worker in list(self._guests):
             try:
                 worker.start()
                 if worker.is_ready() and not worker.busy:
                     idle.append(worker)
-            except RunError:  # it is there to help, no more
+            except RunError:  # guests are optional
                 self._guests.remove(worker)
                 self.workers.remove(worker)
         return idle
 
     def begin(self, jobs: Iterable[BuildJob]) -> None:
-        """Give the idle processes something to do, first come, first served."""
+        """Give jobs to idle processes in their order."""
         idle = [worker for worker in self._own if not worker.busy]
         if not self._yielding:
             idle += self._idle_guests()
@@ -227,7 +227,7 @@ class BuildProcesses:
                 job.worker.submit(f"{_HERE}:build", arguments, self._limits.build_s)
 
     def collect(self, jobs: Iterable[BuildJob]) -> None:
-        """Take what is built, or why not.
+        """Take the results of finished builds.
 
         Raises
         ------
@@ -245,7 +245,7 @@ class BuildProcesses:
             if reply.kind == "value":
                 job.artifact = reply.value
             elif reply.kind in ("died", "memory") and not reply.fresh and not job.repeated:
-                job.repeated = True  # perhaps an earlier build's fault
+                job.repeated = True  # an earlier build may have caused the failure
             elif reply.kind == "timeout":
                 job.fail(Outcome.BUILD_TIMEOUT, f"build: {reply.message}")
             elif reply.error == "MissingDependencyError":
@@ -256,7 +256,7 @@ class BuildProcesses:
                 job.fail(Outcome.BUILD_ERROR, reply.message)
 
     def finish(self, jobs: Iterable[BuildJob], *, deadline: float = float("inf")) -> Iterator[BuildJob]:
-        """Build, and yield each job when it is settled, until all are or `deadline` (`time.monotonic`) has passed.
+        """Build jobs and yield each when it has ended, until all have or `deadline` (`time.monotonic`) has passed.
 
         Raises
         ------
@@ -279,27 +279,27 @@ class BuildProcesses:
 
 
 def single_threaded(environment: Mapping[str, str] | None) -> dict[str, str]:
-    """Return an environment in which the libraries below NumPy keep to one thread."""
+    """Return an environment in which the libraries that NumPy uses run with one thread."""
     return {**dict.fromkeys(_ONE_THREAD, "1"), **(environment or {})}
 
 
-# ---- what the processes run ----------------------------------------------------------------------------------
+# ---- functions that run in the processes ---------------------------------------------------------------------
 
 
 def set_up() -> None:
-    """Import what every build needs, once."""
+    """Import the modules that every build needs."""
     import_tvm()
 
 
 def build(entry: str, schedule: Schedule, folder: str, threads: int) -> object:
-    """Build `schedule` into `folder`, which is made, with the function called `entry`; return its artifact."""
+    """Build `schedule` into the new folder `folder` with the function `entry`; return its artifact."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     artifact: object = resolve(entry)(schedule, Path(folder), threads=threads)
     return artifact
 
 
 def build_reference(entry: str, hardware: CpuSpec | GpuSpec, folder: str) -> object:
-    """Build the reference kernel into `folder`, which is made, with the function called `entry`."""
+    """Build the reference kernel into the new folder `folder` with the function `entry`."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     artifact: object = resolve(entry)(hardware, Path(folder))
     return artifact

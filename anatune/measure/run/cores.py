@@ -1,4 +1,4 @@
-"""Which cores time kernels and which build them, so that neither disturbs the other."""
+"""The division of the cores between timing and building, so that neither disturbs the other."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _MOST_BUILDERS = 4
 
 
 class CorePlan(NamedTuple):
-    """Who works where.
+    """A division of the cores.
 
     Attributes
     ----------
     runner, builders : tuple of int
-        Logical CPUs of the runner and of the builders; empty: not pinned.
+        Logical CPUs of the runner and of the builders; empty if not pinned.
     num_builders : int
-        Builders on their own cores.
+        Number of builders on their own cores.
     overlap : bool
         Whether they build while a kernel is timed.
     num_guests : int
-        Builders on the runner's cores, which stand still while a kernel is timed.
+        Number of builders on the runner's cores, which pause while a kernel is timed.
     """
 
     runner: tuple[int, ...]
@@ -36,8 +36,8 @@ class CorePlan(NamedTuple):
 def physical_cores(root: str | Path = "/", allowed: set[int] | None = None) -> dict[int, tuple[int, ...]]:
     """Return the physical cores that this process may use: first logical CPU -> its usable logical CPUs.
 
-    Two threads of one core share its vector units: a build on one would slow a kernel on the other. Empty where the
-    system does not tell which cores it gives (macOS).
+    Two threads of one core share its vector units, so that a build on one would slow down a kernel on the other. Empty
+    if the system does not report the usable cores (macOS).
     """
     if allowed is None:
         allowed = set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set()
@@ -53,10 +53,10 @@ def physical_cores(root: str | Path = "/", allowed: set[int] | None = None) -> d
 
 
 def plan_cores(threads: int, cores: Mapping[int, tuple[int, ...]]) -> CorePlan:
-    """Share the cores: the last `threads` ones time kernels (the first serve most interrupts), the others build.
+    """Divide the cores: the last `threads` cores time kernels (the first serve most interrupts), the others build.
 
-    With fewer cores than `threads` + 1 building and timing take turns on all of them. Where few cores build, the
-    runner's, which are idle for most of a trial (a build takes several times as long as its run), help between runs.
+    With fewer cores than `threads` + 1, building and timing take turns on all cores. If few cores build, the runner's
+    cores, which are idle for most of a trial, help between runs.
     """
     ordered = [cores[first] for first in sorted(cores)]
     if not ordered:

@@ -1,9 +1,9 @@
-"""What a kernel must compute, and what it must leave alone: random operands, allowed errors, fills, guard zones.
+"""Checks of a kernel's result and of the memory around it: random operands, allowed errors, fills, guard zones.
 
 Notation
 --------
 K : iterations of the reduction axes. eps : distance from 1 to the next number of a dtype.
-scale : what errors are relative to: the reference's largest magnitude, at least the spread of one element.
+scale : the value that errors are relative to: the reference's largest magnitude, at least the spread of one element.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from anatune.measure.run.reference import reference
 Array = NDArray[Any]
 
 _SPREAD = 40.0
-"""Standard deviation of requantised results for random operands: a few in a thousand saturate int8."""
+"""Standard deviation of requantized results for random operands, with which a few in a thousand saturate int8."""
 
 _COMPARED_ELEMENTS = 1 << 15
-"""Elements that are compared at once: the differences stay in the cache."""
+"""Number of elements that are compared at once, so that the differences stay in the cache."""
 
 GUARD_BYTES = 4096
-"""Memory on both sides of an argument that no kernel may write."""
+"""Bytes on both sides of an argument that no kernel may write."""
 
 GUARD_FILL = 0xFF
-"""What stands there, and in results before a run: NaN in every floating-point dtype, which shows where it is read."""
+"""The byte in guard zones and in results before a run: NaN in every floating-point dtype."""
 
 
 class Expected(NamedTuple):
-    """A workload's result for given inputs: float64 values, what errors are relative to, the largest one allowed.
+    """A workload's result for given inputs: float64 values, the scale of errors, and the largest allowed error.
 
-    `further`: the same of each of `Workload.further`, by tensor.
+    `further` holds the same for each tensor of `Workload.further`.
     """
 
     result: NDArray[np.float64]
@@ -55,25 +55,25 @@ class Expected(NamedTuple):
     further: Mapping[str, Expected] = MappingProxyType({})
 
     def allowing(self, error: float) -> Expected:
-        """Return the same for a kernel whose arithmetic explains errors up to `error` (`core.accuracy.error_of`)."""
+        """Return the same result with errors up to `error` allowed (`core.accuracy.error_of`)."""
         return self._replace(tolerance=max(self.tolerance, error))
 
 
 class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether a schedule computes what its workload says.
+    """The result of checking whether a schedule computes its workload correctly.
 
     Attributes
     ----------
     ok : bool
-        It was built, ran, and its result is right.
+        Whether it was built, ran, and gave the correct result.
     max_rel_error : float or None
         Largest error over the largest magnitude of the float64 reference; None if nothing was computed.
     message : str
-        Why it is not ok, in one line.
+        Reason if it is not ok, in one line.
     tolerance : float
         Largest error that rounding explains.
     note : str
-        What this way of running it cannot see; "" where nothing is to be said.
+        Errors that this check cannot detect; "" if there are none.
     """
 
     ok: bool
@@ -84,7 +84,7 @@ class Verification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Correctness(NamedTuple):
-    """Whether a result is right; its largest error over `Expected.scale` (NaN where nothing was written); why not."""
+    """The correctness of a result: whether it is right, its largest error over `Expected.scale`, and the reason."""
 
     ok: bool
     max_rel_error: float
@@ -97,7 +97,7 @@ def array_dtype(dtype: str) -> np.dtype[Any]:
     Raises
     ------
     MissingDependencyError
-        One of those without ml_dtypes.
+        The dtype needs ml_dtypes, which is not installed.
     """
     if dtype not in ("bfloat16", *FLOAT8_DTYPES):
         return np.dtype(dtype)
@@ -107,12 +107,12 @@ def array_dtype(dtype: str) -> np.dtype[Any]:
         raise MissingDependencyError(
             f"{dtype} arrays need the package ml_dtypes, which is not installed; run: pip install ml_dtypes"
         ) from None
-    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype))
-    return found
+    numpy_dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype))
+    return numpy_dtype
 
 
 def random_inputs(workload: Workload, seed: int = 0) -> dict[str, Array]:
-    """Return random operands of the nest and of its epilogue, by tensor, in the workload's own layouts and dtypes.
+    """Return random operands of a workload and of its epilogue, by tensor, in the workload's layouts and dtypes.
 
     Floating-point values are uniform in [-0.5, 0.5), rounded to the dtype. 8-bit integers of a matrix product or
     convolution have every value of their dtype, int8 ones of others are whole in [-4, 4] (products of a few operands
@@ -124,16 +124,16 @@ def random_inputs(workload: Workload, seed: int = 0) -> dict[str, Array]:
     MissingDependencyError
         bfloat16 or an 8-bit float without ml_dtypes.
     RunError
-        They do not fit the free memory.
+        The operands do not fit into the free memory.
     """
     seed = checked_integer("seed", seed, 0, MOST_SEED)
     check_memory(workload, checked=False)
     arrays: dict[str, Array] = {}
     factors = _typical_factors(workload)
-    for place, access in enumerate(workload.operands):
+    for position, access in enumerate(workload.operands):
         if access.tensor in arrays:
             continue
-        rng = np.random.default_rng([seed, place])
+        rng = np.random.default_rng([seed, position])
         drawn = KERNEL_OPERANDS.get((workload.body, access.tensor))
         if drawn is not None:
             values: Array = drawn(workload, rng).astype(array_dtype(access.dtype))
@@ -150,7 +150,7 @@ def random_inputs(workload: Workload, seed: int = 0) -> dict[str, Array]:
 
 
 def _drawn_range(workload: Workload, dtype: str) -> tuple[int, int]:
-    """Return the lowest and highest value that random operands of an integer dtype have."""
+    """Return the lowest and highest value of random operands of an integer dtype."""
     if dtype == "int32":
         return -100, 100
     is_product = workload.body == "multiply_add" and len(workload.reads) == 2
@@ -182,7 +182,7 @@ def checked_operands(workload: Workload, names: Sequence[str], arrays: Sequence[
     Raises
     ------
     RunError
-        Another number of arrays, or one of another shape or dtype.
+        The number of arrays, a shape or a dtype is wrong.
     """
     if len(arrays) != len(names):
         raise RunError(f"{workload.operator}: got {len(arrays)} arrays, expected {len(names)}: {', '.join(names)}")
@@ -199,7 +199,7 @@ def checked_operands(workload: Workload, names: Sequence[str], arrays: Sequence[
 
 
 def expected(workload: Workload, inputs: Mapping[str, Array]) -> Expected:
-    """Return the reference together with the scale and the size of the errors that a right kernel may have.
+    """Return the float64 result with the scale and the largest allowed error of a correct kernel.
 
     The scale is the reference's largest magnitude, but at least the spread of one element for operands of mean zero,
     ``sqrt(K) * rms(A) * rms(B)``: a few elements that happen to cancel, or a ReLU that leaves zeros must not
@@ -220,20 +220,20 @@ def expected(workload: Workload, inputs: Mapping[str, Array]) -> Expected:
 
 
 def _expected_further(workload: Workload, inputs: Mapping[str, Array]) -> dict[str, Expected]:
-    """Return what stands in the results beside the first one."""
+    """Return the expected values of the results besides the first one."""
     operands = (
         {name: np.asarray(array).astype(np.float64) for name, array in inputs.items()} if workload.further else {}
     )
-    found = {}
+    further = {}
     for access in workload.further:
         values = FURTHER_REFERENCES[access.tensor](workload, operands)
         allowed = EPS[access.dtype] + EPS[workload.dtype] + 32 * EPS["float32"]
-        found[access.tensor] = Expected(values, float(np.abs(values).max()) or 1.0, allowed)
-    return found
+        further[access.tensor] = Expected(values, float(np.abs(values).max()) or 1.0, allowed)
+    return further
 
 
 def tolerance(workload: Workload, scale: float = 1.0) -> float:
-    """Return the largest error, over `scale`, that a right kernel may have.
+    """Return the largest error, over `scale`, of a correct kernel.
 
     - Nothing is rounded ("max", "copy", "relu" without a sum behind them), or operands are integers: 0, since the
       steps behind integer sums say how they round. A mean of integers may be rounded either way: less than 1 unit. A
@@ -243,7 +243,7 @@ def tolerance(workload: Workload, scale: float = 1.0) -> float:
     - Otherwise `core.accuracy.rounding_error`.
     """
     if workload.is_kernel:
-        unit = EPS.get(workload.write.dtype, 1.0 / scale)  # integers: rounded either way
+        unit = EPS.get(workload.write.dtype, 1.0 / scale)  # integers may be rounded either way
         exact = KERNELS[workload.body].exact and workload.dtype not in ("float16", "bfloat16")
         return unit + (0.0 if exact else EPS[workload.dtype]) + 32 * EPS["float32"]
     if workload.dtype in INTEGER_RANGE:
@@ -256,10 +256,10 @@ def tolerance(workload: Workload, scale: float = 1.0) -> float:
 
 
 def fill_bytes(dtype: str) -> tuple[int, ...]:
-    """Return the bytes that a result is filled with before a check, one run each.
+    """Return the bytes with which a result is filled before a check; there is one run for each.
 
-    NaN survives everything but being overwritten. Integers have no such value: two runs with two fills tell an element
-    that was never written from one that happens to equal its fill.
+    A NaN that stays was never overwritten. Integers have no such value, so two runs with different fills distinguish an
+    element that was never written from one that equals its fill by chance.
     """
     return (0x55, 0xAA) if dtype in INTEGER_RANGE else (GUARD_FILL,)
 
@@ -274,7 +274,7 @@ def check_runs(
     run : callable
         Fills the results with a byte, runs the kernel, and returns the results by tensor.
     changed : callable
-        Says afterwards what the kernel changed that it must not: operands, guard zones; "" if nothing.
+        Returns afterwards which operand or guard zone the kernel changed; "" if none.
     """
     answer = Correctness(True, 0.0, "")
     for byte in fill_bytes(workload.write.dtype):
@@ -287,7 +287,7 @@ def check_runs(
 
 
 def same_bytes(left: Array, right: Array) -> bool:
-    """Whether two C-contiguous arrays hold the same bytes, whatever they mean (a NaN equals itself)."""
+    """Return whether two C-contiguous arrays hold the same bytes (so that a NaN equals itself)."""
     if left.nbytes != right.nbytes:
         return False
     first, second = (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in (left, right))
@@ -295,9 +295,9 @@ def same_bytes(left: Array, right: Array) -> bool:
 
 
 def compare(workload: Workload, result: Array, want: Expected, tensor: str = "") -> Correctness:
-    """Compare a kernel's result with what was expected: NaN and infinities have to stand where they stand there.
+    """Compare a kernel's result with the expected one; NaN and infinities must be at the same positions.
 
-    `tensor`: which one it is, of several; the workload's own result by default.
+    `tensor` names one of several results; by default the workload's main result.
 
     The message names the first wrong element, its value and the expected one, and how many are wrong.
     """
@@ -328,7 +328,7 @@ def compare(workload: Workload, result: Array, want: Expected, tensor: str = "")
 
 
 def compare_all(workload: Workload, results: Mapping[str, Array], want: Expected) -> Correctness:
-    """Compare a kernel's results by tensor, the workload's own first; the first wrong one is what is told."""
+    """Compare a kernel's results by tensor, the main one first; return the first wrong one."""
     answer = compare(workload, results[workload.write.tensor], want)
     for tensor, wanted in want.further.items():
         here = compare(workload, results[tensor], wanted, tensor)
@@ -343,25 +343,25 @@ def _alike(values: Array, exact: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _complaint(name: str, flat: Array, want: Expected, relative: float) -> str:
-    """Say what is wrong with a result, in one line."""
+    """Return one line that describes the error of a result."""
     values, exact = flat.astype(np.float64), want.result.reshape(-1)
     with np.errstate(invalid="ignore"):
         wrong = ~((np.abs(values - exact) <= want.tolerance * want.scale) | _alike(values, exact))
     where = int(np.argmax(wrong))
-    place = ", ".join(str(int(index)) for index in np.unravel_index(where, want.result.shape))
+    index_text = ", ".join(str(int(index)) for index in np.unravel_index(where, want.result.shape))
     count = f"{int(wrong.sum())} of {flat.size} elements"
     if math.isnan(values[where]):
-        return f"{name}[{place}] is NaN or was never written, expected {exact[where]:.6g}; {count} are wrong"
+        return f"{name}[{index_text}] is NaN or was never written, expected {exact[where]:.6g}; {count} are wrong"
     return (
-        f"{name}[{place}] is {values[where]:.6g}, expected {exact[where]:.6g}; {count} are wrong, "
+        f"{name}[{index_text}] is {values[where]:.6g}, expected {exact[where]:.6g}; {count} are wrong, "
         f"the largest error is {relative:.2g} of the largest magnitude (allowed {want.tolerance:.2g})"
     )
 
 
 def _spread(workload: Workload, inputs: Mapping[str, Array]) -> float:
-    """Return the standard deviation of one element of the result for operands of mean zero; 0 without sums.
+    """Return the standard deviation of one element of the result for operands of mean zero.
 
-    Also 0 where the result is no sum of integers any more, but scaled.
+    It is 0 if the result is no sum, or a scaled sum of integers.
     """
     factors = [STEP_OPERANDS[step] for step in workload.epilogue if step in FACTOR_STEPS]
     if workload.body in ("max", "copy", "relu") or workload.is_kernel or (factors and workload.dtype in INTEGER_RANGE):

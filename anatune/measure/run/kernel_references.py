@@ -1,4 +1,4 @@
-"""Float64 results of the bodies that are more than a statement (`core.workload.kernels`), and their random operands."""
+"""Float64 results and random operands of workloads that are more than one statement (`core.workload.kernels`)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from anatune.core.workload.routing import routing_of
 from anatune.core.workload.scaling import E2M1, SCALED_FORMATS, SIDE
 
 _LOWEST, _LEAST = -1e300, 1e-300
-"""Score of no key at all, and what the powers of none are divided by."""
+"""The score of a masked key, and the smallest divisor of a softmax."""
 Values = NDArray[np.float64]
 Drawn = NDArray[np.generic]
 
 
 def _softmax(workload: Workload, operands: Mapping[str, Values]) -> Values:
-    """Over the last dimension of the first operand."""
+    """Return the softmax over the last dimension of the first operand."""
     values = operands[workload.reads[0].tensor]
     powers = np.exp(values - values.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
@@ -44,7 +44,7 @@ def _rms_norm(workload: Workload, operands: Mapping[str, Values]) -> Values:
 
 
 def _silu(values: Values) -> Values:
-    with np.errstate(over="ignore"):  # of what becomes 0
+    with np.errstate(over="ignore"):  # exp(-x) overflows where the result is 0
         return np.asarray(values / (1.0 + np.exp(-values)))
 
 
@@ -59,8 +59,8 @@ def _rotary(workload: Workload, operands: Mapping[str, Values]) -> Values:
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def _rounded(workload: Workload, values: Values) -> Values:
-    """Return values as the result's dtype holds them, saturated; 8-bit floats are rounded when they are compared."""
+def _round_result(workload: Workload, values: Values) -> Values:
+    """Return values rounded to the result's dtype, saturated; 8-bit floats are rounded when they are compared."""
     dtype = workload.write.dtype
     values = np.clip(values, -LARGEST[dtype], LARGEST[dtype])
     return np.rint(values) if dtype == "int8" else values
@@ -75,27 +75,27 @@ def _scales(workload: Workload, operands: Mapping[str, Values]) -> Values:
 
 def _quantise_rows(workload: Workload, operands: Mapping[str, Values]) -> Values:
     data, scales = operands["data"], _scales(workload, operands)
-    return _rounded(workload, (data.reshape(*scales.shape, -1) / scales[..., None]).reshape(data.shape))
+    return _round_result(workload, (data.reshape(*scales.shape, -1) / scales[..., None]).reshape(data.shape))
 
 
 def _quantise_tensor(workload: Workload, operands: Mapping[str, Values]) -> Values:
-    return _rounded(workload, operands["data"] / operands["scale"])
+    return _round_result(workload, operands["data"] / operands["scale"])
 
 
 def _any_scale(workload: Workload, rng: np.random.Generator) -> Drawn:
-    """Return a factor with which some results are saturated."""
+    """Return a factor with which some results saturate."""
     return np.asarray([rng.uniform(0.3, 0.6) / LARGEST[workload.write.dtype]], np.float32)
 
 
 def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
-    """Softmax of scaled products of queries and keys, times values; one head of keys at a time."""
-    own = workload.attribute
+    """Return attention: the softmax of scaled products of queries and keys, times values."""
+    attributes = workload.attribute
     heads, kv_heads, seq_q, seq_kv, window = (
-        int(str(own[name])) for name in ("heads", "kv_heads", "seq_q", "seq_kv", "window")
+        int(str(attributes[name])) for name in ("heads", "kv_heads", "seq_q", "seq_kv", "window")
     )
-    if strides := own.get("strides"):
+    if strides := attributes.get("strides"):
         assert isinstance(strides, tuple)
-        batch, dim, page, pool = (int(str(own[name])) for name in ("batch", "head_dim", "page_size", "pool"))
+        batch, dim, page, pool = (int(str(attributes[name])) for name in ("batch", "head_dim", "page_size", "pool"))
         cache = (pool, kv_heads, page) if page else (batch, kv_heads, seq_kv)
         tokens = {"queries": (batch, heads, seq_q), "keys": cache, "values": cache}
         operands = dict(operands) | {
@@ -110,9 +110,9 @@ def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
         count = int(operands["lengths"][batch]) if "lengths" in operands else most
         seq_kv = min(count, most)
         keys, last = np.arange(seq_kv), np.arange(seq_q)[:, None] + (count - seq_q)
-        hidden = (keys > last) | ((keys <= last - window) if window else False) if own["causal"] else None
+        hidden = (keys > last) | ((keys <= last - window) if window else False) if attributes["causal"] else None
         for group in range(kv_heads):
-            key, value = (_cached(operands, name, batch, group, seq_kv) for name in ("keys", "values"))
+            key, value = (_cached_operand(operands, name, batch, group, seq_kv) for name in ("keys", "values"))
             for head in range(group * shared, (group + 1) * shared):
                 scores = queries[batch, head] @ key.T / np.sqrt(queries.shape[-1])
                 if hidden is not None:
@@ -122,7 +122,7 @@ def _attention(workload: Workload, operands: Mapping[str, Values]) -> Values:
     return result.transpose(0, 2, 1, 3).reshape(workload.write.shape) if strides else result
 
 
-def _cached(operands: Mapping[str, Values], name: str, batch: int, group: int, seq_kv: int) -> Values:
+def _cached_operand(operands: Mapping[str, Values], name: str, batch: int, group: int, seq_kv: int) -> Values:
     """Return the keys or values of a head in order, (seq_kv, head_dim), also of a paged cache."""
     if "block_table" not in operands:
         return np.asarray(operands[name][batch, group, :seq_kv])
@@ -137,25 +137,25 @@ def _pages(workload: Workload, rng: np.random.Generator) -> Drawn:
     return np.asarray(rng.permutation(pool)[: table.num_elements].reshape(table.shape))
 
 
-def _held(workload: Workload, rng: np.random.Generator) -> Drawn:
-    """Return how many keys are there before those of the queries' tokens."""
-    own = workload.attribute
-    return rng.integers(0, int(str(own["seq_kv"])) - int(str(own["seq_q"])), 1, endpoint=True)
+def _draw_cached_keys(workload: Workload, rng: np.random.Generator) -> Drawn:
+    """Return the random number of keys before those of the query tokens."""
+    attributes = workload.attribute
+    return rng.integers(0, int(str(attributes["seq_kv"])) - int(str(attributes["seq_q"])), 1, endpoint=True)
 
 
 def _lengths(workload: Workload, rng: np.random.Generator) -> Drawn:
-    """Return how many keys each sequence has, perhaps none."""
+    """Return the random number of keys of each sequence, which may be 0."""
     return rng.integers(0, int(str(workload.attribute["seq_kv"])), workload.extents["b"], endpoint=True)
 
 
-def _unpacked(stored: Values, means: Values) -> Values:
-    """Return what 4-bit numbers mean that lie in bytes, the even ones in the low bits."""
+def _unpack(stored: Values, means: Values) -> Values:
+    """Return the values of 4-bit numbers that are packed in bytes, the even ones in the low bits."""
     numbers = stored.astype(np.uint8)
     return np.asarray(means[np.stack([numbers & 15, numbers >> 4], axis=-1)].reshape(*stored.shape[:-1], -1))
 
 
 def _along(scales: Values, shape: tuple[int, ...], sides: tuple[int, ...]) -> Values:
-    """Return scales spread over operands of a shape: each is of so many neighbours along the last dimensions."""
+    """Return scales repeated to the shape of the operands; each belongs to a block along the last dimensions."""
     for axis, side in zip(range(-len(sides), 0), sides, strict=True):
         scales = np.repeat(scales, side, axis=axis)
     kept = tuple(slice(size) for size in shape)
@@ -163,32 +163,34 @@ def _along(scales: Values, shape: tuple[int, ...], sides: tuple[int, ...]) -> Va
 
 
 def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tuple[Values, Values]:
-    """Return data (rows, k) and weights (columns, k) as they are multiplied, of experts those of one."""
-    own = workload.attribute
-    found, k = SCALED_FORMATS[str(own["dtype"]).partition(":")[0]], int(str(own["k"]))
+    """Return data (rows, k) and weights (columns, k) as they are multiplied, of one expert if there are several."""
+    attributes = workload.attribute
+    number_format, k = SCALED_FORMATS[str(attributes["dtype"]).partition(":")[0]], int(str(attributes["k"]))
     data, weight = operands["data"], operands["weight"]
-    if not found.scale:
+    if not number_format.scale:
         return data, weight
     scales = operands["weight_scales"]
-    if found.run:
+    if number_format.run:
         signed = np.array([*E2M1, *(-value for value in E2M1)])
-        data, weight = (_unpacked(values, signed) if found.data_bits == 4 else values for values in (data, weight))
-        mean = [np.exp2(s - 127.0) if found.scale == "uint8" else s for s in (operands["data_scales"], scales)]
-        runs = [_along(s, values.shape, (found.run,)) for s, values in zip(mean, (data, weight), strict=True)]
+        data, weight = (
+            _unpack(values, signed) if number_format.data_bits == 4 else values for values in (data, weight)
+        )
+        mean = [np.exp2(s - 127.0) if number_format.scale == "uint8" else s for s in (operands["data_scales"], scales)]
+        runs = [_along(s, values.shape, (number_format.run,)) for s, values in zip(mean, (data, weight), strict=True)]
         return data * runs[0], weight * runs[1] * operands.get("factor", 1.0)
-    if found.converts:
-        run = int(str(own["group"])) or k
-        if found.weight_bits == 4:
-            weight = _unpacked(weight, np.arange(16.0))
+    if number_format.converts:
+        run = int(str(attributes["group"])) or k
+        if number_format.weight_bits == 4:
+            weight = _unpack(weight, np.arange(16.0))
             zeros = operands.get("weight_zeros")
             weight = weight - (8.0 if zeros is None else _along(zeros, weight.shape, (run,)))
         elif "weight_zeros" in operands:
             weight = weight - _along(operands["weight_zeros"], weight.shape, (run,))
         return data, weight * _along(scales, weight.shape, (run,))
-    if own["scales"] == "blocks":
+    if attributes["scales"] == "blocks":
         data = data * _along(operands["data_scales"], data.shape, (SIDE,))
         return data, weight * _along(scales, weight.shape, (SIDE, SIDE))
-    if own["scales"] == "rows":
+    if attributes["scales"] == "rows":
         return data * operands["data_scales"][:, None], weight * scales[:, None]
     return data * operands["data_scales"], weight * scales
 
@@ -199,22 +201,22 @@ def _scaled_matmul(workload: Workload, operands: Mapping[str, Values]) -> Values
 
 
 def _grouped_matmul(workload: Workload, operands: Mapping[str, Values]) -> Values:
-    """Each row times its expert's weights; with an activation, silu of the first half times the second."""
-    own = workload.attribute
+    """Return each row times its expert's weights; with an activation, silu of the first half times the second."""
+    attributes = workload.attribute
     order, result, first = operands["order"].astype(np.int64), np.empty(workload.write.shape), 0
     of_experts = [name for name in operands if name.startswith("weight") or name == "factor"]
-    by_row = own["scales"] != "tensor" or operands.get("data_scales", np.ones(1)).ndim > 1
+    by_row = attributes["scales"] != "tensor" or operands.get("data_scales", np.ones(1)).ndim > 1
     of_rows = ["data", *["data_scales"] * by_row]
     for expert, end in enumerate(operands["ends"].astype(np.int64)):
         rows = order[first:end]
         if not len(rows):
             continue
-        read = rows if own["expanded"] else rows // int(str(own["top_k"]))
+        read = rows if attributes["expanded"] else rows // int(str(attributes["top_k"]))
         mine = {name: np.asarray(operands[name][expert], np.float64) for name in of_experts}
         mine |= {name: operands[name][read] for name in of_rows}
         data, weight = _scaled_operands(workload, {**operands, **mine})
         sums = data @ weight.T
-        if own["activation"]:
+        if attributes["activation"]:
             gate, up = np.split(sums, 2, axis=1)
             sums = _silu(gate) * up
         result[rows], first = sums, end
@@ -222,20 +224,20 @@ def _grouped_matmul(workload: Workload, operands: Mapping[str, Values]) -> Value
 
 
 def _any_order(workload: Workload, rng: np.random.Generator) -> Drawn:
-    """Return all rows in any order."""
+    """Return all rows in random order."""
     return np.asarray(rng.permutation(workload.extents["i"]))
 
 
 def _ends(workload: Workload, rng: np.random.Generator) -> Drawn:
-    """Return where experts' rows end, as the routing spreads tokens."""
+    """Return the ends of the experts' rows for the routing of the workload."""
     tokens, experts, top_k = (int(str(workload.attribute[name])) for name in ("tokens", "experts", "top_k"))
     spread = workload.attribute["routing"]
     if spread == "uniform":
         chosen = rng.random((tokens, experts)).argpartition(top_k - 1, axis=1)[:, :top_k]
         counts = np.bincount(chosen.reshape(-1), minlength=experts)
     elif isinstance(spread, str):
-        found = routing_of(spread, tokens, experts, top_k)
-        counts = np.repeat(found.rows, found.experts.astype(np.int64)).astype(np.int64)
+        routing = routing_of(spread, tokens, experts, top_k)
+        counts = np.repeat(routing.rows, routing.experts.astype(np.int64)).astype(np.int64)
         counts = rng.permutation(np.pad(counts, (0, experts - len(counts))))
     else:
         counts = np.array(spread)
@@ -243,11 +245,11 @@ def _ends(workload: Workload, rng: np.random.Generator) -> Drawn:
 
 
 _TYPICAL = {"int8": 74.0, "uint8": 4.6}
-"""Root of the mean square of random operands; of floats that of numbers in [-0.5, 0.5)."""
+"""Root mean square of random operands; floats are uniform in [-0.5, 0.5)."""
 
 
 def _any_byte(workload: Workload, rng: np.random.Generator, tensor: str) -> Drawn:
-    """Return zero points, powers of two up to 1, or positive factors that make results about 1."""
+    """Return random zero points, powers of two up to 1, or positive factors for results of about 1."""
     access = workload.tensor(tensor)
     if tensor == "weight_zeros":
         return rng.integers(*((0, 16) if access.dtype == "uint8" else (-20, 21)), access.shape)
@@ -274,21 +276,21 @@ KERNEL_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]]
     "scaled_matmul": _scaled_matmul,
     "grouped_matmul": _grouped_matmul,
 }
-"""Body -> its result of float64 operands by tensor, in the result's shape."""
+"""Body of a workload -> function that computes its result from float64 operands by tensor."""
 
 IN_PARTS = (("grouped_matmul", "weight"),)
-"""(body, tensor) of operands that references get as they are, and take to float64 a part (an expert's) at a time."""
+"""(body, tensor) of operands that are converted to float64 in parts (by expert), because they are large."""
 
 FURTHER_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]] = {
     "sum": _added,
     "scales": _scales,
 }
-"""Tensor of `Workload.further` -> the same of it."""
+"""Tensor of `Workload.further` -> function that computes it."""
 
 KERNEL_OPERANDS: dict[tuple[str, str], Callable[[Workload, np.random.Generator], Drawn]] = {
     ("quantise_tensor", "scale"): _any_scale,
     ("attention", "block_table"): _pages,
-    ("attention", "held"): _held,
+    ("attention", "held"): _draw_cached_keys,
     ("attention", "lengths"): _lengths,
     ("grouped_matmul", "order"): _any_order,
     ("grouped_matmul", "ends"): _ends,
@@ -298,4 +300,4 @@ KERNEL_OPERANDS: dict[tuple[str, str], Callable[[Workload, np.random.Generator],
         for tensor in ("data_scales", "weight_scales", "weight_zeros", "factor")
     },
 }
-"""(body, tensor) -> random elements of an operand that is no matter of chance alone: indices, positive factors."""
+"""(body, tensor) -> function that draws operands with restricted values, such as indices or positive factors."""

@@ -1,4 +1,4 @@
-"""Measuring schedules: builders and a runner in processes of their own, outcomes instead of exceptions."""
+"""Measuring schedules with builder processes and a runner process; failures become outcomes, not exceptions."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 
 class Entries(NamedTuple):
-    """What the processes of a kind of device run, ``module:function`` each.
+    """The functions that the processes for a kind of device run, each as ``module:function``.
 
     Attributes
     ----------
     builder : str
         Builds a schedule: (schedule, folder, threads=) -> artifact.
     reference : str
-        Builds the kernel that is timed beside all candidates: (hardware, folder) -> artifact.
+        Builds the reference kernel: (hardware, folder) -> artifact.
     session : str
         Checks and times artifacts: (setting, **options) -> `measure.run.runner.RunSession`.
     builder_setup : str
-        What builder processes begin with.
+        The function that builder processes call first.
     """
 
     builder: str
@@ -54,22 +54,22 @@ class Entries(NamedTuple):
 
 
 class MeasurerSettings(TypedDict, total=False):
-    """What every measurer takes beside the workload, the device and what its kind of device needs.
+    """Settings of every measurer, besides the workload, the device and the settings of its kind of device.
 
     Attributes
     ----------
     threads : int
-        Threads that kernels run with; 1 by default.
+        Number of threads of a kernel; 1 by default.
     limits : Limits or None
-        Time and memory of one candidate.
+        Limits on the time and memory of one trial.
     seed : int
-        Of the random operands.
+        Seed of the random operands.
     protocol : TimingProtocol or None
-        How candidates are timed; by default as is usual for the kind of device.
+        The timing protocol; by default that of the kind of device.
     entries : Entries or None
-        What the processes run; by default what they run for the kind of device.
+        The functions that the processes run; by default those of the kind of device.
     least_samples : int
-        Samples of every candidate, see `TimingProtocol.needed_samples`; 1 by default.
+        Fewest samples of every schedule, see `TimingProtocol.needed_samples`; 1 by default.
     """
 
     threads: int
@@ -83,11 +83,11 @@ class MeasurerSettings(TypedDict, total=False):
 class Measurer:
     """Builds, checks and times schedules of one workload; a context manager. Each kind of device has a subclass.
 
-    Whatever a schedule does (no program, a build that hangs, a crash, a wrong result) is its outcome. Builders and the
-    runner are processes that live until the end and are replaced when one dies. With a core to spare, building
-    overlaps timing, each pinned to its own cores; otherwise they take turns. Where few cores build, builders on the
-    runner's cores help between runs. The calling process only waits while a
-    kernel is timed. Temporary files are removed at the end, also after an error; not if this process is killed.
+    A failure of a schedule (no program, a build that hangs, a crash, a wrong result) is its outcome. Builders and the
+    runner are processes that live until the end, and are replaced if they die. If there are enough cores, building
+    overlaps timing, each pinned to its own cores; otherwise they take turns. If few cores build, builders on the
+    runner's cores help between runs. The calling process only waits while a kernel is timed. Temporary files are
+    removed at the end, also after an error, but not if this process is killed.
 
     Not safe to share between threads; processes end with the thread that entered it. For a given machine, seed and
     input the outcomes are the same (times are not).
@@ -95,19 +95,19 @@ class Measurer:
     Parameters
     ----------
     workload, hardware
-        What the schedules compute, for which device.
+        The workload and the device of the schedules.
     options : mapping of str to object
-        What the session is given beside its setting.
+        Arguments of the session besides its setting.
     settings
         See `MeasurerSettings`.
 
     Attributes
     ----------
     usual_entries, usual_protocol
-        Of the kind of device.
+        Defaults for the kind of device.
     incumbent : float or None
-        Best time over the reference kernel's so far: candidates that are clearly slower stop early. May be set, for
-        example from the records of an earlier run (`Measurement.relative`).
+        Best time over the reference kernel's so far; timing stops early for clearly slower schedules. It may be set,
+        for example from records (`Measurement.relative`).
 
     Raises
     ------
@@ -144,7 +144,7 @@ class Measurer:
         self._runners: list[RunnerProcess] = []
         self._built_reference: object = None
 
-    # -- what kinds of devices do differently ---------------------------------------------------------------------
+    # -- methods that subclasses override -------------------------------------------------------------------------
 
     def _make_builders(self, environment: Mapping[str, str]) -> BuildProcesses:
         """Return the builder processes, not started."""
@@ -160,7 +160,7 @@ class Measurer:
 
     def _make_runner(self, environment: Mapping[str, str]) -> Worker:
         """Return the runner process, not started."""
-        # No limit on its memory: drivers of GPUs reserve address space by the size of the device.
+        # No limit on its memory, because GPU drivers reserve address space of the size of the device.
         return Worker("runner", cores=self._cores.runner, environment=environment, setup_s=self.limits.start_s)
 
     def _make_runners(self, environment: Mapping[str, str]) -> list[RunnerProcess]:
@@ -168,22 +168,22 @@ class Measurer:
         return [RunnerProcess(self._make_runner(environment), self.limits)]
 
     def _refused(self, runner: RunnerProcess, error: AnatuneError) -> None:
-        """Go on without a runner whose device cannot be used, any more or at all, or raise the error."""
+        """Continue without a runner whose device cannot be used, or raise the error."""
         raise error
 
     def _begin_reference(self, builders: BuildProcesses, folder: Path) -> None:
-        """Have the reference kernel built."""
+        """Begin to build the reference kernel."""
         builders.begin_reference(self._entries.reference, self.hardware, folder)
 
     def _reference(self, builders: BuildProcesses) -> object:
-        """Return its artifact."""
+        """Return the artifact of the reference kernel."""
         return builders.reference()
 
     def _expected(self) -> Expected:
-        """Return what kernels have to compute."""
+        """Return the expected result of kernels."""
         return expected(self.workload, random_inputs(self.workload, self._seed))
 
-    # -- the order of things --------------------------------------------------------------------------------------
+    # -- measuring ------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         try:
@@ -226,14 +226,14 @@ class Measurer:
         self._set_up(folder, lambda: self._reference(builders))
 
     def turn_to(self, workload: Workload) -> None:
-        """Measure schedules of `workload` from here on, with the same processes; the incumbent is forgotten.
+        """Measure schedules of `workload` from now on with the same processes, and forget the incumbent.
 
         Raises
         ------
         RunError
             The runner cannot be set up.
         """
-        self._drained()
+        self._drain()
         assert self._folder is not None
         reference = self._built_reference
         self.workload, self.incumbent = workload, None
@@ -241,7 +241,7 @@ class Measurer:
         self._set_up(self._folder, lambda: reference)
 
     def _set_up(self, folder: Path, reference: Callable[[], object]) -> None:
-        """Tell the runners what their kernels have to compute, and which `reference` is timed beside them."""
+        """Send the runners the expected result and the `reference` kernel."""
         want = self._expected()
         path = folder / "expected.npy"
         np.save(path, want.result)
@@ -266,15 +266,15 @@ class Measurer:
                 self._give_up(runner, error)
 
     def measure(self, schedules: Iterable[Schedule]) -> Iterator[tuple[Schedule, Measurement]]:
-        """Measure schedules; `serve` says how."""
+        """Measure schedules as `serve` does."""
         return self.serve(asking(schedules))
 
     def serve(self, ask: Ask) -> Iterator[tuple[Schedule, Measurement]]:
-        """Measure what `ask` returns; each result comes as soon as it is there, with one device in the order asked.
+        """Measure the schedules that `ask` returns, and yield each result as soon as it is there.
 
-        Asks a few schedules ahead of the results, as many as keep the builders busy, and only between runs: a strategy
-        that computes its next question disturbs no timing. `ask` returns None where it has nothing until the next
-        result was taken.
+        With one device the results are in the order of the schedules. `ask` is called a few schedules ahead, so that
+        the builders are busy, and only between runs, so that a strategy disturbs no timing. `ask` returns None if it
+        has no schedule before the next result is taken.
 
         Raises
         ------
@@ -285,7 +285,7 @@ class Measurer:
         MissingDependencyError
             A package is missing.
         """
-        builders = self._drained()
+        builders = self._drain()
         count = len(builders.workers)
         ahead = count + 2 if self._cores.overlap else 2 * count + 2
         jobs: list[BuildJob] = []
@@ -317,7 +317,7 @@ class Measurer:
                 wait_for([*(runner.worker for runner in self._runners), *builders.workers], 1.0)
 
     def _give_up(self, runner: RunnerProcess, error: AnatuneError) -> None:
-        """Do without a runner; raise the error where it was the last."""
+        """Continue without a runner; raise the error if it was the last one."""
         self._refused(runner, error)
         self._runners.remove(runner)
         runner.worker.kill()
@@ -329,11 +329,11 @@ class Measurer:
 
     @property
     def _in_order(self) -> bool:
-        """Whether results come in the order of the questions: one device has nothing to do meanwhile."""
+        """Return whether results must be in the order of the schedules, which is so with one device."""
         return len(self._runners) < 2
 
     def _next_done(self, jobs: Sequence[BuildJob]) -> BuildJob | None:
-        """Return the next job whose result is there and may be told."""
+        """Return the next job whose result can be yielded."""
         return next((job for job in jobs[: 1 if self._in_order else None] if job.measurement is not None), None)
 
     def _collect_runs(self) -> None:
@@ -341,7 +341,7 @@ class Measurer:
             try:
                 job = runner.collect(self.incumbent)
             except (RunError, DeviceError) as error:
-                self._give_up(runner, error)  # what it had waits for another runner
+                self._give_up(runner, error)  # another runner takes its jobs
                 continue
             if job is None or job.measurement is None:
                 continue
@@ -350,7 +350,7 @@ class Measurer:
                 self.incumbent = relative if self.incumbent is None else min(self.incumbent, relative)
 
     def _begin_runs(self, builders: BuildProcesses, jobs: Sequence[BuildJob]) -> None:
-        """Give idle devices what is built: without a core to spare only when no build is under way."""
+        """Give built jobs to idle devices; if building and timing share cores, only while nothing is built."""
         if not (self._cores.overlap or all(job.settled for job in jobs)):
             return
         running = [runner.job for runner in self._runners]
@@ -365,16 +365,17 @@ class Measurer:
             runner.begin(job, self.incumbent)
 
     def workers(self) -> tuple[WorkerState, ...]:
-        """Return nothing: this machine measures."""
+        """Return no workers, because this machine measures."""
         return ()
 
     def compare(self, schedules: Sequence[Schedule], budget_s: float) -> list[Measurement]:
-        """Time contenders in turn (A B C A B C ...) until a paired t-test at 95 % decides or `budget_s` has passed.
+        """Time schedules in turn (A B C A B C ...) until a paired t-test at 95 % decides or `budget_s` has passed.
 
         Returns
         -------
         list of Measurement
-            In the order given. Those that dropped out are `stopped_early`; compare medians of `relative`.
+            Measurements in the given order. Schedules that dropped out are `stopped_early`; compare medians of
+            `relative`.
 
         Raises
         ------
@@ -383,14 +384,14 @@ class Measurer:
         RunError
             A process cannot be started.
         """
-        builders = self._drained()
+        builders = self._drain()
         jobs = [self._job(schedule) for schedule in schedules]
         for job in jobs:
-            known = self._kept.get(job.schedule.key)
-            if known is not None:
-                job.artifact, job.build_s = known.artifact, known.build_s
+            kept_job = self._kept.get(job.schedule.key)
+            if kept_job is not None:
+                job.artifact, job.build_s = kept_job.artifact, kept_job.build_s
         for _ in builders.finish(job for job in jobs if not job.settled):
-            pass  # settled jobs know how they ended
+            pass  # ended jobs hold their outcome
         built = [job for job in jobs if job.artifact is not None]
         while any(job.measurement is None for job in built):
             try:
@@ -401,8 +402,8 @@ class Measurer:
             shutil.rmtree(job.folder, ignore_errors=True)
         return [job.measurement for job in jobs if job.measurement is not None]
 
-    def _drained(self) -> BuildProcesses:
-        """Return the builders; wait for what an abandoned `serve` left running."""
+    def _drain(self) -> BuildProcesses:
+        """Return the builders, after waiting for runs of an abandoned `serve`."""
         if not self._runners or self._builders is None:
             raise RunError("the measurer is not open; use it in a with statement")
         self._builders.yield_cores(False)
@@ -418,10 +419,10 @@ class Measurer:
         return BuildJob(checked_of(self.workload, schedule), self._folder / f"build-{next(self._numbers)}")
 
     def _may_build(self, jobs: Iterable[BuildJob]) -> bool:
-        """Whether another build may begin: without a core to spare, not while a built kernel waits to be timed."""
+        """Return whether another build may begin; if cores are shared, not while a built kernel waits for timing."""
         return self._cores.overlap or not any(job.settled for job in jobs)
 
     def _keep(self, job: BuildJob) -> None:
-        """Keep the build of one of the best candidates, remove any other."""
+        """Keep the build of a job if it is one of the best; remove it otherwise."""
         assert job.measurement is not None
         self._kept.settle(job.schedule.key, job, job.measurement.relative)

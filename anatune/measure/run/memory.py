@@ -1,4 +1,4 @@
-"""Whether a workload's tensors fit the present machine's memory: told before a search, not after it."""
+"""Checks, before a search, whether the tensors of a workload fit into the memory of this machine."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _GROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory
 
 
 def check_runs_here(workload: Workload, hardware: CpuSpec | GpuSpec, templates: Iterable[str]) -> None:
-    """Raise an error if no kernel of the workload can be generated, or checking one does not fit the free memory.
+    """Raise an error if no kernel of the workload can be generated, or checking one needs more than the free memory.
 
-    `templates`: of the schedules, as for `core.generation.generation_limit`.
+    `templates` are those of the schedules, as for `core.generation.generation_limit`.
 
     Raises
     ------
@@ -34,52 +34,52 @@ def check_runs_here(workload: Workload, hardware: CpuSpec | GpuSpec, templates: 
 
 
 def check_memory(workload: Workload, *, checked: bool) -> None:
-    """Raise an error if a workload's tensors do not fit the free memory.
+    """Raise an error if the tensors of a workload do not fit into the free memory.
 
     Parameters
     ----------
     checked : bool
-        Whether the result is compared with a float64 reference, which takes memory, too.
+        Whether the result is compared with a float64 reference, which needs memory as well.
 
     Raises
     ------
     RunError
-        They do not.
+        The tensors do not fit.
     """
     tensors = sum(access.num_bytes for access in workload.tensors)
-    advice = "choose a smaller workload or a machine with more (planning needs none of it)"
+    advice = "use a smaller workload or a machine with more memory (planning does not need it)"
     needed = needed_bytes(workload, checked=checked)
     check_fits(f"{workload.describe()}: its operands and result", tensors, needed, advice)
 
 
 def check_fits(what: str, tensors: int, needed: int, advice: str) -> None:
-    """Raise RunError if so many bytes are not free: `tensors` by themselves, `needed` with a float64 reference."""
+    """Raise RunError if `needed` bytes are not free, of which the tensors take `tensors`."""
     free = free_bytes()
     if free is not None and needed > free:
         more = f", {_gib(needed)} with the float64 reference" if needed > tensors else ""
-        raise RunError(f"{what} take {_gib(tensors)}{more}, but {_gib(free)} of memory are free; {advice}")
+        raise RunError(f"{what} take {_gib(tensors)}{more}, but only {_gib(free)} of memory are free; {advice}")
 
 
 def needed_bytes(workload: Workload, *, checked: bool) -> int:
-    """Return the memory, bytes, that running a kernel takes at least: operands, result, and float64 values of them."""
+    """Return the bytes of memory that running a kernel needs: operands, result, and float64 values of them."""
     values = sum(a.num_elements for a in workload.tensors if (workload.body, a.tensor) not in IN_PARTS)
     return sum(access.num_bytes for access in workload.tensors) + 8 * checked * values
 
 
 def free_bytes() -> int | None:
-    """Return the memory that this process may still use, bytes; None where the system does not tell."""
-    found = [limit for path in _GROUPS if (limit := _number(path)) is not None]
+    """Return the bytes of memory that this process may still use; None if the system does not report it."""
+    limits = [limit for path in _GROUPS if (limit := _number(path)) is not None]
     try:
         lines = _MEMORY.read_text().splitlines()
-        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+        limits += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     except (OSError, ValueError, IndexError):
         if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(found, default=None)
+            limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(limits, default=None)
 
 
 def _number(path: Path) -> int | None:
-    """Return a limit of a control group; None where there is none ("max")."""
+    """Return a limit of a control group; None if there is none ("max")."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

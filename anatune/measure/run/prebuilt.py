@@ -1,4 +1,4 @@
-"""Measuring what was built elsewhere: any kind's measurer without builders."""
+"""Measuring kernels that were built before: a measurer of any kind of device without builders."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from anatune.measure.run.process import refusal
 
 
 class Prebuilt(Measurer):
-    """A part of measurers that build nothing: mixed in before the measurer of a kind of device.
+    """A mixin for measurers that build nothing; it comes before the measurer of a kind of device.
 
     Attributes
     ----------
     built : mapping of str to artifact or Measurement
-        By key of the schedule: what its build left, or how that failed. May be changed between calls.
+        Key of a schedule -> its artifact, or the failure of its build. May be changed between calls.
     """
 
     def __init__(self, *arguments: Any, built: Mapping[str, object], reference: object, **more: Any) -> None:
@@ -39,17 +39,17 @@ class Prebuilt(Measurer):
 
     def _job(self, schedule: Schedule) -> BuildJob:
         job = super()._job(schedule)
-        known = self.built.get(schedule.key)
-        if known is None:
+        result = self.built.get(schedule.key)
+        if result is None:
             raise SpaceError(f"there is no kernel for the schedule {schedule.key}; build it again")
-        if isinstance(known, Measurement):
-            job.measurement = known
+        if isinstance(result, Measurement):
+            job.measurement = result
         else:
-            job.artifact = known
+            job.artifact = result
         return job
 
     def _keep(self, job: BuildJob) -> None:
-        pass  # whoever built it keeps it
+        pass  # the builds belong to the caller
 
     def reference_s(self, samples: int) -> float:
         """Return the seconds of one run of the reference kernel: the best of some samples.
@@ -59,7 +59,7 @@ class Prebuilt(Measurer):
         RunError, DeviceError, MissingDependencyError
             It does not run.
         """
-        self._drained()
+        self._drain()
         worker = self._runners[0].worker
         # Our own kernel, under suspicion of nothing: a busy machine may take its time, and is told by the time it took.
         limit_s = self.limits.start_s + self.limits.run_s
@@ -71,5 +71,5 @@ class Prebuilt(Measurer):
 
 
 def prebuilt(measurer: type[Measurer]) -> Any:
-    """Return a class that measures as `measurer` does, given ``built=`` and ``reference=``."""
+    """Return a subclass of `measurer` that takes ``built=`` and ``reference=`` instead of building."""
     return type(f"Prebuilt{measurer.__name__}", (Prebuilt, measurer), {})

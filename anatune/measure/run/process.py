@@ -1,4 +1,4 @@
-"""A worker process that runs functions under a time and a memory limit and survives whatever they do."""
+"""A worker process that runs functions under limits on time and memory, and is replaced if it dies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Kind = Literal["value", "error", "timeout", "memory", "died"]
 
 
 class Reply(NamedTuple):
-    """What came back from a worker.
+    """The reply of a worker process.
 
     Attributes
     ----------
@@ -34,11 +34,11 @@ class Reply(NamedTuple):
         "value": the function returned `value`. "error": it raised, `error` is the exception's class name. "timeout":
         its limit passed and it was killed. "memory": it ran out of memory. "died": the process ended by itself.
     message : str
-        Why there is no value, in one line.
+        Reason if there is no value, in one line.
     seconds : float
-        From handing the function over to the reply.
+        Seconds from submitting the function to the reply.
     fresh : bool
-        The process had run nothing but its set-up before.
+        Whether the process had run only its set-up before.
     """
 
     kind: Kind
@@ -49,37 +49,37 @@ class Reply(NamedTuple):
     fresh: bool = False
 
 
-class _Call(NamedTuple):
+class _SubmittedCall(NamedTuple):
     limit_s: float
     is_setup: bool
     name: str
 
 
 class Worker:
-    """One long-lived process; started when first needed, started anew after it died or was killed.
+    """A long-lived process, which is started when it is needed first, and again after it died or was killed.
 
-    Not safe to share between threads. The process dies with the thread that started it (Linux), ignores Ctrl-C (it is
-    in a session of its own) and takes its own children, a linker for example, with it.
+    Not safe to share between threads. The process dies with the thread that started it (Linux) and ends its children,
+    such as a linker. It ignores Ctrl-C, because it has its own session.
 
     Parameters
     ----------
     name : str
-        For messages: "builder", "runner".
+        Name for messages: "builder", "runner".
     memory_bytes : int or None
         Limit on its data.
     cores : sequence of int
-        Cores it may run on; all if empty.
+        Cores that it may use; all if empty.
     environment : mapping
         Added to this process's environment.
     setup : (function, arguments), optional
-        Runs in every new process before anything else, within `setup_s`.
+        A function that every new process runs first, within `setup_s`.
     setup_s : float
-        Limit for starting and the set-up.
+        Limit on the seconds for starting and the set-up.
 
     Attributes
     ----------
     setup : (function, arguments) or None
-        May be changed; new processes then begin with the new one.
+        The set-up of new processes; may be changed.
     """
 
     def __init__(
@@ -100,23 +100,23 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: connection.Connection | None = None
         self._errors: IO[bytes] | None = None
-        self._calls: deque[_Call] = deque()
+        self._calls: deque[_SubmittedCall] = deque()
         self._began = 0.0
         self._stopped_at: float | None = None
         self._served = 0
 
     @property
     def busy(self) -> bool:
-        """Whether a function was submitted whose reply was not taken yet."""
+        """True if the reply to a submitted function was not taken yet."""
         return any(not call.is_setup for call in self._calls)
 
     @property
     def process_id(self) -> int | None:
-        """Id of the process, None if none runs."""
+        """Id of the process; None if none runs."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the process and its set-up if none runs; returns at once."""
+        """Start the process and its set-up if none runs; return at once."""
         if self._process is not None and self._process.poll() is not None:
             self.kill()
         if self._process is not None:
@@ -125,7 +125,7 @@ class Worker:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
         environment = {**os.environ, **self._environment}
         environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        environment["PYTHONSAFEPATH"] = "1"  # and nothing from the present folder that is not in there
+        environment["PYTHONSAFEPATH"] = "1"  # import nothing from the working directory
         command = [sys.executable, "-m", "anatune.measure.run.worker", str(theirs.fileno()), json.dumps(self._settings)]
         try:
             self._process = subprocess.Popen(
@@ -148,7 +148,7 @@ class Worker:
             self._send(*self.setup, limit_s=self._setup_s, is_setup=True)
 
     def is_ready(self) -> bool:
-        """Return whether a process runs whose set-up is done; does not wait.
+        """Return whether a process runs and its set-up is done, without waiting.
 
         Raises
         ------
@@ -163,7 +163,7 @@ class Worker:
         return self._process is not None
 
     def submit(self, function: str, arguments: Mapping[str, object], limit_s: float) -> None:
-        """Hand over ``module:function`` with keyword arguments; the limit begins when the process can begin.
+        """Submit ``module:function`` with keyword arguments; the time limit begins when the process can begin.
 
         Raises
         ------
@@ -178,23 +178,23 @@ class Worker:
     def _send(self, function: str, arguments: Mapping[str, object], *, limit_s: float, is_setup: bool) -> None:
         if not self._calls:
             self._began = self._now()
-        self._calls.append(_Call(limit_s, is_setup, function))
-        with contextlib.suppress(BrokenPipeError, ConnectionError):  # it died: `poll` finds out
+        self._calls.append(_SubmittedCall(limit_s, is_setup, function))
+        with contextlib.suppress(BrokenPipeError, ConnectionError):  # if the process died, `poll` reports it
             assert self._connection is not None
             self._connection.send((function, dict(arguments)))
 
     def remaining_s(self) -> float:
-        """Seconds until the present call's limit."""
+        """Seconds until the limit of the present call."""
         return self._began + self._calls[0].limit_s - self._now() if self._calls else float("inf")
 
     def pause(self) -> None:
-        """Have the process and its children stand still, and with them its limit and the seconds of its reply."""
+        """Pause the process and its children, and the clock of its limit and reply."""
         if self._process is not None and self._stopped_at is None:
             self._stopped_at = time.monotonic()
             self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Have it go on."""
+        """Resume a paused process."""
         if self._stopped_at is not None:
             self._began += time.monotonic() - self._stopped_at
             self._stopped_at = None
@@ -204,13 +204,13 @@ class Worker:
         return time.monotonic() if self._stopped_at is None else self._stopped_at
 
     def _signal(self, number: int) -> None:
-        """Send a signal to the process and its children, if they are still there."""
+        """Send a signal to the process and its children if they still run."""
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 
     def poll(self, timeout_s: float = 0.0) -> Reply | None:
-        """Return the reply to what was submitted, or None if there is none within `timeout_s`.
+        """Return the reply to the submitted function; None if there is none within `timeout_s`.
 
         Raises
         ------
@@ -230,7 +230,7 @@ class Worker:
         return None
 
     def wait(self, timeout_s: float) -> Reply:
-        """Return the reply to what was submitted; its own limit, at the latest `timeout_s`, ends the wait."""
+        """Wait for the reply to the submitted function, until its limit, but no longer than `timeout_s`."""
         reply = self.poll(timeout_s)
         if reply is None:
             self.kill()
@@ -238,7 +238,7 @@ class Worker:
         return reply
 
     def _finish(self, reply: Reply) -> bool:
-        """Note that the present call ended; return whether it was the set-up and went well.
+        """Note the end of the present call; return whether it was a successful set-up.
 
         Raises
         ------
@@ -258,7 +258,7 @@ class Worker:
         return True
 
     def _receive(self, pause_s: float) -> Reply | None:
-        """Wait for a message, the process's end or the limit."""
+        """Wait for a message, the end of the process or the limit."""
         assert self._connection is not None
         try:
             if self._connection.poll(pause_s):
@@ -278,7 +278,7 @@ class Worker:
         return Reply(kind, value, message, error, self._now() - self._began, self._served == 0)
 
     def _obituary(self) -> str:
-        """Say how the process ended; after an abort or an exit, with the last line it wrote."""
+        """Return how the process ended; after an abort or an exit, with the last line that it wrote."""
         assert self._process is not None
         assert self._errors is not None
         try:
@@ -291,19 +291,19 @@ class Worker:
         else:
             how = f"the {self.name} process ended with status {status}"
         if -status in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
-            return how  # handlers of libraries only write addresses
+            return how  # without the last line, because signal handlers of libraries only write addresses
         self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, self._errors.tell() - 4000))
         lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
         return f"{how}: {lines[-1][:200]}" if lines else how
 
     def kill(self) -> None:
-        """End the process and its children at once; what was submitted is forgotten."""
+        """End the process and its children at once, and forget the submitted function."""
         self._calls.clear()
         self._stopped_at = None
         if self._process is not None:
             self._signal(signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # inside a driver that hangs it may never end
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a process in a hanging driver may never end
                 self._process.wait(_BURIAL_S)
             self._process = None
         if self._connection is not None:
@@ -315,7 +315,7 @@ class Worker:
 
 
 def refusal(reply: Reply, what: str) -> RunError | DeviceError | MissingDependencyError:
-    """Return the error for a reply without a value to something that has to work; `what` says to what."""
+    """Return the error for a reply without a value; `what` begins its message."""
     if reply.error == "MissingDependencyError":
         return MissingDependencyError(reply.message)
     if reply.error in ("DeviceError", "LostDeviceError"):
@@ -324,7 +324,7 @@ def refusal(reply: Reply, what: str) -> RunError | DeviceError | MissingDependen
 
 
 def wait_for(workers: Sequence[Worker], timeout_s: float) -> None:
-    """Return when one of the busy workers has something to say or reached its limit, or after `timeout_s`."""
+    """Wait until one of the busy workers has a message or reached its limit, or for `timeout_s`."""
     busy = {worker._connection: worker for worker in workers if worker.busy and worker._connection is not None}
     if busy:
         pause = min(timeout_s, *(worker.remaining_s() for worker in busy.values()))

@@ -1,7 +1,7 @@
-"""The result of any workload from its access maps alone: in float64, or exact where operands are integers.
+"""The result of any workload, computed from its access maps in float64, or exactly for integers.
 
-A read becomes a view with one dimension per axis on a padded copy (windows, strides, dilation and groups are strides of
-that view); a product of two such views is a matrix product, so that BLAS does the work.
+A read becomes a view with one dimension per axis on a padded copy (windows, strides, dilation and groups become strides
+of that view). A product of two such views is a matrix product, which BLAS computes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Values = NDArray[np.float64]
 Operand = NDArray[np.generic]
 
 _COPIED_ELEMENTS = 1 << 23
-"""Most elements of an operand that are gathered for one matrix product (64 MiB in float64)."""
+"""Largest number of elements of an operand that are gathered for one matrix product (64 MiB in float64)."""
 
 
 def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
@@ -38,7 +38,7 @@ def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
     Parameters
     ----------
     workload
-        Any workload: the result follows from its accesses, body and epilogue.
+        Any workload; the result follows from its accesses, body and epilogue.
     inputs : mapping of str to ndarray
         Operands by tensor (nest and epilogue), in the shapes of their accesses; any dtype.
 
@@ -47,21 +47,21 @@ def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
     RunError
         An operand is missing or has another shape.
     """
-    checked = {access.tensor: _checked(workload, access, inputs) for access in workload.operands}
+    checked = {access.tensor: _check_operand(workload, access, inputs) for access in workload.operands}
     if workload.is_kernel:
-        found = KERNEL_REFERENCES[workload.body](workload, checked)
-        for step in workload.epilogue:  # along the columns, or of all elements
+        kernel_values = KERNEL_REFERENCES[workload.body](workload, checked)
+        for step in workload.epilogue:  # operands for the columns, or for all elements
             name = STEP_OPERANDS[step]
-            found = ACTIVATIONS[step](found) if name is None else found + checked[name]
-        return found
+            kernel_values = ACTIVATIONS[step](kernel_values) if name is None else kernel_values + checked[name]
+        return kernel_values
     outside = -math.inf if workload.body == "max" else 0.0
     views = []
     for access in workload.reads:
         values = checked[access.tensor]
-        if access.zero_point:  # the padding stands for zero
+        if access.zero_point:  # the padding has this value
             values = values - access.zero_point
         views.append(_view(workload, access, values, outside))
-    values, axes = _reduced(workload, views)
+    values, axes = _reduce(workload, views)
     result = np.zeros(workload.write.shape)
     written, written_axes = _view(workload, workload.write, result, 0.0)
     written[...] = _broadcast(values, axes, written_axes)
@@ -83,9 +83,9 @@ def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
         if not is_integer:
             written *= operand
             continue
-        _round_to_float32(result)  # what was int32; float32 values stay
+        _round_to_float32(result)  # rounds int32 values; float32 values do not change
         written *= operand
-        _round_to_float32(result)  # products of two float32 numbers are exact in float64: rounded once
+        _round_to_float32(result)  # products of two float32 numbers are exact in float64 and rounded once
         if step == "requantize":
             zero_point = workload.write.zero_point
             np.clip(np.rint(result) + zero_point, *INTEGER_RANGE[workload.write.dtype], out=result)
@@ -93,7 +93,7 @@ def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
 
 
 def _wrap(values: Values) -> None:
-    """Bring whole numbers below 2**53 into int32, in place, as its arithmetic does."""
+    """Wrap whole numbers below 2**53 around to int32, in place."""
     if values.size and max(values.max(), -values.min()) >= 2**31:
         values[...] = values.astype(np.int64).astype(np.int32)
 
@@ -103,13 +103,13 @@ def _round_to_float32(values: Values) -> None:
     values[...] = values.astype(np.float32)
 
 
-def _checked(workload: Workload, access: Access, inputs: Mapping[str, Operand]) -> Any:
-    """Return one operand in float64, or as it is.
+def _check_operand(workload: Workload, access: Access, inputs: Mapping[str, Operand]) -> Any:
+    """Return one operand, converted to float64 unless the reference does that itself.
 
     Raises
     ------
     RunError
-        It is missing or has another shape.
+        The operand is missing or has another shape.
     """
     if access.tensor not in inputs:
         names = ", ".join(operand.tensor for operand in workload.operands)
@@ -124,9 +124,9 @@ def _checked(workload: Workload, access: Access, inputs: Mapping[str, Operand]) 
 
 
 def _view(workload: Workload, access: Access, array: Values, outside: float) -> tuple[Values, tuple[str, ...]]:
-    """Return `array` with one dimension per axis that the access uses, and those axes; `outside` stands beyond it.
+    """Return `array` with one dimension per axis that the access uses, and those axes; `outside` is read beyond it.
 
-    A view of `array` itself where no index leaves it, else of a copy that holds the positions in reach.
+    It is a view of `array` itself if no index leaves it, else of a padded copy.
     """
     extents = workload.extents
     first = access.offsets
@@ -138,7 +138,7 @@ def _view(workload: Workload, access: Access, array: Values, outside: float) -> 
     high = tuple(min(size, stop + 1) for size, stop in zip(access.shape, last, strict=True))
     inside = tuple(slice(start, max(start, stop)) for start, stop in zip(low, high, strict=True))
     if low == first and all(stop < size for stop, size in zip(last, access.shape, strict=True)):
-        whole: tuple[slice | EllipsisType, ...] = (*inside, ...)  # the ellipsis: never a scalar
+        whole: tuple[slice | EllipsisType, ...] = (*inside, ...)  # the ellipsis avoids a scalar
         base = array[whole]
     else:
         base = np.full([stop - start + 1 for start, stop in zip(first, last, strict=True)], outside)
@@ -152,8 +152,8 @@ def _view(workload: Workload, access: Access, array: Values, outside: float) -> 
     return as_strided(base, [extents[axis] for axis in axes], [steps[axis] for axis in axes]), axes
 
 
-def _reduced(workload: Workload, views: Sequence[tuple[Values, tuple[str, ...]]]) -> tuple[Values, tuple[str, ...]]:
-    """Return the nest's values before the epilogue, and their axes (spatial ones, in any order)."""
+def _reduce(workload: Workload, views: Sequence[tuple[Values, tuple[str, ...]]]) -> tuple[Values, tuple[str, ...]]:
+    """Return the values before the epilogue, and their spatial axes in any order."""
     spatial = tuple(axis.name for axis in workload.spatial_axes)
     if workload.body in ("multiply_add", "multiply"):
         values, axes = _product(views, spatial)
@@ -178,7 +178,7 @@ def _reduced(workload: Workload, views: Sequence[tuple[Values, tuple[str, ...]]]
 
 
 def _broadcast(values: Values, axes: Sequence[str], into: Sequence[str]) -> Values:
-    """Return `values` with the dimensions `into`, of size 1 where it has no such axis."""
+    """Return `values` with the dimensions `into`; missing axes have size 1."""
     ordered = values.transpose([axes.index(axis) for axis in into if axis in axes])
     return ordered[tuple(slice(None) if axis in axes else None for axis in into)]
 
@@ -193,8 +193,8 @@ def _product(
         words: list[Any] = [item for view, axes in views for item in (view, [numbers[axis] for axis in axes])]
         return np.asarray(np.einsum(*words, [numbers[axis] for axis in kept], optimize="greedy")), kept
     (left, left_axes), (right, right_axes) = (
-        _summed_alone(*views[0], {*spatial, *views[1][1]}),
-        _summed_alone(*views[1], {*spatial, *views[0][1]}),
+        _sum_single_axes(*views[0], {*spatial, *views[1][1]}),
+        _sum_single_axes(*views[1], {*spatial, *views[0][1]}),
     )
     both = [axis for axis in left_axes if axis in right_axes]
     inner = [axis for axis in both if axis not in spatial]
@@ -211,32 +211,32 @@ def _product(
     return result, (*batch, *rows, *columns)
 
 
-def _summed_alone(values: Values, axes: tuple[str, ...], wanted: set[str]) -> tuple[Values, tuple[str, ...]]:
+def _sum_single_axes(values: Values, axes: tuple[str, ...], wanted: set[str]) -> tuple[Values, tuple[str, ...]]:
     """Sum over the axes that neither the result nor the other operand has."""
     alone = tuple(place for place, axis in enumerate(axes) if axis not in wanted)
     return (values.sum(axis=alone), tuple(axis for axis in axes if axis in wanted)) if alone else (values, axes)
 
 
 def _matrix_product(left: Values, right: Values, result: Values, sizes: tuple[int, int, int, int]) -> None:
-    """Multiply (batch, rows, inner) by (batch, inner, columns) into `result`, in parts that bound the copies.
+    """Multiply (batch, rows, inner) by (batch, inner, columns) into `result`, in parts that limit the copies.
 
-    `sizes` are the numbers of dimensions of batch, rows, inner, columns. Views overlap, so that a matrix of all
-    windows would be many times the operand.
+    `sizes` are the numbers of dimensions of batch, rows, inner, columns. Views overlap, so that a matrix of all windows
+    would be many times as large as the operand.
     """
     batch, rows, inner, columns = sizes
     outer = batch + rows
     if left.size > _COPIED_ELEMENTS and outer and max(left.shape[:outer]) > 1:
-        place = int(np.argmax(left.shape[:outer]))
-        half = left.shape[place] // 2
+        axis = int(np.argmax(left.shape[:outer]))
+        half = left.shape[axis] // 2
         for part in (slice(None, half), slice(half, None)):
-            here = (*(slice(None),) * place, part)
-            _matrix_product(left[here], right[here] if place < batch else right, result[here], sizes)
+            here = (*(slice(None),) * axis, part)
+            _matrix_product(left[here], right[here] if axis < batch else right, result[here], sizes)
         return
     if right.size > _COPIED_ELEMENTS and columns and max(right.shape[batch + inner :]) > 1:
-        place = int(np.argmax(right.shape[batch + inner :]))
-        half = right.shape[batch + inner + place] // 2
+        axis = int(np.argmax(right.shape[batch + inner :]))
+        half = right.shape[batch + inner + axis] // 2
         for part in (slice(None, half), slice(half, None)):
-            shared: tuple[slice | EllipsisType, ...] = (..., part, *(slice(None),) * (columns - 1 - place))
+            shared: tuple[slice | EllipsisType, ...] = (..., part, *(slice(None),) * (columns - 1 - axis))
             _matrix_product(left, right[shared], result[shared], sizes)
         return
     groups = left.shape[:batch]

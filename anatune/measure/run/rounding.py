@@ -1,4 +1,4 @@
-"""What a kernel makes of its operands before it multiplies them."""
+"""The rounding of operands before a kernel multiplies them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anatune.templates import template_named
 
 
 def as_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Round to tf32 (10 bits behind the point), to nearest, ties away from zero. Source: [PTX-ISA] cvt.rna.tf32.f32."""
+    """Round to tf32 (10 mantissa bits), to nearest, ties away from zero. Source: [PTX-ISA] cvt.rna.tf32.f32."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     rounded = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
     finite = (bits & np.uint32(0x7F800000)) != np.uint32(0x7F800000)
@@ -23,7 +23,7 @@ def as_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
 def operands_used(schedule: Schedule, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return the operands that the schedule's kernel multiplies: on tensor cores, float32 ones are rounded to tf32.
 
-    A right kernel agrees with the float64 result of these operands within the tolerance of the workload's dtype.
+    A correct kernel agrees with the float64 result of these operands within the tolerance of the workload's dtype.
     """
     workload = schedule.workload
     on_tensor_cores = template_named(schedule.template).tensor_cores and workload.multiplies

@@ -1,6 +1,6 @@
-"""What the runner process runs: checks and times built kernels beside the reference kernel.
+"""The functions that the runner process runs: they check built kernels and time them with the reference kernel.
 
-A session does it, one class a kind of device: `anatune.measure.cpu.runner`, `anatune.measure.cuda.runner`.
+Each kind of device has a session class: `anatune.measure.cpu.runner`, `anatune.measure.cuda.runner`.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from anatune.named import resolve
 
 
 class Setting(NamedTuple):
-    """What all kernels of a session share.
+    """The data that all kernels of a runner session share.
 
     Attributes
     ----------
     session : str
         ``module:class`` that checks and times them: (setting, **options) -> RunSession.
     options : mapping of str to object
-        What only that class takes.
+        Arguments of that class alone.
     workload, seed
-        What they compute, on which random operands.
+        The workload, and the seed of the random operands.
     expected : str
         A .npy file with the float64 result; all runners map the same memory.
     scale, tolerance : float
         As in `Expected`.
     reference : artifact
-        The kernel that is timed beside every candidate.
+        The reference kernel.
     protocol
-        How candidates are timed.
+        The timing protocol.
     """
 
     session: str
@@ -55,12 +55,12 @@ class Setting(NamedTuple):
         return random_inputs(self.workload, self.seed)
 
     def want(self) -> Expected:
-        """Return the result that kernels have to compute."""
+        """Return the expected result."""
         return Expected(np.load(self.expected, mmap_mode="r"), self.scale, self.tolerance)
 
 
 class RunReport(NamedTuple):
-    """What one kernel did: whether its result is right, and its times (none if it is wrong)."""
+    """The report about one kernel: the correctness of its result, and its times (none if it is wrong)."""
 
     answer: Correctness
     timings: Timings = Timings((), ())
@@ -73,10 +73,10 @@ class RunSession(Protocol):
     reference: Callable[[], float]
     """Samples the reference kernel, see `anatune.measure.run.timing.beside`."""
     counter: EnergyCounter | None
-    """Of the device that kernels run on; None: there is none, or a sample is more than the kernel."""
+    """The energy counter of the device; None if there is none, or if a sample contains more than the kernel."""
 
     def begin(self) -> None:
-        """Get ready for the next candidate, or the next contest."""
+        """Prepare for the next kernel or comparison."""
         ...
 
     def prepare(self, artifact: Any) -> tuple[Timed, Correctness]:
@@ -85,11 +85,11 @@ class RunSession(Protocol):
 
 
 _sessions: list[RunSession] = []
-"""The present session of this process, if any; a new one replaces it."""
+"""The session of this process, if any; a new one replaces it."""
 
 
 def set_up(setting: Setting) -> None:
-    """Take up a session."""
+    """Start a session in this process."""
     _sessions.clear()
     _sessions.append(resolve(setting.session)(setting, **setting.options))
     gc.collect()
@@ -110,7 +110,7 @@ def run(artifact: object, incumbent: float | None) -> RunReport:
 
 
 def contest(artifacts: Sequence[object], budget_s: float) -> list[RunReport]:
-    """Check kernels and time those that are right in turn."""
+    """Check kernels and time the correct ones in turn."""
     session = present()
     session.begin()
     checked = [session.prepare(artifact) for artifact in artifacts]
@@ -119,8 +119,8 @@ def contest(artifacts: Sequence[object], budget_s: float) -> list[RunReport]:
     if right:
         meters = [Metered(checked[place][0], session.counter) for place in right]
         timings = alternate(meters, session.reference, session.setting.protocol, budget_s=budget_s)
-        for place, taken, meter in zip(right, timings, meters, strict=True):
-            reports[place] = reports[place]._replace(timings=taken._replace(energy_j=meter.energy_j))
+        for position, taken, meter in zip(right, timings, meters, strict=True):
+            reports[position] = reports[position]._replace(timings=taken._replace(energy_j=meter.energy_j))
     return reports
 
 
@@ -132,7 +132,7 @@ def reference_s(samples: int) -> float:
 
 
 def has_session() -> bool:
-    """Whether this process has one."""
+    """Return whether this process has a session."""
     return bool(_sessions)
 
 
@@ -142,8 +142,8 @@ def present() -> RunSession:
     Raises
     ------
     RunError
-        There is none.
+        This process has no session.
     """
     if not _sessions:
-        raise RunError("the runner process has no session; this is a defect of anatune")
+        raise RunError("the runner process has no session; this is a bug in anatune")
     return _sessions[0]

@@ -1,4 +1,4 @@
-"""One runner process: set up for a session, handed built kernels, asked what became of them."""
+"""A runner process, which checks and times built kernels for a session."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from anatune.measure.run.runner import RunReport, Setting
 
 _LOST = ("LostDeviceError", "DeviceError")
 _DEAD = (*_LOST, "KernelFaultError")
-"""Errors after which a process can run nothing more: see `anatune.errors`."""
+"""Errors after which a process cannot be used any more, see `anatune.errors`."""
 
 
 class RunnerProcess:
-    """A process that checks and times kernels, and the rules for what it does wrong; one for each device.
+    """A process that checks and times kernels on one device, and the handling of its failures.
 
     Parameters
     ----------
     worker : Worker
         The process.
     limits
-        Time of one candidate.
+        Limits on the time of one trial.
     name : str
-        As measurements have it (`Measurement.worker`); "" for this machine.
+        Name in measurements (`Measurement.worker`); "" for this machine.
 
     Attributes
     ----------
     job : BuildJob or None
-        What runs now.
+        The job that runs now.
     functions : str
-        Module of what the process runs: `set_up`, `run`, `contest`.
+        Module with the functions that the process runs: `set_up`, `run`, `contest`.
     """
 
     functions = "anatune.measure.run.runner"
@@ -47,12 +47,12 @@ class RunnerProcess:
         self._limits = limits
 
     def begin_set_up(self, setting: Setting) -> None:
-        """Tell the process what its kernels have to compute; see `finish_set_up`."""
+        """Send the process its setting; `finish_set_up` waits for it."""
         self.worker.setup = (f"{self.functions}:set_up", {"setting": setting})
         self.worker.submit(*self.worker.setup, limit_s=self._limits.start_s)
 
     def finish_set_up(self) -> None:
-        """Wait for what `begin_set_up` began.
+        """Wait for the set-up that `begin_set_up` began.
 
         Raises
         ------
@@ -64,13 +64,13 @@ class RunnerProcess:
             raise refusal(reply, "the runner process cannot be set up")
 
     def begin(self, job: BuildJob, incumbent: float | None) -> None:
-        """Check and time what a job built."""
+        """Check and time the kernel of a job."""
         self.job = job
         arguments = {"artifact": job.artifact, "incumbent": incumbent}
         self.worker.submit(f"{self.functions}:run", arguments, self._limits.run_s)
 
     def collect(self, incumbent: float | None) -> BuildJob | None:
-        """Return the job that is done, with its measurement; None if nothing is.
+        """Return the finished job with its measurement; None if there is none.
 
         Raises
         ------
@@ -90,12 +90,12 @@ class RunnerProcess:
             self.begin(job, incumbent)
             return None
         else:
-            self._failed(job, reply)
+            self._record_failure(job, reply)
         self.job = None
         return job
 
     def contest(self, jobs: Sequence[BuildJob], budget_s: float) -> None:
-        """Time what jobs built in turn, and give each its measurement."""
+        """Time the kernels of jobs in turn, and give each job its measurement."""
         arguments = {"artifacts": [job.artifact for job in jobs], "budget_s": budget_s}
         limit_s = budget_s + self._limits.run_s * len(jobs)
         started = time.monotonic()
@@ -108,25 +108,25 @@ class RunnerProcess:
         reports = reply.value if isinstance(reply.value, list) else [None] * len(jobs)
         for job, report in zip(jobs, reports, strict=True):
             if report is None:
-                self._failed(job, reply)
+                self._record_failure(job, reply)
             else:
                 job.measurement = self._measurement(report, job.build_s, share)
 
     def drain(self) -> None:
-        """Wait for what an abandoned session left running."""
+        """Wait for a run of an abandoned session."""
         if self.worker.busy:
             self.worker.wait(self._limits.start_s + max(self._limits.build_s, self._limits.run_s))
         self.job = None
 
     def _may_go_well(self, reply: Reply) -> bool:
-        """Whether the same may go well in a new process: an earlier kernel may have damaged this one."""
+        """Return whether a new process may succeed, because an earlier kernel may have damaged this one."""
         return reply.kind in ("died", "memory") and not reply.fresh
 
-    def _failed(self, job: BuildJob, reply: Reply) -> None:
+    def _record_failure(self, job: BuildJob, reply: Reply) -> None:
         if reply.error == "MissingDependencyError":
             raise MissingDependencyError(reply.message)
         if reply.error in _DEAD:
-            self.worker.kill()  # a new process may find the device again; if not, its set-up says so
+            self.worker.kill()  # a new process may find the device again; if not, its set-up fails
         if reply.error in _LOST:
             outcome, message = Outcome.LOST_DEVICE, reply.message
         elif reply.kind == "timeout":
@@ -138,7 +138,7 @@ class RunnerProcess:
         job.measurement = msgspec.structs.replace(job.measurement, worker=self.name)
 
     def _measurement(self, report: RunReport, build_s: float, run_s: float) -> Measurement:
-        """Return a run's report as a measurement."""
+        """Return a report as a measurement."""
         answer, timings = report
         return Measurement(
             Outcome.OK if answer.ok else Outcome.WRONG_RESULT,

@@ -1,4 +1,4 @@
-"""How kernels are timed on a machine whose speed drifts.
+"""Timing of kernels on a machine whose speed drifts.
 
 A sample is as many runs in a row as fill `TimingProtocol.sample_s`, after one run that is not timed (caches are warm:
 operands and code are where the run before left them). A sample of a fixed reference kernel stands before and after
@@ -26,7 +26,7 @@ import msgspec
 
 Clock = Callable[[], float]
 Timed = Callable[[int], float]
-"""Runs a kernel that many times in a row and returns the seconds they took together."""
+"""A function that runs a kernel the given number of times in a row and returns the total seconds."""
 
 
 _REFERENCE_PARTS = 3
@@ -34,27 +34,27 @@ _MOST_PATIENCE = 5.0
 
 
 class TimingProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long and how often a candidate is timed. Defaults: 0.1 to 0.15 s for a kernel of 2 ms.
+    """The duration and number of samples of a kernel. Defaults: 0.1 to 0.15 s for a kernel of 2 ms.
 
     Attributes
     ----------
     sample_s : float
-        A sample is at least this long, or one run.
+        Shortest length of a sample; a sample has at least one run.
     reference_s : float
-        A sample of the reference kernel, likewise.
+        The same for the reference kernel.
     budget_s : float
-        No further sample is begun after this time, once there are `least_samples`.
+        Time after which no sample begins, once there are `least_samples`.
     patience_s : float
-        No further sample is begun after this time at all: a slow kernel may have one sample.
+        Time after which no sample begins in any case, so that a slow kernel may have one sample.
     least_samples, most_samples : int
-        Samples of a candidate that is not stopped early.
+        Fewest and most samples of a kernel that is not stopped early.
     precision : float
-        Sampling ends when the standard error of the mean ratio to the reference is below this part of it.
+        Sampling ends when the standard error of the mean ratio to the reference is below this share of it.
     slower : float
         Sampling ends after two samples if both ratios are this many times the incumbent's.
     needed_samples : int
-        Samples that also a candidate gets that is slower than that, or that takes longer than `patience_s`. Only
-        after `_MOST_PATIENCE` times `patience_s` it has fewer.
+        Samples of a kernel that is slower than that, or takes longer than `patience_s`. It has fewer only after
+        `_MOST_PATIENCE` times `patience_s`.
     """
 
     sample_s: float = 0.012
@@ -69,13 +69,13 @@ class TimingProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 CPU_PROTOCOL = TimingProtocol()
-"""For kernels on CPUs."""
+"""The protocol for kernels on CPUs."""
 
 
 class Timings(NamedTuple):
-    """Seconds of one run, sample by sample; of one run of the reference kernel beside each; whether it was stopped.
+    """The samples of a kernel: seconds of one run, those of the reference kernel, and whether timing stopped early.
 
-    And joules of one run, None where nothing counts them.
+    In addition the joules of one run; None if they were not counted.
     """
 
     times_s: tuple[float, ...]
@@ -85,12 +85,12 @@ class Timings(NamedTuple):
 
     @property
     def ratios(self) -> list[float]:
-        """Each sample's time over the reference kernel's."""
+        """The time of each sample over the reference kernel's."""
         return [time_s / base for time_s, base in zip(self.times_s, self.reference_times_s, strict=True)]
 
 
 def timed(call: Callable[[], object], clock: Clock = time.perf_counter) -> Timed:
-    """Return `call` as something that can be sampled."""
+    """Return a function that samples `call`."""
 
     def run(count: int) -> float:
         start = clock()
@@ -102,14 +102,14 @@ def timed(call: Callable[[], object], clock: Clock = time.perf_counter) -> Timed
 
 
 class _Sampler:
-    """Samples of one kernel, each of the number of runs that fill the asked time.
+    """A sampler of one kernel, whose samples have as many runs as fill the given time.
 
-    The first run, at construction, says how many. Where it fills the time alone it is the first sample.
+    The first run, at construction, determines that number. If it fills the time alone, it is the first sample.
 
     Attributes
     ----------
     count : int
-        Runs of a sample. Corrected after every sample: first runs are slow.
+        Number of runs in a sample, corrected after every sample because first runs are slow.
     """
 
     def __init__(self, kernel: Timed, sample_s: float) -> None:
@@ -134,7 +134,7 @@ class _Sampler:
 
 
 def beside(reference: Timed, sample_s: float) -> Callable[[], float]:
-    """Return a function that samples the reference kernel: seconds of one run of it.
+    """Return a function that samples the reference kernel and returns the seconds of one run.
 
     A sample is the fastest of three parts. A part during which another process had the core would make the candidate
     beside it look fast, and an incumbent that only looks fast would stop all others early.
@@ -152,20 +152,20 @@ def sample_candidate(
     incumbent: float | None = None,
     clock: Clock = time.perf_counter,
 ) -> Timings:
-    """Time one candidate between samples of the reference kernel.
+    """Time one kernel between samples of the reference kernel.
 
     Parameters
     ----------
     candidate
-        What is timed; it ran before.
+        The kernel, which ran before.
     reference
-        From `beside`.
+        A function from `beside`.
     protocol
-        How long and how often.
+        The timing protocol.
     incumbent : float, optional
-        The best ratio to the reference so far: candidates that are clearly slower get few samples.
+        The best ratio to the reference so far; clearly slower kernels get few samples.
     clock
-        Seconds; for tests.
+        Returns seconds; for tests.
     """
     started = clock()
     before = reference()
@@ -193,19 +193,19 @@ def sample_candidate(
                 return samples
 
 
-class Contest(NamedTuple):
-    """What a paired test says: mean of log(a / b), half the width of its confidence interval."""
+class PairedTest(NamedTuple):
+    """The result of a paired test: the mean of log(a / b), and half the width of its confidence interval."""
 
     difference: float
     half_width: float
 
     @property
     def decided(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """True if the interval does not contain 0."""
         return abs(self.difference) > self.half_width
 
 
-def paired_test(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> Contest:
+def paired_test(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> PairedTest:
     """Compare two kernels by samples taken in turn: a paired t-test on the logarithms of their ratios.
 
     Pairs share the machine's speed of their moment, so that drift cancels; the logarithm makes the test symmetric.
@@ -213,15 +213,15 @@ def paired_test(first: Sequence[float], second: Sequence[float], confidence: flo
     Parameters
     ----------
     first, second : sequence of float, > 0
-        The i-th of both were taken next to each other. Fewer than two pairs decide nothing.
+        Samples; the i-th of both were taken next to each other. Fewer than two pairs decide nothing.
     """
     from scipy.special import stdtrit
 
     logs = [math.log(a / b) for a, b in zip(first, second, strict=True)]
     if len(logs) < 2:
-        return Contest(math.fsum(logs), math.inf)
+        return PairedTest(math.fsum(logs), math.inf)
     quantile = float(stdtrit(len(logs) - 1, 0.5 + confidence / 2))
-    return Contest(statistics.fmean(logs), quantile * statistics.stdev(logs) / math.sqrt(len(logs)))
+    return PairedTest(statistics.fmean(logs), quantile * statistics.stdev(logs) / math.sqrt(len(logs)))
 
 
 def alternate(
@@ -254,10 +254,10 @@ def alternate(
     before = reference()
     while running:
         shift = len(times[running[0]]) % len(running)
-        for place in running[shift:] + running[:shift]:
-            times[place].append(samplers[place].sample())
+        for number in running[shift:] + running[:shift]:
+            times[number].append(samplers[number].sample())
             after = reference()
-            bases[place].append((before + after) / 2)
+            bases[number].append((before + after) / 2)
             before = after
         if len(times[running[0]]) >= least_rounds:
             leader = min(running, key=lambda place: _log_mean(times[place]))

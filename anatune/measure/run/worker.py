@@ -1,4 +1,4 @@
-"""The process at the other end of `anatune.measure.run.process.Worker`: runs functions by name, one at a time.
+"""The process that `anatune.measure.run.process.Worker` starts, which runs functions by name, one at a time.
 
 Started as ``python -m anatune.measure.run.worker FD SETTINGS``. FD is one end of a socket on which pickled
 (function, arguments) arrive and replies go back; SETTINGS is JSON.
@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def _end_with_parent(parent: int) -> None:
-    """Have the system kill this process when the one that started it dies (Linux)."""
+    """Let the system kill this process when its parent dies (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -32,12 +32,12 @@ def _limit_memory(num_bytes: int | None) -> None:
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if num_bytes is not None:
-        # data, not address space: what LLVM and BLAS reserve but never touch is no use of memory
+        # Limit data, not address space, because LLVM and BLAS reserve memory that they never use.
         resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, num_bytes))
 
 
 def _answer(name: str, arguments: dict[str, object]) -> tuple[str, object]:
-    """Run one function: ("value", result), ("error", (class, message)) or ("memory", message)."""
+    """Run one function and return ("value", result), ("error", (class, message)) or ("memory", message)."""
     try:
         return "value", resolve(name)(**arguments)
     except MemoryError:
@@ -51,7 +51,7 @@ def _answer(name: str, arguments: dict[str, object]) -> tuple[str, object]:
 
 
 def main() -> None:
-    """Serve until the other end closes."""
+    """Run functions until the other end of the socket closes."""
     settings = json.loads(sys.argv[2])
     _end_with_parent(settings["parent"])
     connection = Connection(int(sys.argv[1]))
@@ -68,7 +68,7 @@ def main() -> None:
             connection.send(reply)
         except (BrokenPipeError, ConnectionError):
             break
-    os._exit(0)  # nothing to save; a library that a candidate damaged may not survive being torn down
+    os._exit(0)  # skip the normal exit, which a library damaged by a kernel may not survive
 
 
 if __name__ == "__main__":

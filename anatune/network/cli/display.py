@@ -46,7 +46,7 @@ class ModelDisplay(Lines):
 
         self.tell(progress.workers)
         if not self._kernel and progress.bound is not None:
-            self.progress.above(worth_text(progress.predicted_s, progress.bound, "the model's kernels are"))
+            self.progress.print_above(worth_text(progress.predicted_s, progress.bound, "the model's kernels are"))
         news = progress.kernel != self._kernel or progress.done == progress.total
         self._kernel = progress.kernel
         self.progress.ticking = False

@@ -1,1 +1,1 @@
-"""Where a session's schedules are built and measured: this machine, a cluster, boards."""
+"""Places where a session's schedules are built and measured: this machine, a cluster, boards."""

@@ -1,4 +1,4 @@
-"""The present machine, its CPU or its GPUs, and which place a session's settings name."""
+"""The local machine as a place, and the choice of a place by a session's settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anatune.tuning.settings import TuningSettings
 
 
 def energy_counters(device: DeviceChoice) -> tuple[EnergyCounter, ...]:
-    """Return what counts the energy of a session on this machine: of its processors, and of the GPU that measures.
+    """Return the energy counters for a session on this machine: of its processors, and of the GPU that measures.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class LocalPlace(Place):
     Parameters
     ----------
     host : CpuSpec or GpuSpec, optional
-        What is here; detected by default.
+        The device of this machine; detected by default.
     """
 
     is_here = True
@@ -43,21 +43,21 @@ class LocalPlace(Place):
         self._host = host
 
     def check(self, hardware: HardwareSpec, device: DeviceChoice, *, built: bool) -> HardwareSpec:
-        """Return `hardware` if it describes the device that is here."""
+        """Return `hardware` if it describes the device of this machine."""
         if hardware.kind == "gpu":
             return check_gpu(hardware, self._host, **device, built=built)
         return check_cpu(hardware, self._host)
 
-    def threads(self, hardware: HardwareSpec, asked: int | None) -> int:
-        """Return the threads that kernels run with."""
-        return choose_threads(hardware, asked)
+    def threads(self, hardware: HardwareSpec, threads: int | None) -> int:
+        """Return the number of threads of a kernel."""
+        return choose_threads(hardware, threads)
 
     def check_fits(self, workload: Workload, hardware: HardwareSpec, templates: Sequence[str]) -> None:
         """Raise an error if no kernel can be generated, or checked in the memory that is free."""
         check_runs_here(workload, hardware, templates)
 
     def provenance(self, device: DeviceChoice, built: Manifest | None, templates: Sequence[str]) -> dict[str, object]:
-        """Return what a GPU's records have to say beside the environment; nothing on CPUs."""
+        """Return what the records of a GPU hold besides the environment; nothing for CPUs."""
         if not device:
             return {}
         from anatune.codegen.toolchains import compilers_of
@@ -73,7 +73,7 @@ class LocalPlace(Place):
 
 
 def place_of(settings: TuningSettings, host: HardwareSpec | None = None) -> Place:
-    """Return the place that measures; what places elsewhere need is imported where they are used only.
+    """Return the place that measures; packages for other machines are imported only if they are used.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def place_of(settings: TuningSettings, host: HardwareSpec | None = None) -> Plac
     Raises
     ------
     DeviceError
-        It cannot be reached.
+        The place cannot be reached.
     MissingDependencyError
         A package that reaching it needs is not installed.
     """

@@ -1,4 +1,4 @@
-"""What a session asks of the place where its schedules are measured; which place its settings name."""
+"""The interface of places where schedules are measured."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ from anatune.tuning.manifest import Manifest
 
 
 class DeviceChoice(TypedDict, total=False):
-    """Which of several GPUs, through what, as `tune` takes them; empty on CPUs."""
+    """The GPU and backend that `tune` names; empty on CPUs."""
 
     device: int
     backend: str | None
 
 
 class Place(ABC):
-    """Devices that measure, and what is known of them before the first trial.
+    """A place with devices that measure.
 
     Attributes
     ----------
     is_here : bool
-        Whether this machine builds and measures: how long that takes can be told beforehand, and its counters of
-        energy count all of it.
+        Whether this machine builds and measures, so that its time can be estimated and its energy counted.
     """
 
     is_here = False
 
     def hardware(self, named: HardwareLike) -> HardwareSpec:
-        """Return the spec that is meant; "host" and "host_gpu" are the devices of the place, by default this machine's.
+        """Return the spec of a name; "host" and "host_gpu" are devices of the place, by default of this machine.
 
         Raises
         ------
         UnknownNameError, SpecError, SpaceError, DeviceError
-            There is none.
+            There is no such device or spec.
         """
         return named_hardware(named)
 
@@ -53,53 +52,56 @@ class Place(ABC):
         device : DeviceChoice
             Which GPU.
         built : bool
-            Whether the kernels are built already, for the advice.
+            Whether the kernels are built already, for the advice in the message.
 
         Raises
         ------
         DeviceError
-            There is another device, or none.
+            The place has another device, or none.
         """
 
     @abstractmethod
-    def threads(self, hardware: HardwareSpec, asked: int | None) -> int:
-        """Return the threads that kernels run with; 1 on GPUs.
+    def threads(self, hardware: HardwareSpec, threads: int | None) -> int:
+        """Return the number of threads of a kernel; 1 on GPUs.
 
         Raises
         ------
         SpaceError
-            There are not so many.
+            The place has fewer.
         """
 
     def check_fits(self, workload: Workload, hardware: HardwareSpec, templates: Sequence[str]) -> None:
-        """Raise an error if no kernel of the workload can be generated, or checked in the memory that is known.
+        """Raise an error if no kernel of the workload can be generated, or checked in the known memory.
 
-        `templates`: of the schedules.
+        Parameters
+        ----------
+        templates : sequence of str
+            Templates of the schedules.
 
         Raises
         ------
         BuildError, RunError
-            That is so.
+            No kernel can be generated; the memory is too small.
         """
         check_generation(workload, hardware, templates)
 
     def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
-        """Return what makes the measurer, given what would make it on this machine."""
+        """Return the function that makes the measurer, given the one for this machine."""
         return make
 
     @abstractmethod
     def provenance(self, device: DeviceChoice, built: Manifest | None, templates: Sequence[str]) -> dict[str, object]:
-        """Return what records have to say of the place beside environments.
+        """Return what records hold about the place besides environments.
 
         Parameters
         ----------
         device : DeviceChoice
             Which GPU.
         built : Manifest or None
-            Kernels that were built elsewhere.
+            Kernels that were built on another machine.
         templates : sequence of str
-            Of the schedules: what compiles them.
+            Templates of the schedules, which determine the compilers.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Give back what the place holds; closing twice does nothing. By default it holds nothing."""
+        """Release the resources of the place; closing twice does nothing."""

@@ -119,7 +119,7 @@ def test_a_tracker_that_goes_takes_no_session_with_it_and_a_board_does(lab, tmp_
         tune(lab, path, on={2: lambda: lab.end("tracker"), 5: lambda: lab.end(board)})
     said = str(caught.value)
     assert f"the tracker {lab.tracker} cannot be reached: connection refused" in said
-    assert f"trials are kept in {path}, --resume goes on" in said
+    assert f"trials are kept in {path}, --resume continues" in said
     assert "\n" not in said
     kept = len(recorded(path))
     assert 5 <= kept < TRIALS

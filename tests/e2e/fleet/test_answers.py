@@ -82,7 +82,7 @@ def test_where_nobody_answers_well_the_session_ends_in_one_line(lab, records):
     assert "\n" not in text
     assert "far quarantined: a measurement has a sample that is no positive number of seconds" in text
     assert "near quarantined: what arrived is no Answer" in text
-    assert text.endswith(f" {len(recorded(records))} trials are kept in {records}, --resume goes on")
+    assert text.endswith(f" {len(recorded(records))} trials are kept in {records}, --resume continues")
     lab.two_workers()
     lab.session(records, TRIALS, resume=True).finish()
     check_records(records, TRIALS)

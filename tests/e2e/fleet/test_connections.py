@@ -96,7 +96,7 @@ def test_a_session_cut_off_ends_in_one_line_and_resume_goes_on(lab, session_line
     text = str(raised.value)
     assert "\n" not in text
     assert text.startswith(session_line.address)
-    assert text.endswith(f"; {len(before)} trials are kept in {records}, --resume goes on")
+    assert text.endswith(f"; {len(before)} trials are kept in {records}, --resume continues")
     lab.say("far")
     lab.session(records, TRIALS, resume=True).finish()
     check_ok(records)

@@ -35,7 +35,7 @@ def test_a_killed_scheduler_ends_the_session_and_resume_goes_on(lab, records):
     text = str(raised.value)
     assert "\n" not in text
     assert text.startswith(f"{lab.address}: the ")
-    assert text.endswith(f"; {len(before)} trials are kept in {records}, --resume goes on")
+    assert text.endswith(f"; {len(before)} trials are kept in {records}, --resume continues")
     assert len(before) == session.done
     joined = {name: lab.named[name].said.count(f"{name} joined") for name in ("near", "far")}
     lab.start_scheduler()

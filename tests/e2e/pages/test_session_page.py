@@ -86,7 +86,7 @@ def test_a_point_tells_its_trial(open_page, pages):
     figure = page.locator("figure").first
     figure.scroll_into_view_if_needed()
     figure.locator(".scatterlayer .trace").first.locator("path.point").nth(1).hover(force=True)
-    expect(figure.locator(".hoverlayer")).to_contain_text("trial 1, asked for by model")
+    expect(figure.locator(".hoverlayer")).to_contain_text("trial 1, proposed by model")
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ def test_tuning_says_what_is_kept(script, environment, anatune, tmp_path):
         assert status == 130
         assert not running.left()
     kept = anatune("records", "list", "--records", tmp_path / "tuning.sqlite", "--json").stdout.count('"outcome"')
-    assert lines[-1].startswith(f"error: interrupted after {kept} of 500 trials, all of them kept in tuning.sqlite")
+    assert lines[-1].startswith(f"error: interrupted after {kept} of 500 trials, which are kept in tuning.sqlite")
 
 
 @needs("distributed")

@@ -2,7 +2,7 @@
 
 from sqlalchemy import true
 
-from anatune.records.lookup import Wanted, best_of_session
+from anatune.records.lookup import WantedTrials, best_of_session
 from anatune.records.store import RecordStore
 from bench import records_lookup
 
@@ -14,7 +14,7 @@ def check(place, capsys):
         assert 500 < store.num_trials() < 1300
         assert len(store.trials()) == store.num_trials()  # every digest is right
         assert len(store.bests()) == 4
-        assert store.bests() == best_of_session(store._reader, true(), Wanted(None, "standard", None))
+        assert store.bests() == best_of_session(store._reader, true(), WantedTrials(None, "standard", None))
         session = store.sessions()[-1]
         assert [record.trial.number for record in store.trials(session=session)] == list(
             range(sum(store.counts(session).values()))

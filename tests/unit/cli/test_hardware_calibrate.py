@@ -36,8 +36,8 @@ def test_the_host_spec_is_written_and_found(instant, capsys, monkeypatch):
     assert "use it as --hw host" in out
     assert "precision" in out
     assert "one core" in err
-    assert "best register tile: 14 rows x 2 vectors, 1 steps unrolled, 98.0 % of the peak" in out
-    assert "1 microkernels from 80 % of the peak on: 14 to 14 rows of 2 vectors" in out
+    assert "best register tile: 14 rows x 2 vectors, 1 iterations unrolled, 98.0 % of the peak" in out
+    assert "1 microkernels reach 80 % of the peak: 14 to 14 rows of 2 vectors" in out
     assert hardware("host").compute.clock_hz == 3.5e9
     assert hardware("host").microkernels.tiles == ((14, 2, 1, 0.98),)
     assert main(["hw", "show", "host"]) == 0
@@ -101,7 +101,7 @@ def test_the_spec_of_a_gpu_is_written_and_found(instant_gpu, capsys, asked, name
     assert main(["hw", "calibrate", asked]) == 0
     out, err = capsys.readouterr()
     assert f"use it as --hw {name}" in out
-    assert "4 chains in each of 16 warps" in out
+    assert "4 independent chains in each of 16 warps" in out
     assert "sampling" in err
     assert hardware(name).compute.clock_hz == 1.5e9
 

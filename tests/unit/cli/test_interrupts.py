@@ -33,11 +33,11 @@ def test_processes_below_this_one_are_found_and_ended():
 
 
 def test_nothing_is_watched_in_a_library():
-    assert interrupts.present() is None
+    assert interrupts.current_watcher() is None
 
 
 def test_a_page_has_its_time_even_if_it_is_asked_for_before_the_signal_is_seen(monkeypatch):
-    watching = interrupts.Interrupts()
+    watching = interrupts.InterruptWatcher()
     watching.allow(120.0)
     until_s = watching._until_s
     read = iter([bytes([signal.SIGINT]), bytes([signal.SIGINT])])  # Ctrl-C, and Ctrl-C again, which ends it

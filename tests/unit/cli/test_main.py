@@ -75,7 +75,7 @@ def test_nothing_legal_in_json_still_counts_the_rules(planned, capsys):
         (
             MemoryError("Unable to allocate 3 TiB"),
             1,
-            "error: out of memory (Unable to allocate 3 TiB); choose a smaller workload, or a machine with more\n",
+            "error: out of memory (Unable to allocate 3 TiB); use a smaller workload or a larger machine\n",
         ),
     ],
 )

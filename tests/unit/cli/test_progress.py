@@ -45,7 +45,7 @@ class Bar:
 @pytest.fixture
 def bar(monkeypatch):
     made = Bar()
-    monkeypatch.setattr(progress, "on_terminal", lambda: True)
+    monkeypatch.setattr(progress, "is_terminal", lambda: True)
     monkeypatch.setattr(progress, "_bar", lambda: made)
     return made
 
@@ -65,9 +65,9 @@ def test_lines_of_a_search_without_a_terminal(clock, capsys):
             report(second / 40)
         report(1.0)
     assert capsys.readouterr().err.splitlines() == [
-        "searching: 8 %, 3 s, 0:37 left; --time-limit SECONDS ends it with a proven gap",
-        "searching: 32 %, 13 s, 0:27 left; --time-limit SECONDS ends it with a proven gap",
-        "searching: 57 %, 23 s, 0:17 left; --time-limit SECONDS ends it with a proven gap",
+        "searching: 8 %, 3 s, 0:37 left; --time-limit SECONDS ends the search earlier",
+        "searching: 32 %, 13 s, 0:27 left; --time-limit SECONDS ends the search earlier",
+        "searching: 57 %, 23 s, 0:17 left; --time-limit SECONDS ends the search earlier",
     ]
 
 
@@ -76,13 +76,13 @@ def test_what_takes_long_without_a_terminal_is_named_now_and_then(clock, capsys)
         shown.begin("building")
         for second in range(25):
             clock.now = 100.0 + second
-            shown._say_begun(clock.now)
+            shown._say_activity(clock.now)
         shown.begin("comparing")
         clock.now += 9.0
-        shown._say_begun(clock.now)
+        shown._say_activity(clock.now)
         shown.show("trial 1/2", 1, 2, news=True)  # replaces it
         clock.now += 30.0
-        shown._say_begun(clock.now)
+        shown._say_activity(clock.now)
     assert capsys.readouterr().err.splitlines() == [
         "building: 3 s so far", "building: 13 s so far", "building: 23 s so far", "comparing: 9 s so far", "trial 1/2",
     ]  # fmt: skip
@@ -148,19 +148,19 @@ def test_what_follows_a_count_has_no_known_length(clock, bar):
 def test_compilation_comes_before_what_waits_for_it(clock, bar):
     with Progress(ticking=False) as shown:
         report = shown.search()
-        shown._compiled(0, 8, 0.0)
+        shown._show_compilation(0, 8, 0.0)
         clock.now += 4.0
-        shown._compiled(2, 8, 0.5)
+        shown._show_compilation(2, 8, 0.5)
         shown._draw(clock.now)
-        shown._compiled(3, 3, None)
+        shown._show_compilation(3, 3, None)
         clock.now += 10.0
-        shown._compiled(3, 8, 0.6)
+        shown._show_compilation(3, 8, 0.6)
         shown._draw(clock.now)
-        shown._compiled(4, 4, None)
+        shown._show_compilation(4, 4, None)
         report(0.7)
     assert [(what, done, left) for what, _, done, left in bar.drawn] == [
-        ("compiling the model (once)", "2 of 8", "0:04 left"),
-        ("compiling the model (once)", "3 of 8", "0:03 left"),
+        ("compiling the analytical model (once)", "2 of 8", "0:04 left"),
+        ("compiling the analytical model (once)", "3 of 8", "0:03 left"),
         ("searching", "70 %", "0:06 left"),
     ]
 
@@ -180,12 +180,12 @@ def test_a_line_is_taken_away_for_an_answer(clock, bar):
 def test_a_dumb_terminal_is_none(monkeypatch, term, is_one):
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert progress.on_terminal() is is_one
+    assert progress.is_terminal() is is_one
 
 
 def test_lines_that_stay_are_written_above_what_is_drawn(monkeypatch, capsys):
     written = []
-    monkeypatch.setattr(Progress, "above", lambda self, line: written.append((self, line)))
+    monkeypatch.setattr(Progress, "print_above", lambda self, line: written.append((self, line)))
     with Progress() as outer, Progress() as inner:
         say("first")
     with outer:

@@ -27,8 +27,8 @@ def test_folders_in_use(found, tmp_path):
     (tmp_path / "config/anatune/hwspecs").mkdir(parents=True)
     (tmp_path / "config/anatune/hwspecs/board.toml").touch()
     told = found()
-    assert told["compiled code"].text == f"kept in {tmp_path / 'cache' / 'anatune'}"
-    assert told["your specs"].text == f"board in {tmp_path / 'config/anatune/hwspecs'}, none of this machine"
+    assert told["compiled code"].text == f"cached in {tmp_path / 'cache' / 'anatune'}"
+    assert told["your specs"].text == f"board in {tmp_path / 'config/anatune/hwspecs'}, but none of this machine"
     (tmp_path / "config/anatune/hwspecs/host.toml").touch()
     assert found()["your specs"].level == "ok"
 

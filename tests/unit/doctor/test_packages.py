@@ -38,7 +38,7 @@ def test_developers_need_no_cuda_toolkit():
         ("0.1.14.post1", ""),
         (
             "0.1.15.post2",
-            "apache-tvm-ffi 0.1.15.post2 is installed, ==0.1.14.post1 is asked for "
+            "apache-tvm-ffi 0.1.15.post2 is installed, but ==0.1.14.post1 is required "
             "(0.1.15.post2 crashes in tvm.ir.save_json)",
         ),
     ],

@@ -178,8 +178,10 @@ def test_a_session_tells_its_energy_and_keeps_that_of_its_trials(tmp_path):
     assert result.energy_of == ("package-0",)
     told = result.to_dict()
     assert (told["energy_j"], told["trials"][0]["measurement"]["energy_j"]) == (result.energy_j, 0.0125)
-    assert "energy, of whole devices" in plain(result_lines(result, width=200))
-    assert "12.50 mJ a run of the best; 500.0 J in all (package-0)" in plain(result_lines(result, width=200))
+    assert "energy of whole devices" in plain(result_lines(result, width=200))
+    assert "12.50 mJ for one run of the best; 500.0 J for the session (package-0)" in plain(
+        result_lines(result, width=200)
+    )
     other = tmp_path / "other.sqlite"
     with RecordStore(path) as mine, RecordStore(other) as yours:
         merge(mine, yours)

@@ -55,7 +55,7 @@ def test_predictions_stand_beside_the_diagonal():
     traces = named(figure)
     points = {
         (round(x, 2), round(y, 2))
-        for name in ("asked for by plan", "asked for by model")
+        for name in ("proposed by plan", "proposed by model")
         for x, y in zip(traces[name].x, traces[name].y, strict=True)
     }
     assert (0.9, 1.5) in points

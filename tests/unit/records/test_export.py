@@ -68,7 +68,7 @@ def test_files_are_joined_and_cut(store, tmp_path):
         (lambda lines: [*lines, "{"], ["out.jsonl:11", "export"]),
         (lambda lines: [*lines[:4], lines[4][:100]], ["out.jsonl:5"]),
         (lambda lines: [lines[0], lines[1].replace('"format":1', '"format":2')], ["out.jsonl:2", "update anatune"]),
-        (lambda lines: lines[1:], ["out.jsonl:1", "has no line before its first trial"]),
+        (lambda lines: lines[1:], ["out.jsonl:1", "which no line before it describes"]),
         (lambda lines: [lines[0], lines[1].replace('"outcome":"build_error"', '"outcome":"odd"')], [":2", "odd"]),
         (lambda lines: ["3\n"], ["out.jsonl:1"]),
         (lambda lines: [lines[0], lines[0].replace('"threads":1', '"threads":3')], ["other contents"]),

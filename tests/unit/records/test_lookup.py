@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from anatune.core.trial import Outcome
-from anatune.records.lookup import Wanted, best_of_session
+from anatune.records.lookup import WantedTrials, best_of_session
 from anatune.records.store import RecordStore
 from anatune.records.tables import trials
 from tests.unit.records.making import CPU, MATMUL, failed, ok, schedule, session_of, trial
@@ -45,7 +45,7 @@ def test_the_same_as_reading_everything(tmp_path, seed):
     with RecordStore(tmp_path / "a.sqlite") as store:
         filled(store, random.Random(seed))
         everything = trials.c.id > 0
-        expected = best_of_session(store._reader, everything, Wanted(None, "standard", None))
+        expected = best_of_session(store._reader, everything, WantedTrials(None, "standard", None))
         assert store.bests() == expected
         assert ([store.best(MATMUL, CPU, 1)] if expected else []) == expected
 

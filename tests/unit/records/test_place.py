@@ -50,14 +50,14 @@ def test_what_cannot_be_read_is_not_repeated(url):
         record_place(url)
     text = str(caught.value)
     assert "cret" not in text
-    assert "expected" in text or "give it as text" in text
+    assert "expected" in text or "pass it as a string" in text
     assert "\n" not in text
 
 
 def test_what_the_server_says_is_cleaned():
     address = ServerAddress("postgresql://me:s3cr%40t@host/db?sslpassword=0ther")
-    assert address.hidden("s3cr@t s3cr%40t 0ther fine") == "*** *** *** fine"
-    assert ServerAddress("postgresql://me@host/db").hidden("fine") == "fine"
+    assert address.hide_secrets("s3cr@t s3cr%40t 0ther fine") == "*** *** *** fine"
+    assert ServerAddress("postgresql://me@host/db").hide_secrets("fine") == "fine"
 
 
 def test_files(tmp_path):

@@ -212,7 +212,7 @@ def test_a_damaged_session_is_named_and_the_others_are_read(path):
 
 def test_places_that_are_no_files(tmp_path):
     refused(tmp_path, "is a folder")
-    refused(tmp_path / "none" / "tuning.sqlite", "does not exist", "make it")
+    refused(tmp_path / "none" / "tuning.sqlite", "does not exist", "make this folder")
     (tmp_path / "file").touch()
     refused(tmp_path / "file" / "tuning.sqlite", "expected a record file")
     refused(tmp_path / "missing.sqlite", "no such file", "anatune tune", read_only=True)
@@ -384,4 +384,4 @@ def test_folder_that_cannot_be_written(path, tmp_path):
     assert count == "40"
     assert old.startswith("/mnt/tuning.sqlite: the file or its folder cannot be written")
     assert new.startswith("/mnt/tuning.sqlite.new: the file or its folder cannot be written")
-    assert "name another place" in new
+    assert "name another file" in new

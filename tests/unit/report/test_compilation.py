@@ -35,30 +35,29 @@ def compilation(registers=(255, 40, 60), failed=()):
 def test_first_choice_changes():
     text = " ".join(compilation_sentences(compilation()))
     assert (
-        "Compiled 3 different programs, those of the first 9 schedules, with NVRTC 12.9 in 2.000 s (1.5 a second)"
-        in text
+        "Compiled the 3 different kernels of the first 9 schedules with NVRTC 12.9 in 2.000 s (1.5 kernels/s)" in text
     )
     assert "the time limit left out 1" in text
-    assert "The first choice changed: number 2 before" in text
-    assert "The first before is number 3 now" in text
+    assert "The first choice changed: it was number 2 before" in text
+    assert "The former first choice is number 3 now" in text
     assert "registers 255 instead of" in text
-    assert "registers in local memory 16 instead of 0" in text
-    assert "shared memory was as predicted in 3 of 3" in text
+    assert "spilled registers 16 instead of 0" in text
+    assert "shared memory was as predicted for 3 of 3" in text
 
 
 def test_failures_are_told():
     text = " ".join(compilation_sentences(compilation(failed=(0,))))
     assert "1 of them failed" in text
-    assert "The first before failed (build_timeout): too slow." in text
+    assert "The former first choice failed (build_timeout): too slow." in text
     assert "Number 1 failed (build_timeout): too slow." in text
     everything = compilation_sentences(compilation(failed=(0, 1, 2)))
     assert len(everything) == 4
-    assert compilation_lines(compilation(failed=(0, 1, 2)))[0].text.startswith("- Compiled 3")
+    assert compilation_lines(compilation(failed=(0, 1, 2)))[0].text.startswith("- Compiled the 3")
 
 
 def test_table():
     lines = [line.text for line in compilation_lines(compilation(), 2)]
-    assert lines[0] == "what the compiler changed"
+    assert lines[0] == "after compilation"
     assert lines[1].split() == ["#", "was", "time", "was", "regs", "was", "shared", "spills", "occupancy", "was"]
     assert lines[2].split()[:2] == ["1", "2"]
     assert lines[4] == ""

@@ -44,14 +44,14 @@ def test_an_explanation_compares_templates_and_counts_each_ones_rules(plan):
     said = "\n".join(explanation(plan))
     other = "joined" if plan.template == "cpu" else "cpu"
     assert f"The best schedule of the template {other} would take" in said
-    assert "No schedule that multiplies every pair can go below" in said
+    assert "No schedule that multiplies every pair can" in said
     assert "Rule inner_points of joined" in said or "inner_points" in said
     assert any(" of cpu " in line for line in rejected_lines(plan))
     first = next(at for at, one in enumerate(plan.schedules) if one.template == "joined")
     moved = dataclasses.replace(plan, schedules=plan.schedules[first:], predictions=plan.predictions[first:])
     said = "\n".join(explanation(dataclasses.replace(moved, template="joined")))
-    assert "Its arithmetic is no plain sum of the products: expect errors of about" in said
-    assert "--template cpu keeps to those" in said
+    assert "Its kernel does not compute plain sums of products: expect errors of about" in said
+    assert "--template cpu computes plain sums" in said
 
 
 def test_nothing_legal_counts_the_rules_of_all(plan):

@@ -15,9 +15,9 @@ def test_the_model_says_why_the_winner_won():
     (view,) = session_views(trials)
     sentences = winner_sentences(view)
     assert sentences[0].startswith("Trial 1 was the fastest: i ")
-    assert sentences[1].startswith("By the model: it takes ")
-    assert any("first choice was trial 0; the winner has instead" in one for one in sentences)
-    assert sentences[-1].startswith("The model predicts ")
+    assert sentences[1].startswith("Prediction: it takes ")
+    assert any("first choice was trial 0; the winner differs in" in one for one in sentences)
+    assert sentences[-1].startswith("The winner is predicted to take ")
     (alone,) = session_views(trials[:1])
     assert len(winner_sentences(alone)) == 2
 

@@ -26,7 +26,7 @@ def test_news_are_told_once():
     assert news(both, lost) == ["worker gpu2 is lost: its connection closed"]
     busier = (msgspec.structs.replace(lost[0], trials=7), lost[1])
     assert news(lost, busier) == []
-    assert news(busier, both) == ["worker gpu2 is back"]
+    assert news(busier, both) == ["worker gpu2 is ready again"]
     refused = (*both, WorkerState("gpu3", "NVIDIA A100", "refused", "is sm_80, expected sm_90"))
     assert news(both, refused) == ["worker gpu3 is refused: is sm_80, expected sm_90"]
     quarantined = (both[0], msgspec.structs.replace(both[1], state="quarantined"))
@@ -56,7 +56,7 @@ def test_failures_by_machine():
 def test_progress_says_who_measures():
     states = (WorkerState("gpu1", H200, trials=4), WorkerState("gpu2", H200, "lost", "gone", trials=2, failed=1))
     text = progress_text(TuningProgress("measure", 6, 20, 1, workers=states, trials_per_s=2.5, left_s=6.0))
-    assert text == "trial 6/20; nothing ran yet; 1 failed (gpu2 1); 1 of 2 devices, 2.5 trials/s; 6 s left"
+    assert text == "trial 6/20; no successful trial yet; 1 failed (gpu2 1); 1 of 2 devices, 2.5 trials/s; 6 s left"
     told = ModelProgress("matmul 8x8x8", 3, 12, 0.002, 0.003, 6.0, 18.2, states, 0.5)
     assert "; 1 of 2 devices, 0.5 trials/s; 18 s left; matmul 8x8x8" in model_progress_text(told)
 

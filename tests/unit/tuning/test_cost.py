@@ -10,7 +10,14 @@ from anatune.measure.run.cores import CorePlan
 from anatune.measure.run.timing import CPU_PROTOCOL
 from anatune.model.bound import TimeBound
 from anatune.report.tuning import cost_text
-from anatune.tuning.cost import Measuring, SessionCost, estimate_session, run_seconds, seconds_a_trial, session_cost
+from anatune.tuning.cost import (
+    MeasuringSetup,
+    SessionCost,
+    estimate_session,
+    run_seconds,
+    seconds_a_trial,
+    session_cost,
+)
 from tests.unit.tuning.fakes import HOST, WORKLOAD, failed, ran
 
 TURNS = CorePlan((0,), (0,), 1, False)
@@ -23,7 +30,7 @@ COST = SessionCost(
 
 
 def measuring(cores=TURNS, **more):
-    return Measuring(WORKLOAD, HOST, CPU_PROTOCOL, cores, **more)
+    return MeasuringSetup(WORKLOAD, HOST, CPU_PROTOCOL, cores, **more)
 
 
 def estimate(trials=64, predicted_s=1.31e-3, cores=TURNS, is_built=False, **more):
@@ -78,11 +85,13 @@ def test_limits_and_other_machines():
 def test_in_words():
     text = cost_text(estimate(earlier=[COST] * 4))
     assert text == (
-        "about 35 s for 64 trials (31 to 41); the plan's first choice is predicted at 1.31 of the lower bound: if that "
-        "is right, tuning can win at most 24 %"
+        "about 35 s for 64 trials (31 to 41); the plan's first choice is predicted to take 1.31 times "
+        "the lower bound on the time: if that is right, tuning can save at most 24 % of it"
     )
     assert "about 8.3 min for 1000 trials (5.5 to 12)" in cost_text(estimate(1000, earlier=[COST]))
-    assert "the first estimate on this machine, less if it ends early" in cost_text(estimate(may_end_early=True))
+    assert "a first estimate without experience on this machine, less if the session ends early" in cost_text(
+        estimate(may_end_early=True)
+    )
     assert cost_text(estimate(predicted_s=0.9e-3)).endswith(
         "is predicted at the lower bound: by the model there is nothing to win"
     )

@@ -9,7 +9,7 @@ from anatune.core.trial import Measurement, Outcome
 from anatune.errors import SpaceError
 from anatune.measure.place import WorkerState
 from anatune.records.store import RecordStore
-from anatune.tuning.ending import Ending, beyond_noise
+from anatune.tuning.ending import Ending, is_faster_beyond_noise
 from anatune.tuning.settings import TuningSettings
 from tests.unit.tuning.fakes import FakeMeasurer, failed, ran, session
 from tests.wording import refuses
@@ -33,16 +33,18 @@ def reasons(ending, measurements, asked=None):
 
 def test_a_difference_within_the_noise_is_none():
     steady, other = noisy(1.0, 1.0, 1.001, 0.999), noisy(0.99, 1.0, 1.001, 0.999)
-    assert beyond_noise(other, steady)
-    assert not beyond_noise(steady, other)
-    assert not beyond_noise(noisy(0.996, 1.0, 1.0, 1.0), steady)  # half a per cent is no news
-    assert not beyond_noise(noisy(0.95, 0.9, 1.0, 1.1), noisy(1.0, 0.9, 1.0, 1.1))
-    assert beyond_noise(noisy(0.7, 0.9, 1.0, 1.1), noisy(1.0, 0.9, 1.0, 1.1))
+    assert is_faster_beyond_noise(other, steady)
+    assert not is_faster_beyond_noise(steady, other)
+    assert not is_faster_beyond_noise(noisy(0.996, 1.0, 1.0, 1.0), steady)  # half a per cent is no news
+    assert not is_faster_beyond_noise(noisy(0.95, 0.9, 1.0, 1.1), noisy(1.0, 0.9, 1.0, 1.1))
+    assert is_faster_beyond_noise(noisy(0.7, 0.9, 1.0, 1.1), noisy(1.0, 0.9, 1.0, 1.1))
 
 
 def test_the_machines_drift_is_no_gain():
-    assert not beyond_noise(noisy(0.8, 1.0, 1.0, base=0.8e-3), noisy(1.0, 1.0, 1.0))
-    assert beyond_noise(Measurement(Outcome.OK, times_s=(0.9,)), noisy(1.0, 1.0, 1.0))  # without reference: times
+    assert not is_faster_beyond_noise(noisy(0.8, 1.0, 1.0, base=0.8e-3), noisy(1.0, 1.0, 1.0))
+    assert is_faster_beyond_noise(
+        Measurement(Outcome.OK, times_s=(0.9,)), noisy(1.0, 1.0, 1.0)
+    )  # without reference: times
 
 
 def test_near_enough():

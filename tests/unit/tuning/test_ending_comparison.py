@@ -4,7 +4,7 @@ import random
 
 import anatune
 from anatune.core.trial import Measurement, Outcome, Trial
-from anatune.tuning.ending import Standing, equalise_speed, rank_trials
+from anatune.tuning.ending import BestTracker, equalise_speed, rank_trials
 
 SCHEDULE = anatune.plan(anatune.matmul(16, 16, 16), anatune.hardware("xeon_gold_6230r"), top_k=1).best
 
@@ -20,7 +20,7 @@ def trial(number, rng, has_reference):
 def test_the_standing_is_that_of_the_ranking():
     rng = random.Random(0)
     for _ in range(50):
-        standing, trials = Standing(), []
+        standing, trials = BestTracker(), []
         numbers = rng.sample(range(40), 12)
         without = rng.choice((0, 20))
         assert (standing.best, standing.num_ran, standing.last_number) == (None, 0, -1)
@@ -42,7 +42,7 @@ def test_times_at_one_speed_are_in_the_order_of_the_ranking():
         assert times == sorted(times)
         first = next((pair for pair in zip(trials, equal, strict=True) if pair[0].measurement.time_s is not None), None)
         assert first is None or first[0].measurement.time_s == first[1].measurement.time_s
-        standing, bests = Standing(), []
+        standing, bests = BestTracker(), []
         for one in equal:
             standing.add(one)
             bests += [] if standing.best is None else [standing.best.measurement.time_s]

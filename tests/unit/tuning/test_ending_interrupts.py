@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from anatune.tuning.ending import Interrupts
+from anatune.tuning.ending import SignalDelay
 
 
 def press():
@@ -18,7 +18,7 @@ def test_put_off_until_the_block_is_done():
     done = []
 
     def work():
-        with Interrupts() as interrupts, interrupts.held():
+        with SignalDelay() as interrupts, interrupts.hold():
             press()
             done.append("recorded")
 
@@ -33,7 +33,7 @@ def test_at_once_elsewhere():
     done = []
 
     def work():
-        with Interrupts():
+        with SignalDelay():
             press()
             done.append("gone on")
 
@@ -46,7 +46,7 @@ def test_a_handler_of_the_program_stays():
     calls = []
     previous = signal.signal(signal.SIGINT, lambda *_: calls.append(1))
     try:
-        with Interrupts() as interrupts, interrupts.held():
+        with SignalDelay() as interrupts, interrupts.hold():
             press()
         assert calls == [1]
     finally:
@@ -56,7 +56,7 @@ def test_a_handler_of_the_program_stays():
 def test_ignored_from_the_start_stays_ignored():
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of `nohup anatune tune ... &`
     try:
-        with Interrupts() as interrupts, interrupts.held():
+        with SignalDelay() as interrupts, interrupts.hold():
             press()
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         press()
@@ -68,7 +68,7 @@ def test_ignored_from_the_start_stays_ignored():
 @pytest.mark.usefixtures("interruptible")
 def test_other_threads_leave_signals_alone():
     def work():
-        with Interrupts() as interrupts, interrupts.held():
+        with SignalDelay() as interrupts, interrupts.hold():
             pass
 
     thread = threading.Thread(target=work)

@@ -88,7 +88,7 @@ def test_other_workloads_of_the_device_are_learned_from(records):
     assert all(unrolled[0])
     assert not all(unrolled[1])
     told = " ".join(line.text.strip() for line in result_lines(result))
-    assert f"learned from {sum(recorded)} recorded trials of 4 workloads of this device" in told
+    assert f"learned from {sum(recorded)} recorded trials of 4 workloads on this device" in told
 
 
 def test_a_resumed_session_asks_the_same_whatever_was_recorded_since(records, tmp_path):

@@ -1,1 +1,1 @@
-"""Measured numbers of the present CPU: its caches, memory and register tiles."""
+"""Calibration of this machine's CPU: arithmetic, caches, memory and register tiles."""

@@ -1,6 +1,6 @@
-"""Measures the present CPU and puts the numbers into its spec (``anatune hw calibrate``).
+"""Calibration of this machine's CPU, which measures the numbers of its spec (``anatune hw calibrate``).
 
-What each number feeds in the model (`cpu.model.pack`):
+The use of each number in the model (`cpu.model.pack`):
 
 =============================== ================================================================================
 clock_hz, fma_per_cycle, peak    all cycles to seconds; the multiply-add term
@@ -41,9 +41,9 @@ from anatune.measure.cpu.calibration.numbers import Numbers, numbers_of
 from anatune.measure.cpu.calibration.samples import Samples, sample_quantities
 from anatune.measure.cpu.calibration.spec import calibrated_spec
 from anatune.measure.cpu.calibration.tiles import (
-    Agreement,
     MeasuredTile,
     RegisterTile,
+    TileAgreement,
     agreement,
     candidate_tiles,
     fits_registers,
@@ -55,30 +55,30 @@ from anatune.measure.cpu.detect import detect_cpu
 Progress = Callable[[str, float], None]
 
 _ENOUGH = 25
-"""Quiet samples that are wanted of each quantity."""
+"""Number of undisturbed samples to take of each quantity."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The result: the new spec, what was measured, all tiles, and how well the model predicts the good ones.
+    """The result of a calibration: the new spec, the measured numbers, all tiles, and the quality of predictions.
 
     Attributes
     ----------
     tiles : tuple of MeasuredTile
-        All that were tried.
-    agreement, fitting : Agreement
-        Of the predictions for all tiles, and for those that need no more registers than there are.
+        All tiles that were measured.
+    agreement, fitting : TileAgreement
+        Quality of the predictions for all tiles, and for tiles that fit into the registers.
     quiet_share : float
-        Share of the samples that were quiet.
+        Share of undisturbed samples.
     notes : tuple of str
-        What was decided, a line each.
+        Lines about decisions.
     """
 
     spec: CpuSpec
     numbers: Numbers
     tiles: tuple[MeasuredTile, ...]
-    agreement: Agreement
-    fitting: Agreement
+    agreement: TileAgreement
+    fitting: TileAgreement
     quiet_share: float
     notes: tuple[str, ...]
 
@@ -90,24 +90,24 @@ def calibrate(
     progress: Progress | None = None,
     machine: Callable[[CpuSpec, Path], Machine] = Machine,
 ) -> Calibration:
-    """Measure the present machine.
+    """Measure this machine without writing a file.
 
     Parameters
     ----------
     hardware : CpuSpec, optional
-        What is known about it; `detect_cpu()` by default.
+        The previous spec; `detect_cpu()` by default.
     minutes : float
-        Most time spent on sampling; it ends earlier once there are enough quiet samples. Building the probes comes
-        on top: a quarter of a minute.
+        Largest time for sampling, which ends earlier once there are enough undisturbed samples. Building the probes
+        takes another quarter of a minute.
     progress
-        Called with what is going on and the share of it that is done.
+        Called with the name of a phase and the share of it that is done.
     machine
-        Makes what runs the probes: elsewhere, where `hardware` says what that is.
+        Makes the object that runs the probes; another one for a board that `hardware` describes.
 
     Returns
     -------
     Calibration
-        Nothing is written.
+        The result.
 
     Raises
     ------
@@ -164,12 +164,12 @@ def finished(
     quiet_share: float,
     today: str | None = None,
 ) -> Calibration:
-    """Put the numbers together: the spec, then the prediction of every tile by a model of that spec.
+    """Make the calibration from the numbers: the spec, then the prediction of every tile by the model of that spec.
 
     Parameters
     ----------
     shares : mapping of RegisterTile to float
-        Rate of each tile over that of multiply-adds between registers.
+        Tile -> its rate over that of multiply-adds between registers.
     """
     today = today or datetime.date.today().isoformat()
     spec, notes = calibrated_spec(hardware, numbers, shares, today)

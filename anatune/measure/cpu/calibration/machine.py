@@ -1,4 +1,4 @@
-"""The probes of a calibration in memory: what is run to sample each quantity of the present machine."""
+"""The probes of a CPU calibration: the functions that are run to sample each quantity of this machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from anatune.core.hardware.dot import dot_instructions, tile_features
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import RunError
 from anatune.measure.cpu.blocks import Block, tensor_of
-from anatune.measure.cpu.calibration.samples import Quantity, Reading
+from anatune.measure.cpu.calibration.samples import ProbeTimes, Quantity
 from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth
 from anatune.measure.cpu.calibration.together import Together, measure_together
 from anatune.measure.cpu.features import allow_tiles
@@ -52,19 +52,19 @@ _SAMPLE_S = 0.1e-3
 _MOST_ARENA_BYTES = 1 << 30
 CALL_TILE = (6, 2)
 CALL_DEPTHS = (16, 112)
-"""Steps of two tiles whose difference tells what a call costs."""
+"""Iterations of two tiles from whose difference the time of a call follows."""
 _STARTS, _CALLS = 50, 200
-"""Parallel starts, and calls, of one sample."""
+"""Number of parallel starts, and of calls, in one sample."""
 _BATCH = 40
-"""Probes that are compiled together."""
+"""Number of probes that are compiled together."""
 FOOTPRINT = "footprint"
-"""Begin of the names of walks through parts of memory, ``footprint<bytes>_load``."""
+"""Prefix of the names of walks through parts of memory, ``footprint<bytes>_load``."""
 _FOOTPRINT_STEP = math.sqrt(2.0)
 
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Keep this thread on the core that kernels are timed on; afterwards it may run where it could before."""
+    """Pin this thread to the core that times kernels during a block."""
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     runner = plan_cores(1, physical_cores()).runner
     if before is None or not runner:
@@ -79,7 +79,7 @@ def one_core() -> Iterator[None]:
 
 @contextmanager
 def beside_pool() -> Iterator[None]:
-    """Keep this thread off the cores that threads of TVM's pool are bound to, so that none waits for another's core."""
+    """Keep this thread off the cores to which threads of TVM's pool are bound during a block."""
     if not hasattr(os, "sched_setaffinity") or not os.path.isdir("/proc/self/task"):
         yield
         return
@@ -87,8 +87,8 @@ def beside_pool() -> Iterator[None]:
     bound: set[int] = set()
     for task in os.listdir("/proc/self/task"):
         with suppress(OSError):  # it may have ended
-            own = os.sched_getaffinity(int(task))
-            bound |= own if len(own) == 1 and int(task) != threading.get_native_id() else set()
+            allowed = os.sched_getaffinity(int(task))
+            bound |= allowed if len(allowed) == 1 and int(task) != threading.get_native_id() else set()
     os.sched_setaffinity(0, (before - bound) or before)
     try:
         yield
@@ -97,21 +97,21 @@ def beside_pool() -> Iterator[None]:
 
 
 class Machine:
-    """Builds the probes and says how each quantity is run; runs them in this process.
+    """The probes of this machine, which are built and run in this process.
 
     Attributes
     ----------
     work : dict of str to int
-        Work of one sample, by quantity: FLOP, bytes, steps.
+        Quantity -> work of one sample: FLOP, bytes, iterations.
     spill_ops : dict of Tile to int
     left_out : list of str
-        What is not measured, and why.
+        Lines about quantities that are not measured, and why.
     """
 
     alone: Callable[[], AbstractContextManager[None]] = staticmethod(one_core)
-    """Within which probes of one core are built and run."""
+    """The context in which probes of one core are built and run."""
     beside: Callable[[], AbstractContextManager[None]] = staticmethod(beside_pool)
-    """Within which probes of all cores are run."""
+    """The context in which probes of all cores are run."""
 
     def __init__(self, hardware: CpuSpec, folder: Path) -> None:
         self.hardware, self._folder = hardware, folder
@@ -122,7 +122,7 @@ class Machine:
         self._take_threads(hardware.compute.num_cores)  # before anything else makes the pool smaller
 
     def start(self) -> None:
-        """Take the memory and build the standard probes."""
+        """Allocate the memory and build the standard probes."""
         hardware = self.hardware
         self._places, total = _places_in(hardware, self._free_bytes())
         self._take_memory(total)
@@ -133,10 +133,10 @@ class Machine:
             self.work[kind] = artifact.facts["flop"]
         self._fma, self._gemm = standard
 
-    def probes(self) -> Reading:
-        """Run the two standard probes, the tile with its operands in the L2 cache whatever ran before."""
+    def probes(self) -> ProbeTimes:
+        """Run the two standard probes; the operands of the tile are in the L2 cache."""
         self._gemm(1)
-        return Reading(self._fma(1), self._gemm(1))
+        return ProbeTimes(self._fma(1), self._gemm(1))
 
     # -- one core ------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Machine:
         return quantities
 
     def _footprints(self) -> list[int]:
-        """Return bytes, ascending, of walks that tell how much of the last cache there is for this machine."""
+        """Return the ascending sizes, bytes, of walks that show how much of the last cache this machine has."""
         if self.hardware.l3 is None:
             return []
         most = min(self.hardware.l3.size_bytes, self._places["dram"][1])
@@ -194,7 +194,7 @@ class Machine:
         return [int(size) // 65536 * 65536 for size in sizes]
 
     def tile_quantities(self, tiles: Sequence[RegisterTile], progress: Callable[[float], None]) -> list[Quantity]:
-        """Return one quantity for each register tile, called `repr` of it; tells the share that is built."""
+        """Return one quantity for each register tile, named by its `repr`; report the share that is built."""
         quantities = []
         for start in range(0, len(tiles), _BATCH):
             batch = tiles[start : start + _BATCH]
@@ -237,7 +237,7 @@ class Machine:
         ]
 
     def together(self, budget_s: float) -> Together | None:
-        """Return what all cores are worth at once; see `measure_together`."""
+        """Return the combined speed of all cores, see `measure_together`."""
 
         def make_call() -> Callable[[], object]:
             probe = fma_probe(self.hardware, "together_fma", seconds=20 * _SAMPLE_S)
@@ -249,14 +249,14 @@ class Machine:
     # -- memory --------------------------------------------------------------------------------------------------
 
     def _build(self, probes: Sequence[Probe], threads: int = 1) -> dict[str, Timed]:
-        """Compile probes and bind them to memory: parts of the arena, or memory of their own."""
+        """Compile probes and bind them to memory: parts of the arena, or separate memory."""
         module = build_probes(probes, self.hardware, threads=threads)
         self._modules.append(module)
         self.work.update({probe.name: probe.work for probe in probes})
-        return self._bound(module, probes)
+        return self._bind(module, probes)
 
     def _start_of(self, probe: Probe) -> int | None:
-        """Return where in the arena a probe's first buffer begins; None: it has memory of its own."""
+        """Return the offset of a probe's first buffer in the arena; None if it has separate memory."""
         level, _, what = probe.name.partition("_")
         if what not in ("load", "chase"):
             return None
@@ -265,13 +265,13 @@ class Machine:
     # -- where probes run ----------------------------------------------------------------------------------------
 
     def _free_bytes(self) -> int | None:
-        """Return the bytes of memory that are free; None where nobody tells."""
+        """Return the free bytes of memory; None if the system does not report them."""
         if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
             return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return None
 
     def _has_tiles(self) -> bool:
-        """Whether probes may use AMX's tiles; says why not."""
+        """Return whether probes may use AMX tiles; note the reason if not."""
         try:
             allow_tiles(tile_features(self.hardware))
         except RunError as error:
@@ -280,7 +280,7 @@ class Machine:
         return True
 
     def _take_memory(self, total: int) -> None:
-        """Take the arena: one piece, so that the system gives it large pages and address translation counts little."""
+        """Allocate the arena in one piece, so that it gets large pages and address translation matters little."""
         self._arena: NDArray[np.uint8] = Block("int8", (total,)).array.view(np.uint8)
         for first, size, _ in self._places.values():
             self._arena[first : first + size].view(np.int64)[...] = pointer_chain(size, self.hardware.l1.line_bytes)
@@ -289,10 +289,10 @@ class Machine:
         set_pool_threads(threads)
 
     def _standard(self, artifact: CpuArtifact) -> Timed:
-        """Return a standard probe with memory of its own."""
+        """Return a standard probe with its own memory."""
         return own_call(Library(artifact).main, [buffer.shape[0] for buffer in artifact.arguments])
 
-    def _bound(self, module: ProbeModule, probes: Sequence[Probe]) -> dict[str, Timed]:
+    def _bind(self, module: ProbeModule, probes: Sequence[Probe]) -> dict[str, Timed]:
         calls = {}
         for probe in probes:
             start, function = self._start_of(probe), module.functions[probe.name]
@@ -302,12 +302,12 @@ class Machine:
             blocks = _random_blocks(probe.sizes[1:])
             blocks[-1].array[...] = 0.0  # pointers start at the first line
             first = tensor_of(self._arena[start : start + 4 * probe.sizes[0]].view(np.float32))
-            calls[probe.name] = _timed(function, [first, *(block.tensor for block in blocks)])
+            calls[probe.name] = _time_function(function, [first, *(block.tensor for block in blocks)])
         return calls
 
 
 Places = dict[str, tuple[int, int, CacheLevel | None]]
-"""Level -> start in the arena, bytes, cache."""
+"""Level of memory -> offset in the arena, bytes, cache."""
 
 
 def _places_in(hardware: CpuSpec, free_bytes: int | None) -> tuple[Places, int]:
@@ -334,7 +334,7 @@ def _places_in(hardware: CpuSpec, free_bytes: int | None) -> tuple[Places, int]:
 
 
 def pointer_chain(size: int, line_bytes: int) -> NDArray[np.int64]:
-    """Return `size` bytes in which the first word of every line says where the next one is, in no order."""
+    """Return `size` bytes in which the first word of every line is the offset of the next line, in random order."""
     chain = np.zeros(size // 8, np.int64)
     order = np.random.default_rng(0).permutation(size // line_bytes)
     chain[order * (line_bytes // 8)] = np.roll(order, -1) * line_bytes
@@ -342,8 +342,8 @@ def pointer_chain(size: int, line_bytes: int) -> NDArray[np.int64]:
 
 
 def own_call(function: Callable[..., object], sizes: Sequence[int]) -> Timed:
-    """Return what times a probe on memory of its own: float32 buffers of some sizes."""
-    return _timed(function, [block.tensor for block in _random_blocks(sizes)])
+    """Return a function that times a probe on its own float32 buffers of the given sizes."""
+    return _time_function(function, [block.tensor for block in _random_blocks(sizes)])
 
 
 def _random_blocks(sizes: Sequence[int]) -> list[Block]:
@@ -354,7 +354,7 @@ def _random_blocks(sizes: Sequence[int]) -> list[Block]:
     return blocks
 
 
-def _timed(function: Callable[..., object], tensors: Sequence[tvm.runtime.Tensor]) -> Timed:
+def _time_function(function: Callable[..., object], tensors: Sequence[tvm.runtime.Tensor]) -> Timed:
     return timed(lambda: function(*tensors))
 
 

@@ -1,4 +1,4 @@
-"""Builds and times generated nests for a calibration, as a tuning session does: builder processes, runner, checks."""
+"""Building, checking and timing generated kernels (nests) for a calibration, as a tuning session does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from anatune.measure.run.timing import TimingProtocol
 from anatune.templates.cpu.model.model import CpuModel
 
 _PROTOCOL = TimingProtocol(sample_s=0.004, budget_s=0.06, patience_s=0.5, least_samples=4, slower=4.0)
-"""Shorter than in tuning: many nests of a few per cent rather than few of one. None is stopped for being slow: how slow
-it is shall be learned."""
+"""A timing protocol shorter than that of tuning, for many kernels of a few per cent error instead of few precise ones.
+Slow kernels are not stopped early, because their times are learned from."""
 _MOST_SCHEDULES = 24
 
 
@@ -31,22 +31,22 @@ def measure_nests(
     clock: Callable[[], float] = time.monotonic,
     make: Callable[..., Measurer] = CpuMeasurer,
 ) -> Iterator[tuple[Workload, Schedule, Measurement]]:
-    """Measure the first choice of the model and diverse others for each workload, as many as there is time for.
+    """Measure the first choice of the model and diverse other schedules of each workload until the time is over.
 
-    Each workload gets an equal part of the time that is left when its turn comes.
+    Each workload gets an equal part of the remaining time.
 
     Parameters
     ----------
     hardware : CpuSpec
         The calibrated spec of all cores.
     threads : int
-        Threads that kernels run with.
+        Number of threads of a kernel.
     budget_s : float
-        Seconds for all.
+        Seconds for all workloads.
     progress
         Called with the share that is done.
     make
-        Makes the measurer: of this machine, or of the one that `hardware` describes.
+        Makes the measurer of the machine that `hardware` describes.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def measure_nests(
     ends = clock() + budget_s
     here = hardware.with_threads(threads)
     largest = max(workloads, key=lambda workload: sum(access.num_elements for access in workload.tensors))
-    with make(largest, here, threads=threads, protocol=_PROTOCOL) as measurer:  # memory for the largest
+    with make(largest, here, threads=threads, protocol=_PROTOCOL) as measurer:  # memory limits for the largest one
         for number, workload in enumerate(workloads):
             now = clock()
             if now >= ends:

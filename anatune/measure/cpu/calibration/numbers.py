@@ -1,4 +1,4 @@
-"""What the probes measured of a CPU: medians of samples as rates and latencies."""
+"""The results of the CPU probes: medians of samples as rates and latencies."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from anatune.measure.cpu.calibration.together import Together
 
 @dataclass(frozen=True)
 class Numbers:
-    """What was measured, in seconds at the sustained clock (see `Samples.steady_seconds`).
+    """The measured numbers of a CPU, in seconds at the sustained clock (see `Samples.steady_seconds`).
 
     Attributes
     ----------
     integer_clock_hz : float
-        From dependent integer instructions.
+        Clock by dependent integer instructions.
     fma_flop_per_s : float
-        Multiply-adds between registers, one core.
+        Rate of multiply-adds between registers on one core.
     all_fma_flop_per_s : float
-        The same by TVM's threads on all cores; reported, not stored: other work on the machine lowers it.
+        The same with TVM's threads on all cores; reported but not stored, because other programs lower it.
     together : Together or None
-        What all cores do at once, by the time they get; None: they could not be pinned, or there is one.
+        Combined speed of all cores; None if they could not be pinned, or there is one.
     half_share : float
-        FLOP/s with vectors of half the width over those with whole ones; reported. 0: not measured.
+        FLOP/s with vectors of half the width over those with whole ones; reported only. 0 if not measured.
     fma_latency_s : float
     store_bytes_s : float
-        Stores to the L1 cache.
+        Bytes per second of stores to the L1 cache.
     broadcasts_s : float
-        Elements loaded into all lanes in a second.
+        Elements per second that are loaded into all lanes.
     fill_bytes_s, latency_s : dict of str to float
-        By level, l1 to dram: loads of one core; dependent loads.
+        Level (l1 to dram) -> bytes per second loaded by one core; seconds of a dependent load.
     footprint_bytes_s : dict of int to float
-        By bytes of memory that are loaded again and again, larger than what was loaded for "l3".
+        Bytes of memory that are loaded repeatedly, more than for "l3" -> bytes per second.
     all_dram_bytes_s : float
     call_s : float
-        A microkernel call without its steps (a tile of `CALL_TILE`).
+        Seconds of a microkernel call without its iterations (a tile of `CALL_TILE`).
     parallel_start_s, function_call_s : float
     dots : dict of str to (float, float)
         Instruction that sums products of neighbours -> FLOP/s of one core, between registers; latency in seconds.
     tiles : dict of str to float
         Seconds of an instruction on AMX's tiles, by the number of a spec's `TileUnit`; empty: not measured.
     doubtful : frozenset of str
-        Names of these attributes, or levels as "l3_load" and "l3_chase", that had too few quiet samples.
+        Names of these attributes, or levels such as "l3_load" and "l3_chase", with too few undisturbed samples.
     """
 
     integer_clock_hz: float
@@ -73,16 +73,16 @@ class Numbers:
 def numbers_of(
     hardware: CpuSpec, samples: Samples, shared: Samples, together: Together | None, work: Mapping[str, int]
 ) -> Numbers:
-    """Return what was measured.
+    """Return the measured numbers.
 
     Parameters
     ----------
     samples, shared : Samples
-        Of one core; of all cores, empty where there is one.
+        Samples of one core; of all cores, empty if there is one.
     together : Together or None
         See `Numbers`.
     work : mapping of str to int
-        Work of one sample, by quantity: FLOP, bytes, steps.
+        Quantity -> work of one sample: FLOP, bytes, iterations.
     """
     levels = ["l1", "l2", *(["l3"] if hardware.l3 else [])]
     doubtful = {name for name in samples.names if samples.is_doubtful(name)}
@@ -90,7 +90,7 @@ def numbers_of(
     step_s = (long - short) / (CALL_DEPTHS[1] - CALL_DEPTHS[0])
     fill = {level: work[f"{level}_load"] / samples.steady_seconds(f"{level}_load") for level in levels}
     latency = {level: samples.steady_seconds(f"{level}_chase") / work[f"{level}_chase"] for level in levels}
-    # memory has a clock of its own
+    # memory has its own clock
     fill["dram"] = work["dram_load"] / samples.seconds("dram_load")
     latency["dram"] = samples.seconds("dram_chase") / work["dram_chase"]
     fma_rate = work["fma"] / samples.fma_s

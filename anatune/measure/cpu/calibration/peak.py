@@ -1,11 +1,10 @@
-"""Clock, multiply-add units and latency of the present machine's cores, solved for together; measured in a second.
+"""Clock, multiply-add units and latency of this machine's cores, which are measured together in a second.
 
-Three rates are sampled beside each other, so that a drift of the clock cancels: dependent integer instructions (one a
-cycle, whatever a neighbour on the same core does), dependent multiply-adds (one in as many cycles as their latency) and
-independent ones (one in each unit and cycle, or fewer). Latencies are whole numbers, units whole ones, a half or a
-quarter. The latency gives the clock in vector code, which is that of integer code or less (AVX-512); units are the
-fewest that the rate fits into, and no fewer than a known microarchitecture has: what the rate falls short of them a
-neighbour on the same core takes.
+Three rates are sampled next to each other, so that a drift of the clock cancels: dependent integer instructions (one
+per cycle, independent of the other thread of the core), dependent multiply-adds (one per latency) and independent ones
+(at most one per unit and cycle). Latencies are whole numbers; units are whole numbers, a half or a quarter. The
+latency gives the clock in vector code, which is at most that of integer code (AVX-512). The units are the fewest that
+explain the rate, and no fewer than a known microarchitecture has; the other thread of the core may use the rest.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from anatune.codegen.cpu.probes import build_probes, fma_probe
 from anatune.core.hardware.cpu_groups import CpuCompute
 from anatune.core.hardware.spec import CpuSpec
 from anatune.measure.cpu.calibration.machine import one_core, own_call
-from anatune.measure.cpu.calibration.samples import Quantity, Reading, Samples, sample_quantities
+from anatune.measure.cpu.calibration.samples import ProbeTimes, Quantity, Samples, sample_quantities
 
 _SECONDS = 1.0
 _SAMPLE_S = 0.1e-3
 _MOST_SAMPLES = 5000
 _UNITS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Multiply-adds a cycle that there are."""
+"""Possible numbers of multiply-adds per cycle."""
 _ABOVE = 1.1
-"""Times the number of units, or the clock, that a measured rate may be: samples are not of the same moment."""
+"""Factor by which a measured rate may exceed the units or the clock, because samples are taken at different moments."""
 _SLOWEST = 0.55
-"""Clock of wide vectors over that of integer code, at least."""
+"""Lowest clock of wide vectors over that of integer code."""
 _CLEAR = 0.75
-"""Share of the units that the rate has to reach, or their number is doubtful."""
+"""Share of the units that the rate has to reach; below, their number is unverified."""
 
 
 class Core(NamedTuple):
-    """What was found of a core: units, sustained clock of vector code, latency, and whether the units are sure."""
+    """The measured numbers of a core: units, sustained clock of vector code, latency, whether units are sure."""
 
     fma_per_cycle: float
     clock_hz: float
@@ -44,26 +43,26 @@ class Core(NamedTuple):
     is_sure: bool
 
 
-def solved(
+def solve_core(
     fma_per_s: float,
     fma_latency_s: float,
     integer_clock_hz: float,
     usual_latency_cycles: float,
     least_units: float = 0.0,
 ) -> Core:
-    """Return units, clock and latency that explain what was measured.
+    """Return the units, clock and latency that explain the measured rates.
 
     Parameters
     ----------
     fma_per_s : float
-        Multiply-adds of whole vectors that one core starts in a second.
+        Multiply-adds of whole vectors per second on one core.
     fma_latency_s : float
     integer_clock_hz : float
         Clock by dependent integer instructions.
     usual_latency_cycles : float
-        Of the microarchitecture.
+        Latency of the microarchitecture.
     least_units : float
-        Units that a core of it has, 0 if that is in doubt.
+        Units of the microarchitecture; 0 if unknown.
     """
     measured = fma_latency_s * integer_clock_hz
     nearest = max(1.0, float(round(measured)))
@@ -88,7 +87,7 @@ def solved(
 
 
 def with_core(compute: CpuCompute, core: Core, **changes: object) -> CpuCompute:
-    """Return `compute` with what was found of a core, the peak that follows, and other changes."""
+    """Return `compute` with the measured numbers of a core, the resulting peak, and other changes."""
     clock_hz = float(f"{core.clock_hz:.4g}")
     return msgspec.structs.replace(
         compute,
@@ -101,12 +100,12 @@ def with_core(compute: CpuCompute, core: Core, **changes: object) -> CpuCompute:
 
 
 def sure_units(compute: CpuCompute) -> float:
-    """Return the multiply-adds a cycle that nobody doubts, 0 where they are in doubt."""
+    """Return the multiply-adds per cycle if they are verified, else 0."""
     return 0.0 if "fma_per_cycle" in compute.unverified else compute.fma_per_cycle
 
 
 def measured_peak(hardware: CpuSpec) -> CpuSpec:
-    """Return `hardware`, which is the present machine, with its clock, units, latency and peak measured.
+    """Return `hardware`, the spec of this machine, with measured clock, units, latency and peak.
 
     Raises
     ------
@@ -125,15 +124,15 @@ def measured_peak(hardware: CpuSpec) -> CpuSpec:
         module = build_probes(probes, hardware)
         calls = {probe.name: own_call(module.functions[probe.name], probe.sizes) for probe in probes}
 
-        def reading() -> Reading:
+        def reading() -> ProbeTimes:
             seconds = calls["fma"](1)
-            return Reading(seconds, seconds)
+            return ProbeTimes(seconds, seconds)
 
         quantities = [Quantity(name, lambda name=name: calls[name](1)) for name in ("clock", "fma_latency")]  # type: ignore[misc]
         sample_quantities(quantities, reading, samples, budget_s=_SECONDS, enough=_MOST_SAMPLES)
     work = {probe.name: probe.work for probe in probes}
     flop = 2 * hardware.fp32_lanes
-    core = solved(
+    core = solve_core(
         work["fma"] / flop / samples.fma_s,
         samples.steady_seconds("fma_latency") * flop / work["fma_latency"],
         work["clock"] / samples.steady_seconds("clock"),

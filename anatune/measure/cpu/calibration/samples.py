@@ -1,8 +1,9 @@
-"""Samples of many small kernels in turn, two probes between any two, and what their quiet ones say.
+"""Samples of many small kernels in turn, with two probes between any two, and the medians of undisturbed samples.
 
-The machine's speed drifts and other work interrupts it. A sample is quiet if the multiply-add probe and the L2-fed tile
-([CPU_ANCHORS] fact 1) were both near their best before and after it. Rates of the core are taken relative to the
-multiply-add probe beside them, so that a change of the clock cancels; every value is the median of its quiet samples.
+The machine's speed drifts and other programs disturb it. A sample is undisturbed (quiet) if the multiply-add probe and
+the L2-fed tile ([CPU_ANCHORS] fact 1) were both near their best before and after it. Rates of the core are relative to
+the multiply-add probe next to them, so that a change of the clock cancels. Every value is the median of its quiet
+samples.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 FMA_SLACK = 1.03
-"""A quiet multiply-add probe takes at most this many times what the best tenth takes."""
+"""Longest time of a quiet multiply-add probe over that of the best tenth."""
 TILE_SLACK = 1.06
 """The same for the tile."""
 LEAST_QUIET = 5
-"""Quiet samples without which a value is doubtful; it then comes from the samples with the best probes."""
+"""Fewest quiet samples of a value; below, it is doubtful and comes from the samples with the best probes."""
 
 
-class Reading(NamedTuple):
+class ProbeTimes(NamedTuple):
     """Seconds of the two probes."""
 
     fma_s: float
@@ -29,7 +30,7 @@ class Reading(NamedTuple):
 
 
 class Quantity(NamedTuple):
-    """Something to sample: `run` warms up, runs once more and returns the seconds of that."""
+    """A quantity to sample: `run` warms up, runs once more and returns the seconds of that run."""
 
     name: str
     run: Callable[[], float]
@@ -37,8 +38,8 @@ class Quantity(NamedTuple):
 
 class _Sample(NamedTuple):
     seconds: float
-    before: Reading
-    after: Reading
+    before: ProbeTimes
+    after: ProbeTimes
 
 
 class Samples:
@@ -46,34 +47,36 @@ class Samples:
 
     def __init__(self) -> None:
         self._taken: dict[str, list[_Sample]] = {}
-        self._known: tuple[Reading, float] | None = None
+        self._known: tuple[ProbeTimes, float] | None = None
 
-    def add(self, name: str, seconds: float, before: Reading, after: Reading) -> None:
-        """Keep one sample and the probes beside it."""
+    def add(self, name: str, seconds: float, before: ProbeTimes, after: ProbeTimes) -> None:
+        """Keep one sample and the probes before and after it."""
         self._known = None
         self._taken.setdefault(name, []).append(_Sample(seconds, before, after))
 
     @property
     def names(self) -> list[str]:
-        """Quantities that have samples."""
+        """Names of the quantities with samples."""
         return list(self._taken)
 
-    def _quiet_probes(self) -> tuple[Reading, float]:
-        """Return the most that quiet probes take, and the median of the quiet multiply-add probes."""
+    def _quiet_probes(self) -> tuple[ProbeTimes, float]:
+        """Return the longest times of quiet probes, and the median of the quiet multiply-add probes."""
         if self._known is None:
             readings = [reading for taken in self._taken.values() for s in taken for reading in (s.before, s.after)]
             fma_times = [reading.fma_s for reading in readings]
-            limits = Reading(FMA_SLACK * _low(fma_times), TILE_SLACK * _low([reading.tile_s for reading in readings]))
+            limits = ProbeTimes(
+                FMA_SLACK * _low(fma_times), TILE_SLACK * _low([reading.tile_s for reading in readings])
+            )
             self._known = limits, statistics.median(t for t in fma_times if t <= limits.fma_s)
         return self._known
 
     @property
-    def _limits(self) -> Reading:
+    def _limits(self) -> ProbeTimes:
         return self._quiet_probes()[0]
 
     @property
     def fma_s(self) -> float:
-        """Seconds of the multiply-add probe: median of the quiet ones, the sustained rate rather than a lucky one."""
+        """Seconds of the multiply-add probe: the median of the quiet ones, which is the sustained rate."""
         return self._quiet_probes()[1]
 
     @property
@@ -84,12 +87,12 @@ class Samples:
         return sum(quiet) / max(1, len(quiet))
 
     def least_quiet(self) -> int:
-        """Return the quiet samples of the quantity that has fewest."""
+        """Return the number of quiet samples of the quantity with the fewest."""
         limits = self._limits
         return min((sum(_is_quiet(s, limits) for s in taken) for taken in self._taken.values()), default=0)
 
     def is_doubtful(self, name: str) -> bool:
-        """Whether a quantity has too few quiet samples."""
+        """Return whether a quantity has too few quiet samples."""
         limits = self._limits
         return sum(_is_quiet(sample, limits) for sample in self._taken.get(name, [])) < LEAST_QUIET
 
@@ -98,18 +101,18 @@ class Samples:
         return statistics.median(sample.seconds for sample in self._chosen(name))
 
     def best_seconds(self, name: str) -> float:
-        """Return the median of the best third of all times: for what runs on all cores, which the probes do not see."""
+        """Return the median of the best third of all times, for quantities of all cores."""
         times = sorted(sample.seconds for sample in self._taken[name])
         return statistics.median(times[: max(1, -(-len(times) // 3))])
 
     def steady_seconds(self, name: str) -> float:
-        """Return the time at the sustained clock: median over the quiet samples, relative to the probe beside each."""
+        """Return the time at the sustained clock: the median of quiet samples relative to the probes next to them."""
         return self.fma_s * statistics.median(
             2.0 * sample.seconds / (sample.before.fma_s + sample.after.fma_s) for sample in self._chosen(name)
         )
 
     def _chosen(self, name: str) -> list[_Sample]:
-        """Return the quiet samples, or those beside the best probes where there are too few."""
+        """Return the quiet samples, or those with the best probes if there are too few."""
         limits, taken = self._limits, self._taken[name]
         quiet = [sample for sample in taken if _is_quiet(sample, limits)]
         if len(quiet) >= min(LEAST_QUIET, len(taken)):
@@ -119,7 +122,7 @@ class Samples:
 
 def sample_quantities(
     quantities: Sequence[Quantity],
-    probes: Callable[[], Reading],
+    probes: Callable[[], ProbeTimes],
     samples: Samples,
     *,
     budget_s: float,
@@ -130,7 +133,7 @@ def sample_quantities(
 ) -> None:
     """Sample all quantities in turn until each has `enough` quiet samples or the budget ends.
 
-    At least `least_rounds` rounds are completed whatever they cost. Each round starts with the next quantity.
+    At least `least_rounds` rounds are completed in any case. Each round starts with the next quantity.
 
     Parameters
     ----------
@@ -156,19 +159,19 @@ def sample_quantities(
             return
 
 
-def snapped(value: float, entries: Sequence[float], tolerance: float = 0.1) -> float | None:
-    """Return the entry that `value` is within `tolerance` of, None if there is none."""
+def snap(value: float, entries: Sequence[float], tolerance: float = 0.1) -> float | None:
+    """Return the entry within `tolerance` of `value`; None if there is none."""
     best = min(entries, key=lambda entry: abs(math.log(value / entry)))
     return best if abs(value / best - 1.0) <= tolerance else None
 
 
 def _low(times: Sequence[float]) -> float:
-    """Return what a tenth of the times is below."""
+    """Return the lowest tenth of the times."""
     ordered = sorted(times)
     return ordered[len(ordered) // 10]
 
 
-def _is_quiet(sample: _Sample, limits: Reading) -> bool:
+def _is_quiet(sample: _Sample, limits: ProbeTimes) -> bool:
     return all(r.fma_s <= limits.fma_s and r.tile_s <= limits.tile_s for r in (sample.before, sample.after))
 
 

@@ -1,4 +1,4 @@
-"""A calibrated spec: measured numbers in place of the detected ones, and what was decided on the way."""
+"""Making the calibrated spec of a CPU from the measured numbers, with notes about decisions."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from anatune.core.hardware.cpu_groups import CacheLevel, CpuCompute, CpuDram, Cp
 from anatune.core.hardware.dot import dot_operands
 from anatune.core.hardware.spec import CpuSpec
 from anatune.measure.cpu.calibration.numbers import Numbers
-from anatune.measure.cpu.calibration.peak import Core, solved, sure_units, with_core
-from anatune.measure.cpu.calibration.samples import snapped
+from anatune.measure.cpu.calibration.peak import Core, solve_core, sure_units, with_core
+from anatune.measure.cpu.calibration.samples import snap
 from anatune.measure.cpu.calibration.tiles import RegisterTile
 
 _POOL_SHARE = 0.9
-"""Share of what cores reach each by itself that a parallel loop reaches on a quiet machine."""
+"""Share of the sum of single-core rates that a parallel loop reaches on an undisturbed machine."""
 _CLEAR = 1.25
-"""Times as fast as memory that L3 has to be, or its size cannot be told."""
+"""Ratio of L3 to DRAM bandwidth below which the usable size of L3 cannot be determined."""
 _BETWEEN = 1.4
-"""Where the first walk beyond L3's own is slow, L3 ends before it."""
+"""Factor between the sizes of two walks that decides where L3 ends."""
 _BEST_TILES = 5
-"""The mean of as many best tiles is what code can reach."""
+"""Number of best tiles whose mean is the reachable share of the peak."""
 
 
 def calibrated_spec(
     hardware: CpuSpec, numbers: Numbers, shares: Mapping[RegisterTile, float], today: str
 ) -> tuple[CpuSpec, tuple[str, ...]]:
-    """Return `hardware` with the measured numbers in place of the detected ones, and what was decided.
+    """Return `hardware` with the measured numbers, and notes about decisions.
 
-    Keys that were measured leave `unverified`; those with too few quiet samples stay there.
+    Measured keys leave `unverified`; those with too few undisturbed samples stay there.
     """
     compute = hardware.compute
     source = f"anatune hw calibrate, {today}"
     fma_per_s = numbers.fma_flop_per_s / (2 * hardware.fp32_lanes)
     rates = (fma_per_s, numbers.fma_latency_s, numbers.integer_clock_hz)
-    core = solved(*rates, compute.fma_latency_cycles, sure_units(compute))
+    core = solve_core(*rates, compute.fma_latency_cycles, sure_units(compute))
     clock = core.clock_hz
     measured = _compute(hardware, numbers, core, shares, source)
     caches = {
@@ -70,39 +70,39 @@ def calibrated_spec(
 def _notes(
     hardware: CpuSpec, numbers: Numbers, core: Core, fma_per_cycle: float, held_bytes: int | None
 ) -> Iterator[str]:
-    """Say what was decided, a line each."""
+    """Yield lines about decisions."""
     clock, before = core.clock_hz, hardware.compute.fma_per_cycle
     yield f"clock {clock / 1e9:.3f} GHz in vector code, {numbers.integer_clock_hz / 1e9:.3f} GHz in integer code"
     decided = "as detected" if core.fma_per_cycle == before else f"instead of {before:g}"
     unsure = "" if core.is_sure else ", unverified: calibrate again when the machine is quieter"
     yield f"fma_per_cycle {core.fma_per_cycle:g}: measured {fma_per_cycle:.3f}, {decided}{unsure}"
     if numbers.half_share:
-        yield f"vectors of half the width reach {100 * numbers.half_share:.0f} %"
+        yield f"vectors of half the width reach {100 * numbers.half_share:.0f} % of that rate"
     for name, (rate, _) in numbers.dots.items():
-        yield f"{name} reaches {rate / numbers.fma_flop_per_s:.2f} times float32's peak"
+        yield f"{name} reaches {rate / numbers.fma_flop_per_s:.2f} times the float32 peak"
     if numbers.tiles:
         product, latency, load, store = (numbers.tiles[name] * clock for name in TILE_COUNTS)
         yield (
-            f"AMX: a product of tiles every {product:.1f} cycles (latency {latency:.1f}), a load every {load:.1f}, "
+            f"AMX: a tile product every {product:.1f} cycles (latency {latency:.1f}), a load every {load:.1f}, "
             f"a store every {store:.1f}"
         )
     if held_bytes is not None and hardware.l3 is not None:
         rates = f"{_near(numbers) / 1e9:.1f} and {numbers.fill_bytes_s['dram'] / 1e9:.1f} GB/s"
         whole = hardware.l3.size_bytes / 2**20
-        yield f"L3 holds {held_bytes / 2**20:.0f} of its {whole:.0f} MB for this machine ({rates} within and beyond)"
+        yield f"this machine can use {held_bytes / 2**20:.0f} of {whole:.0f} MB of L3 ({rates} within and beyond)"
     pool = numbers.all_fma_flop_per_s / numbers.fma_flop_per_s
     together = numbers.together
     if together is not None:
         yield together.line
     slow = together is not None and pool < _POOL_SHARE * together.speedup
-    why = ": other programs run, or TVM_NUM_THREADS or TVM_BIND_THREADS keep them away" if slow else ""
-    yield f"TVM's threads on all cores reach {pool:.2f} times one core's peak{why}"
+    why = ": other programs run, or TVM_NUM_THREADS or TVM_BIND_THREADS limit them" if slow else ""
+    yield f"TVM's threads on all cores reach {pool:.2f} times the peak of one core{why}"
 
 
 def _compute(
     hardware: CpuSpec, numbers: Numbers, core: Core, shares: Mapping[RegisterTile, float], source: str
 ) -> CpuCompute:
-    """Return the measured rates of a core, and what all cores do at once."""
+    """Return the measured rates of a core, and the combined speed of all cores."""
     compute, clock, doubts, together = hardware.compute, core.clock_hz, numbers.doubtful, numbers.together
     vector_bytes = 4 * hardware.fp32_lanes
     loads = round(numbers.fill_bytes_s["l1"] / clock / vector_bytes, 2)
@@ -111,7 +111,7 @@ def _compute(
     if best:
         filled = numbers.fma_flop_per_s / (2 * hardware.fp32_lanes) / (clock * core.fma_per_cycle)
         reachable = round(min(1.0, filled * sum(best) / len(best)), 3)
-    if together is not None:  # from those cores that were tried to all
+    if together is not None:  # scale from the measured cores to all
         speedup = round(min(1.0, together.speedup / together.cores) * compute.num_cores, 2)
     unsure = {
         "clock_hz": "clock" in doubts,
@@ -155,10 +155,10 @@ def _dram(dram: CpuDram, numbers: Numbers, source: str) -> CpuDram:
 
 
 def _held_bytes(numbers: Numbers, cache: CacheLevel | None) -> int | None:
-    """Return the bytes of the last cache that there are for this machine; None: all, or nobody can tell.
+    """Return the bytes of the last cache that this machine can use; None if all of it, or if unknown.
 
-    Virtual machines are told of a processor's whole L3, and have a part of it. Where memory of some size comes no
-    faster than halfway between L3 and memory (a geometric mean), the cache does not hold it.
+    A virtual machine sees the whole L3 of the processor, but may use only a part of it. The cache does not hold data
+    that are loaded no faster than the geometric mean of the rates of L3 and memory.
     """
     if cache is None or not numbers.footprint_bytes_s:
         return None
@@ -168,33 +168,33 @@ def _held_bytes(numbers: Numbers, cache: CacheLevel | None) -> int | None:
     slow = [size for size, rate in numbers.footprint_bytes_s.items() if rate < math.sqrt(near * far)]
     least = min(slow, default=cache.size_bytes)
     held = [size for size in numbers.footprint_bytes_s if size < least]
-    if least > cache.size_bytes // 2:  # a walk as large as the cache misses some of it anyway
+    if least > cache.size_bytes // 2:  # a walk as large as the cache has some misses anyway
         return None
     unit = cache.ways * cache.line_bytes
     return max(held, default=int(least / _BETWEEN)) // unit * unit
 
 
 def _near(numbers: Numbers) -> float:
-    """Return the most bytes a second that came from the last cache: a victim cache keeps what was used again."""
+    """Return the highest rate of loads from the last cache, bytes/s."""
     return max(numbers.fill_bytes_s["l3"], *numbers.footprint_bytes_s.values())
 
 
 def _instruction(name: str, numbers: Numbers, clock: float, source: str) -> DotInstruction:
-    """Return an instruction's rate, a usual number where that agrees, and its latency."""
+    """Return the rate of an instruction, rounded to a usual number if close, and its latency."""
     flop_per_s, latency_s = numbers.dots[name]
     rate, latency = flop_per_s / numbers.fma_flop_per_s, latency_s * clock
     group = dot_operands(name).size
     unsure = {"rate": name in numbers.doubtful, "latency_cycles": f"{name}_latency" in numbers.doubtful}
     return DotInstruction(
-        rate=snapped(rate, [group * share for share in (0.25, 0.5, 1.0, 2.0)]) or round(rate, 2),
-        latency_cycles=snapped(latency, [*range(1, 20)]) or round(latency, 1),
+        rate=snap(rate, [group * share for share in (0.25, 0.5, 1.0, 2.0)]) or round(rate, 2),
+        latency_cycles=snap(latency, [*range(1, 20)]) or round(latency, 1),
         source=source,
         unverified=_unverified((), unsure),
     )
 
 
 def _tile_unit(numbers: Numbers, clock: float, source: str) -> TileUnit:
-    """Return the cycles of AMX's tiles."""
+    """Return the cycles of AMX instructions."""
     cycles = {name: round(seconds * clock, 1) for name, seconds in numbers.tiles.items()}
     doubts = tuple(name for name in cycles if name in numbers.doubtful)
     return TileUnit(**cycles, source=source, unverified=doubts)
@@ -217,7 +217,7 @@ def _level(cache: CacheLevel, level: str, numbers: Numbers, clock: float, source
 
 
 def _unverified(before: Sequence[str], unsure: Mapping[str, bool]) -> tuple[str, ...]:
-    """Return the doubtful keys: those that were not measured, and measured ones that are unsure."""
+    """Return the unverified keys: those that were not measured, and measured ones that are unsure."""
     kept = [key for key in before if key not in unsure]
     return (*kept, *(key for key, is_unsure in unsure.items() if is_unsure))
 

@@ -1,4 +1,4 @@
-"""Register tiles: which are tried, what the model says of them, how often it is right."""
+"""Register tiles: the tiles to measure, their predictions, and the quality of the predictions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = [
     "LEAST_SHARE",
     "MOST_STEPS",
     "UNROLLS",
-    "Agreement",
     "MeasuredTile",
     "RegisterTile",
+    "TileAgreement",
     "agreement",
     "candidate_tiles",
     "fits_registers",
@@ -28,18 +28,18 @@ __all__ = [
 ]
 
 LEAST_SHARE = 0.8
-"""Tiles above this share of the peak are kept. Source: [TACO22] Sec. 4.1."""
+"""Share of the peak above which a tile is good and kept. Source: [TACO22] Sec. 4.1."""
 UNROLLS = (1, 8, 16)
-"""Steps of the straight-line body. Those between are within 2 %; 16 of many rows need more addresses than registers."""
+"""Unroll factors of the loop body; those between differ by 2 %, 16 of many rows need too many registers."""
 MOST_STEPS = 256
-"""Steps of a tile's reduction."""
+"""Largest number of iterations of a tile's reduction."""
 MOST_VECTORS = 8
 REGISTERS_TRIED = 1.3
-"""Tiles that need up to this many times the registers are tried, to see the cliff behind the last that fits."""
+"""Tiles that need up to this many times the registers are measured, to see the drop after the last one that fits."""
 
 
 class MeasuredTile(NamedTuple):
-    """A tile, its measured and its predicted share of the peak, and vector operations on the stack in its code."""
+    """A tile with its measured and predicted share of the peak, and the vector operations on the stack in its code."""
 
     tile: RegisterTile
     share: float
@@ -47,15 +47,15 @@ class MeasuredTile(NamedTuple):
     spill_ops: int
 
 
-class Agreement(NamedTuple):
-    """How well the prediction tells the tiles above `least_share` from the others.
+class TileAgreement(NamedTuple):
+    """The quality of predictions of good tiles, those above `least_share`.
 
     Attributes
     ----------
     precision : float
-        Share of the tiles predicted to be good that are; 1 if none is predicted.
+        Share of the tiles predicted as good that are good; 1 if none is predicted.
     recall : float
-        Share of the good tiles that are predicted; 1 if there are none.
+        Share of the good tiles that are predicted as good; 1 if there are none.
     num_good, num_predicted : int
     missed, promised : tuple of MeasuredTile
         Good tiles that are not predicted; tiles that are predicted and not good.
@@ -70,7 +70,7 @@ class Agreement(NamedTuple):
 
 
 def candidate_tiles(hardware: CpuSpec) -> list[RegisterTile]:
-    """Return all tiles of up to `MOST_VECTORS` vectors that need up to `REGISTERS_TRIED` times the registers.
+    """Return all tiles of up to `MOST_VECTORS` vectors that need at most `REGISTERS_TRIED` times the registers.
 
     rows x vectors accumulators, the vectors of the SIMD operand, and one broadcast. About 300 with 32 registers, 100
     with 16.
@@ -91,12 +91,12 @@ def candidate_tiles(hardware: CpuSpec) -> list[RegisterTile]:
 
 
 def fits_registers(tile: RegisterTile, hardware: CpuSpec) -> bool:
-    """Whether a tile needs no more registers than there are (`cpu.times.microkernel`)."""
+    """Return whether a tile fits into the registers (`cpu.times.microkernel`)."""
     return _step(tile, pack_machine(hardware).core)[1] <= hardware.compute.num_vector_registers
 
 
 def _step(tile: RegisterTile, core: CpuCore) -> tuple[float, ...]:
-    """Return what the model says of a step of a tile."""
+    """Return the prediction for one iteration of a tile."""
     rows, vectors = float(tile.rows), float(tile.vectors)
     held = vectors if tile.rows > 1 else 1.0
     answer: tuple[float, ...] = step_one(core, rows * vectors, rows + vectors, held, rows, 0.0, float(tile.unroll), 1.0)
@@ -104,9 +104,9 @@ def _step(tile: RegisterTile, core: CpuCore) -> tuple[float, ...]:
 
 
 def tile_depth(tile: RegisterTile, hardware: CpuSpec) -> int:
-    """Return the steps of a tile's reduction: at most `MOST_STEPS`, operands in three quarters of the L1 cache.
+    """Return the iterations of a tile's reduction: at most `MOST_STEPS`, with operands in three quarters of L1.
 
-    The table says what registers, ports and latencies allow; fills from L2 are the model's own term.
+    The table covers registers, ports and latencies only; fills from L2 are another term of the model.
     """
     step_bytes = 4 * (tile.rows + tile.vectors * hardware.fp32_lanes)
     fitting = int(0.75 * hardware.l1.size_bytes / step_bytes)
@@ -117,14 +117,14 @@ def tile_depth(tile: RegisterTile, hardware: CpuSpec) -> int:
 def microkernel_table(
     tiles: Sequence[MeasuredTile], doubtful: Collection[RegisterTile], source: str
 ) -> MicrokernelTable | None:
-    """Return the tiles that reach `LEAST_SHARE`, for a spec; None where no tile does.
+    """Return the tiles that reach `LEAST_SHARE`, for a spec; None if no tile does.
 
     Parameters
     ----------
     doubtful : collection of RegisterTile
-        Tiles with too few quiet samples: shares are unverified if any of them is good.
+        Tiles with too few undisturbed samples; the shares are unverified if any of them is good.
     source : str
-        Who measured, and when.
+        The source of the numbers: program and date.
     """
     good = sorted(entry for entry in tiles if entry.share >= LEAST_SHARE)
     if not good:
@@ -139,7 +139,7 @@ def microkernel_table(
 
 
 def predicted_share(tile: RegisterTile, hardware: CpuSpec) -> float:
-    """Return the share of the peak that the analytical model gives a tile (`cpu.times.microkernel`)."""
+    """Return the predicted share of the peak of a tile (`cpu.times.microkernel`)."""
     core = pack_machine(hardware).core
     accumulators = float(tile.rows * tile.vectors)
     depth = tile_depth(tile, hardware)
@@ -147,12 +147,12 @@ def predicted_share(tile: RegisterTile, hardware: CpuSpec) -> float:
     return float(depth * accumulators / core.fma_per_cycle / cycles)
 
 
-def agreement(measured: Sequence[MeasuredTile], least_share: float = LEAST_SHARE) -> Agreement:
-    """Compare predictions with what was measured."""
+def agreement(measured: Sequence[MeasuredTile], least_share: float = LEAST_SHARE) -> TileAgreement:
+    """Compare predicted with measured tiles."""
     good = [tile for tile in measured if tile.share >= least_share]
     predicted = [tile for tile in measured if tile.predicted >= least_share]
     both = sum(tile.share >= least_share for tile in predicted)
-    return Agreement(
+    return TileAgreement(
         precision=both / len(predicted) if predicted else 1.0,
         recall=both / len(good) if good else 1.0,
         num_good=len(good),

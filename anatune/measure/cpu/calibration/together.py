@@ -1,9 +1,9 @@
-"""What all cores reach at once, and why it is less than as many times one core: shared units, or a crowded host.
+"""The combined speed of all cores, and the reason if it is less than that of single cores.
 
-One thread a core, each pinned to its own, runs the multiply-add probe: alone in turn, then all at the same moment. Each
-is timed by the processor time it got, so that other programs on this machine do not count, only what a core is worth
-while it runs: cores that are threads of one physical core halve each other every time, a crowded host takes a core away
-now and then, and tells so in the steal time of /proc/stat or in rates that differ from sample to sample.
+One pinned thread on each core runs the multiply-add probe, first alone in turn, then all at the same time. Each is
+timed by its processor time, so that other programs on this machine do not count. Cores that are threads of one
+physical core always halve each other's speed. A crowded host of a virtual machine takes cores away from time to time,
+which shows in the steal time of /proc/stat or in rates that vary between samples.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from anatune.measure.run.cores import physical_cores
 Call = Callable[[], object]
 
 ALIKE = 0.93
-"""Cores that reach this share of what they reach alone do not hinder each other."""
+"""Share of their speed alone above which cores count as independent."""
 _CROWDED_STEAL = 0.02
-"""Share of the time that a host takes away, from which it counts as crowded."""
+"""Share of stolen time above which a host counts as crowded."""
 _CROWDED_SPREAD = 0.1
-"""Spread of the samples from which something comes and goes; units that are shared are always shared."""
+"""Spread of the samples above which the cause varies in time; shared units are always shared."""
 _HALVES = 1.2
-"""Pairs of threads that share all units do the work of one core, or little more."""
+"""Combined speed below which two threads share all units of one core."""
 _MOST_CORES = 64
-"""More threads than that say nothing more, and wait for each other."""
+"""Largest number of threads to measure; more give no more information."""
 _WAIT_S = 30.0
 
 
 class Round(NamedTuple):
-    """Processor seconds of the probe on each core: alone, and all together."""
+    """Processor seconds of the probe on each core, alone and all together."""
 
     alone: tuple[float, ...]
     together: tuple[float, ...]
 
     @property
     def speedup(self) -> float:
-        """Return how many cores working alone do as much."""
+        """Return the number of single cores with the same speed."""
         return sum(alone / shared for alone, shared in zip(self.alone, self.together, strict=True))
 
 
 class Together(NamedTuple):
-    """What several cores are worth at once.
+    """The combined speed of several cores.
 
     Attributes
     ----------
     cores : int
-        How many were tried.
+        Number of measured cores.
     speedup : float
-        How many cores working alone do as much: `cores` where they do not hinder each other. The median of the best
-        third of the samples.
+        Number of single cores with the same speed; `cores` if they are independent. The median of the best third of the
+        samples.
     low : float
-        The same of the lowest tenth.
+        The same for the lowest tenth.
     steal : float
-        Share of the time that the host took away, in [0, 1]; 0 where the system does not tell.
+        Share of the time that the host took away, in [0, 1]; 0 if the system does not report it.
     cause : {"independent", "shared", "clock", "crowded"}
         Every core is its own; every sample says that units are shared (threads of the same physical cores); every
         sample says a little less (the clock falls, or a part is shared); the host gives the cores to others.
@@ -72,18 +72,19 @@ class Together(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Return the verdict as a sentence."""
-        found = f"{self.cores} cores at once do the work of {self.speedup:.2f}"
-        varied = f"samples from {self.low:.2f} on, the host took {100 * self.steal:.1f} % of the time"
+        """Return the result as a sentence."""
+        summary = f"{self.cores} cores together are as fast as {self.speedup:.2f} single cores"
+        varied = f"lowest samples {self.low:.2f}, the host took {100 * self.steal:.1f} % of the time"
         return {
-            "independent": f"{found}: cores of their own ({varied})",
-            "shared": f"{found} in every sample: they are threads that share the units of physical cores ({varied})",
-            "clock": f"{found} in every sample: a lower clock with all cores busy, or parts that they share ({varied})",
-            "crowded": f"{found}: a crowded host ({varied}); calibrate again when it is quieter",
+            "independent": f"{summary}: they are independent ({varied})",
+            "shared": f"{summary} in every sample: they are threads that share physical cores ({varied})",
+            "clock": f"{summary} in every sample: the clock is lower with all cores busy, or they share units "
+            "({varied})",
+            "crowded": f"{summary}: the host is crowded ({varied}); calibrate again when it is less busy",
         }[self.cause]
 
 
-def judged(rounds: Sequence[Round], steal: float) -> Together:
+def judge_rounds(rounds: Sequence[Round], steal: float) -> Together:
     """Return what the samples say.
 
     Parameters
@@ -156,7 +157,7 @@ def measure_together(make_call: Callable[[], Call], *, budget_s: float, least_ro
     if failed:  # a core may not be had
         return None
     stolen, passed = (now - then for now, then in zip(steal_ticks(), before, strict=True))
-    return judged(
+    return judge_rounds(
         [Round(*both) for both in zip(zip(*alone, strict=True), zip(*shared, strict=True), strict=True)],
         stolen / passed if passed else 0.0,
     )

@@ -1,4 +1,4 @@
-"""Which nests a calibration generates and times: small workloads of many kinds, and diverse schedules of each."""
+"""The kernels (nests) that a calibration generates: small workloads of many kinds, and diverse schedules of each."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from anatune.templates.cpu.model.model import CpuModel
 Integers = NDArray[np.int64]
 
 SLOWEST = 1.5
-"""Schedules predicted to take up to this many times the best one's are tried: the model's errors are smaller."""
+"""Ratio to the best predicted time up to which schedules are measured; the model's errors are smaller."""
 _RANKED, _SAMPLES = 256, 20_000
 _RANKING_S = 1.0
-"""Most time of a search: what it has not found by then is not missed."""
+"""Time limit of a search, s."""
 
 _MATMULS = ((96, 320, 384), (40, 1024, 256), (192, 640, 160), (384, 192, 768), (12, 800, 640), (320, 480, 512))
 _CONVOLUTIONS = (  # channels, size, filters, kernel, stride; zeros around, as many as keep the size
@@ -39,9 +39,9 @@ _CONVOLUTIONS = (  # channels, size, filters, kernel, stride; zeros around, as m
 
 
 def calibration_workloads() -> list[Workload]:
-    """Return the workloads: each takes a core a few milliseconds at most; kinds take turns.
+    """Return the workloads, which take a few milliseconds on a core, with kinds in turn.
 
-    A measurement that runs out of time has seen all kinds. None is a layer of the benchmarks.
+    A measurement that runs out of time has seen all kinds. No workload is a layer of the benchmarks.
     """
     convolutions = [
         conv2d(1, channels, size, size, filters, kernel, kernel, stride=stride, padding=kernel // 2, layout="NHWC")
@@ -55,17 +55,17 @@ def calibration_workloads() -> list[Workload]:
 
 
 def diverse_schedules(model: CpuModel, count: int, seed: int = 0) -> list[Schedule]:
-    """Return schedules to learn a model's errors from: its first choice, then ones that differ most from the others.
+    """Return schedules from which a model's errors are learned: its first choice, then schedules that differ most.
 
-    They come from the first of the ranking and from drawn points that are predicted to be nearly as fast. How far two
-    differ is counted over the features of a correction, each relative to its spread.
+    They are taken from the first of the ranking and from random points that are predicted to be nearly as fast. Their
+    difference is measured by the features of a correction, each relative to its spread.
 
     Parameters
     ----------
     count : int
-        How many; fewer where the space has fewer that are fast.
+        Number of schedules; fewer if the space has fewer fast ones.
     seed : int
-        Of the draw.
+        Seed of the random points.
     """
     ranked = model.rank(_RANKED, _RANKING_S).points
     points = np.concatenate([ranked, model.space.sample_points(_SAMPLES, seed)])
@@ -82,16 +82,16 @@ def diverse_schedules(model: CpuModel, count: int, seed: int = 0) -> list[Schedu
     while len(chosen) < min(count, len(points)):
         distance = np.minimum(distance, np.square(values - values[chosen[-1]]).sum(axis=1))
         distance[chosen] = -np.inf
-        chosen.append(int(np.argmax(distance / times)))  # between two as far away, the faster
+        chosen.append(int(np.argmax(distance / times)))  # of two at the same distance, take the faster one
     return [model.space.schedule_of(points[at]) for at in chosen]
 
 
 def _one_a_program(
     model: CpuModel, points: Integers, times: NDArray[np.float64]
 ) -> tuple[Integers, NDArray[np.float64]]:
-    """Return a point of each program, with its time."""
+    """Return one point of each program, with its time."""
     first: dict[object, int] = {}
-    for at, point in enumerate(points):
-        first.setdefault(model.program_key(point), at)
+    for position, point in enumerate(points):
+        first.setdefault(model.program_key(point), position)
     kept = list(first.values())
     return points[kept], times[kept]

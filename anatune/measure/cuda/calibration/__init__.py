@@ -1,1 +1,1 @@
-"""Measured numbers of a GPU: probes, checked before they are timed."""
+"""Calibration of GPUs by probes, which are checked before they are timed."""

@@ -1,6 +1,6 @@
-"""Measures a GPU of the present machine and puts the numbers into its spec (``anatune hw calibrate host_gpu``).
+"""Calibration of a GPU of this machine, which measures the numbers of its spec (``anatune hw calibrate host_gpu``).
 
-What each number feeds in the model (`gpu.pack`):
+The use of each number in the model (`gpu.pack`):
 
 ==================================== ===========================================================================
 compute.clock_hz, peak               all cycles to seconds: the clock under multiply-adds, not the boost clock
@@ -17,7 +17,7 @@ tensor_cores.mma_sync_fraction       arithmetic of `triton`: the best ``mma.sync
 tensor_cores.latency_cycles          its latency term
 ==================================== ===========================================================================
 
-Reported beside them: the sweep of multiply-add chains over warps, narrower shared loads, copies, matrix units
+Also reported are the sweep of multiply-add chains over warps, narrower shared loads, copies, matrix units
 (``mma.sync``), and the clock during each.
 """
 
@@ -44,7 +44,7 @@ from anatune.measure.cuda.driver import GpuDevice, open_device
 Progress = Callable[[str, float], None]
 
 LARGE_SPREAD = 0.05
-"""Numbers that spread more stay unverified."""
+"""Relative spread above which a number stays unverified."""
 _LANES = (64, 128, 192, 256)
 _USUAL = {
     "compute.clock_hz": (0.5, 1.25),
@@ -63,11 +63,11 @@ _USUAL = {
     "tensor_cores.mma_sync_fraction": (0.6, 1.6),
     "tensor_cores.latency_cycles": (0.4, 2.5),
 }
-"""Measured over what the spec said: outside of these both are doubtful, and the number stays unverified."""
+"""Usual range of measured over previous values; a number outside stays unverified."""
 
 
 class GpuCalibration(msgspec.Struct, frozen=True):
-    """The new spec, what was measured, and what was decided, a line each."""
+    """The result of a calibration: the new spec, the measured numbers, and notes about decisions."""
 
     spec: GpuSpec
     numbers: GpuNumbers
@@ -83,23 +83,23 @@ def calibrate_gpu(
     compiler: Compile | None = None,
     progress: Progress | None = None,
 ) -> GpuCalibration:
-    """Measure a GPU of the present machine. Nothing is written.
+    """Measure a GPU of this machine without writing a file.
 
     Parameters
     ----------
     index : int
-        Which GPU, as CUDA counts.
+        The CUDA device number.
     minutes : float
-        Most time spent on sampling; it ends earlier once there are enough samples. Compiling and checking the probes
-        comes on top.
+        Largest time for sampling, which ends earlier once there are enough samples. Compiling and checking the probes
+        takes additional time.
     hardware : GpuSpec, optional
-        What is known about it; detected by default.
+        The previous spec; detected by default.
     device : GpuDevice, optional
         An open device; `open_device(index)` by default, closed at the end.
     compiler : callable, optional
         Returns a probe's cubin; NVRTC by default.
     progress
-        Called with what is going on and the share of it that is done.
+        Called with the name of a phase and the share of it that is done.
 
     Raises
     ------
@@ -108,10 +108,10 @@ def calibrate_gpu(
     MissingDependencyError
         NVRTC is not installed.
     RunError
-        The device's driver refused what every device must do.
+        The driver refused a basic operation.
     """
     report = progress or (lambda _stage, _share: None)
-    own = device is None
+    is_own = device is None
     device = device or open_device(index)
     try:
         if hardware is None:
@@ -121,17 +121,17 @@ def calibrate_gpu(
             hardware = specs[index]
         machine = GpuMachine(device, compiler or _nvrtc, lambda share: report("building probes", share))
         try:
-            numbers = _measured(machine, minutes, report)
+            numbers = _measure(machine, minutes, report)
         finally:
             machine.close()
     finally:
-        if own:
+        if is_own:
             device.close()
     spec, notes = calibrated_gpu_spec(hardware, numbers, datetime.date.today().isoformat())
     return GpuCalibration(spec, numbers, notes)
 
 
-def _measured(machine: GpuMachine, minutes: float, report: Progress) -> GpuNumbers:
+def _measure(machine: GpuMachine, minutes: float, report: Progress) -> GpuNumbers:
     """Warm the device up and sample all probes."""
     widest, sustained = sweep_name(CHAINS[-1], WARPS[-1]), 0.0
     if widest in machine.names:
@@ -151,10 +151,10 @@ def _nvrtc(probe: GpuProbe) -> nvrtc.Cubin:
 
 
 def calibrated_gpu_spec(hardware: GpuSpec, numbers: GpuNumbers, today: str) -> tuple[GpuSpec, tuple[str, ...]]:
-    """Return `hardware` with the measured numbers in place of what it said, and what was decided.
+    """Return `hardware` with the measured numbers, and notes about decisions.
 
-    What was measured leaves `unverified`. What is implausible by itself (`groups.value_problem`) is not taken over;
-    what is far from what the spec said (`_USUAL`), or spreads by more than `LARGE_SPREAD`, is, unverified.
+    Measured numbers leave `unverified`. An implausible number (`groups.value_problem`) is not used. A number far from
+    the previous one (`_USUAL`), or with a spread above `LARGE_SPREAD`, is used but stays unverified.
     """
     values, notes = _values(hardware, numbers)
     source = f"anatune hw calibrate, {today}"
@@ -174,16 +174,16 @@ def calibrated_gpu_spec(hardware: GpuSpec, numbers: GpuNumbers, today: str) -> t
                 unsure.add(key)
                 continue
             if not low <= value / before <= high:
-                notes.append(f"{name}.{key} is {value:g}, far from the {before:g} that was expected; unverified")
+                notes.append(f"{name}.{key} is {value:g}, far from the expected {before:g}; it stays unverified")
                 unsure.add(key)
             elif measured.spread > LARGE_SPREAD:
-                notes.append(f"{name}.{key} spreads by {100 * measured.spread:.0f} %; unverified")
+                notes.append(f"{name}.{key} varies by {100 * measured.spread:.0f} %; it stays unverified")
                 unsure.add(key)
             taken[key] = value
         if not taken and not unsure:
             continue
-        known = set(taken) - unsure
-        kept = tuple(key for key in group.unverified if key not in known)
+        verified = set(taken) - unsure
+        kept = tuple(key for key in group.unverified if key not in verified)
         said = f"{', '.join(taken)}: {source}; the rest: {group.source}" if taken else group.source
         groups[name] = msgspec.structs.replace(
             group,
@@ -194,82 +194,84 @@ def calibrated_gpu_spec(hardware: GpuSpec, numbers: GpuNumbers, today: str) -> t
     compute = groups.get("compute", hardware.compute)
     peak = 2.0 * compute.num_sms * compute.fp32_lanes_per_sm * compute.clock_hz
     groups["compute"] = msgspec.structs.replace(compute, fp32_peak_flop_per_s=peak)
-    notes += [f"{name} was left out: {why}" for name, why in numbers.refused.items()]
+    notes += [f"the probe {name} was not used: {why}" for name, why in numbers.refused.items()]
     return msgspec.structs.replace(hardware, **groups), tuple(notes)
 
 
 def _values(hardware: GpuSpec, numbers: GpuNumbers) -> tuple[dict[str, dict[str, Median]], list[str]]:
-    """Return the measured values by group and key, and what there is to say about them."""
+    """Return the measured values by group and key, and notes about them."""
     compute, notes = hardware.compute, []
     clock = numbers.clock_hz or compute.clock_hz
     best = numbers.best_fma
-    found: dict[str, dict[str, Median]] = {name: {} for name in ("compute", "shared_memory", "l1", "l2", "dram")}
+    values: dict[str, dict[str, Median]] = {name: {} for name in ("compute", "shared_memory", "l1", "l2", "dram")}
     if numbers.clock_hz:
         share = numbers.clock_hz / compute.clock_hz
         notes.append(
-            f"clock {numbers.clock_hz / 1e9:.3f} GHz while multiplying and adding, {100 * share:.0f} % of the spec's "
-            f"{compute.clock_hz / 1e9:.3f} GHz"
+            f"clock {numbers.clock_hz / 1e9:.3f} GHz during multiply-adds, {100 * share:.0f} % of the "
+            f"{compute.clock_hz / 1e9:.3f} GHz in the spec"
         )
         if SUSTAINED in numbers.clocks_hz:
-            notes[-1] += f"; {numbers.clocks_hz[SUSTAINED] / 1e9:.3f} GHz when it does nothing else for long"
-        found["compute"]["clock_hz"] = Median(numbers.clock_hz, 0.0, best[1].samples if best else 0)
+            notes[-1] += f"; {numbers.clocks_hz[SUSTAINED] / 1e9:.3f} GHz after a long time of multiply-adds"
+        values["compute"]["clock_hz"] = Median(numbers.clock_hz, 0.0, best[1].samples if best else 0)
     if best is not None:
         per_cycle = best[1].value / (2 * compute.num_sms * clock)
         lanes = compute.fp32_lanes_per_sm
         if per_cycle > 1.03 * lanes:
             lanes = next((each for each in _LANES if each >= per_cycle / 1.03), lanes)
-            notes.append(f"{per_cycle:.1f} multiply-adds a cycle: {lanes} lanes instead of {compute.fp32_lanes_per_sm}")
-            found["compute"]["fp32_lanes_per_sm"] = Median(lanes, 0.0, best[1].samples)
+            notes.append(
+                f"{per_cycle:.1f} multiply-adds per cycle and SM: {lanes} lanes instead of {compute.fp32_lanes_per_sm}"
+            )
+            values["compute"]["fp32_lanes_per_sm"] = Median(lanes, 0.0, best[1].samples)
         reached = best[1].value / (2 * compute.num_sms * lanes * clock)
-        found["compute"]["reachable_fraction"] = Median(min(1.0, reached), best[1].spread, best[1].samples)
+        values["compute"]["reachable_fraction"] = Median(min(1.0, reached), best[1].spread, best[1].samples)
         for key, dtype in (("fp16_rate", "float16"), ("int8_rate", "int8")):
             rate = numbers.rates.get(f"fma_{dtype}")
             if rate is not None:
-                found["compute"][key] = Median(rate.value / best[1].value, rate.spread, rate.samples)
+                values["compute"][key] = Median(rate.value / best[1].value, rate.spread, rate.samples)
     latency = numbers.latency_cycles
     if "fma" in latency:
-        found["compute"]["fma_latency_cycles"] = latency["fma"]
+        values["compute"]["fma_latency_cycles"] = latency["fma"]
     if numbers.shared_bytes_cycle:
         width, bandwidth = max(numbers.shared_bytes_cycle.items(), key=lambda item: item[1].value)
-        found["shared_memory"]["bytes_per_cycle_per_sm"] = bandwidth
+        values["shared_memory"]["bytes_per_cycle_per_sm"] = bandwidth
         shares = [f"{w} bytes {m.value:.1f}" for w, m in numbers.shared_bytes_cycle.items()]
-        notes.append(f"shared memory, bytes a cycle by width of a load: {', '.join(shares)}; taken: {width}")
+        notes.append(f"shared memory, bytes per cycle by width of a load: {', '.join(shares)}; {width} bytes are used")
     for group, level in (("shared_memory", "shared"), ("l1", "l1")):
         if level in latency:
-            found[group]["latency_cycles"] = latency[level]
+            values[group]["latency_cycles"] = latency[level]
     for level in ("l2", "dram"):
         seconds = numbers.latency_s.get(level)
-        if seconds is not None and seconds.value > 0:  # their clock is another one
-            found[level]["latency_cycles"] = Median(seconds.value * clock, seconds.spread, seconds.samples)
+        if seconds is not None and seconds.value > 0:  # L2 and DRAM have another clock
+            values[level]["latency_cycles"] = Median(seconds.value * clock, seconds.spread, seconds.samples)
         elif level in latency:
-            found[level]["latency_cycles"] = latency[level]
+            values[level]["latency_cycles"] = latency[level]
     if "l2_read" in numbers.rates:
-        found["l2"]["bandwidth_bytes_per_s"] = numbers.rates["l2_read"]
+        values["l2"]["bandwidth_bytes_per_s"] = numbers.rates["l2_read"]
     reading = numbers.rates.get("dram_read")
     if reading is not None:
         paper = hardware.dram.bandwidth_bytes_per_s
         if reading.value > paper:
-            notes.append(f"DRAM is faster than the {paper / 1e9:.0f} GB/s of the spec")
-            found["dram"]["bandwidth_bytes_per_s"] = reading
+            notes.append(f"DRAM is faster than the {paper / 1e9:.0f} GB/s in the spec")
+            values["dram"]["bandwidth_bytes_per_s"] = reading
             paper = reading.value
-        found["dram"]["reachable_fraction"] = Median(reading.value / paper, reading.spread, reading.samples)
+        values["dram"]["reachable_fraction"] = Median(reading.value / paper, reading.spread, reading.samples)
     if hardware.tensor_cores is not None:
-        found["tensor_cores"] = _tensor_core_values(hardware.tensor_cores, numbers)
+        values["tensor_cores"] = _tensor_core_values(hardware.tensor_cores, numbers)
     if numbers.launch_s is not None:
-        found["launch"] = {"overhead_s": numbers.launch_s}
-    return found, notes
+        values["launch"] = {"overhead_s": numbers.launch_s}
+    return values, notes
 
 
 def _with_tensor_cores(hardware: GpuSpec, numbers: GpuNumbers) -> GpuSpec:
-    """Return the spec with what was measured as the rates of its tensor cores where it says nothing about them."""
+    """Return the spec with the measured rates of its tensor cores if it has none."""
     rates = {dtype: numbers.best_matrix(dtype) for dtype in ("float16", "bfloat16", "tfloat32")}
-    found = {dtype: rate[1].value for dtype, rate in rates.items() if rate is not None}
-    if hardware.tensor_cores is not None or len(found) < len(rates) or "mma" not in numbers.latency_cycles:
+    rate_by_dtype = {dtype: rate[1].value for dtype, rate in rates.items() if rate is not None}
+    if hardware.tensor_cores is not None or len(rate_by_dtype) < len(rates) or "mma" not in numbers.latency_cycles:
         return hardware
     cores = TensorCores(
-        float16_flop_per_s=_round(found["float16"]),
-        bfloat16_flop_per_s=_round(found["bfloat16"]),
-        tf32_flop_per_s=_round(found["tfloat32"]),
+        float16_flop_per_s=_round(rate_by_dtype["float16"]),
+        bfloat16_flop_per_s=_round(rate_by_dtype["bfloat16"]),
+        tf32_flop_per_s=_round(rate_by_dtype["tfloat32"]),
         latency_cycles=_round(numbers.latency_cycles["mma"].value),
         source="rates: what mma.sync reaches, measured",
     )
@@ -277,18 +279,18 @@ def _with_tensor_cores(hardware: GpuSpec, numbers: GpuNumbers) -> GpuSpec:
 
 
 def _tensor_core_values(cores: TensorCores, numbers: GpuNumbers) -> dict[str, Median]:
-    """Return the measured share of the paper's rates, the best of the 16-bit types, and the latency."""
-    found = {}
+    """Return the measured share of the nominal rates, the best of the 16-bit types, and the latency."""
+    values = {}
     shares = [
         Median(min(1.0, rate[1].value / paper), rate[1].spread, rate[1].samples)
         for dtype, paper in (("float16", cores.float16_flop_per_s), ("bfloat16", cores.bfloat16_flop_per_s))
         if (rate := numbers.best_matrix(dtype)) is not None
     ]
     if shares:
-        found["mma_sync_fraction"] = max(shares, key=lambda share: share.value)
+        values["mma_sync_fraction"] = max(shares, key=lambda share: share.value)
     if "mma" in numbers.latency_cycles:
-        found["latency_cycles"] = numbers.latency_cycles["mma"]
-    return found
+        values["latency_cycles"] = numbers.latency_cycles["mma"]
+    return values
 
 
 def _round(value: float) -> float:

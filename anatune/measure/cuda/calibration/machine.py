@@ -1,8 +1,8 @@
-"""The GPU probes on a device: compiled, checked, and sampled in turn.
+"""Compiling, checking and sampling the GPU probes on a device.
 
-A sample is one launch of about `SAMPLE_S`, timed by events; a kernel that spins stands before it, so that the host's
-work is over when the first event passes. Every block also reads its multiprocessor's clock and the nanosecond timer at
-both ends, which gives the clock that the launch really had. Probes take turns, so that a drift of the clock meets all.
+A sample is one launch of about `SAMPLE_S`, timed by events. A spinning kernel runs before it, so that the host's work
+is done when the first event passes. Every block also reads its SM's clock and the nanosecond timer at both ends, which
+gives the real clock of the launch. Probes are sampled in turn, so that a drift of the clock affects all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anatune.codegen.cuda.memory_probes import CHASE_UNROLL, LINE_BYTES
 from anatune.codegen.cuda.probes import GpuProbe
 from anatune.errors import BuildError, RunError
 from anatune.measure.cuda.calibration.probe_checks import chain, check_result, probe_input
-from anatune.measure.cuda.calibration.probe_set import Planned, probe_set
+from anatune.measure.cuda.calibration.probe_set import PlannedProbe, probe_set
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, KernelFaultError
 from anatune.measure.run.correctness import Array
 
@@ -28,38 +28,38 @@ LAUNCH = "launch"
 """Name of the samples of empty kernels."""
 SAMPLE_S = 3e-3
 WARM_UP_S = 0.3
-"""Multiply-adds before the first sample: clocks rise, then settle."""
+"""Seconds of multiply-adds before the first sample, so that clocks rise and settle."""
 _CHECKED_ROUNDS = 3
 _MOST_ROUNDS = 1 << 24
 _HIDING_US = 200
 _LAUNCHES = 400
-"""Empty kernels in a row; fewer than the 1024 launches that drivers queue."""
+"""Number of empty kernels in a row; fewer than the 1024 launches that drivers queue."""
 _LAUNCH_HIDING_US = 30_000
 _FLUSHING = "dram_read"
 
 
-class _Compiled(Protocol):
-    """A cubin: `codegen.cuda.nvrtc.Cubin` is one."""
+class _CubinLike(Protocol):
+    """The interface of a cubin such as `codegen.cuda.nvrtc.Cubin`."""
 
     @property
     def image(self) -> bytes:
-        """What the driver loads."""
+        """The image that the driver loads."""
         ...
 
 
-Compile = Callable[[GpuProbe], _Compiled]
+Compile = Callable[[GpuProbe], _CubinLike]
 
 
 class Sample(NamedTuple):
-    """One launch: seconds by events, cycles and seconds of the median block, work that was done.
+    """A sample: seconds of a launch by events, cycles and seconds of the median block, and the work.
 
     Attributes
     ----------
     seconds, cycles, block_s : float
     work : float
-        Of all blocks together; of `LAUNCH`: launches.
+        Work of all blocks; number of launches for `LAUNCH`.
     block_work : float
-        Of one block.
+        Work of one block.
     """
 
     seconds: float
@@ -70,22 +70,22 @@ class Sample(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Work of the device in a second."""
+        """Work of the device per second."""
         return self.work / self.seconds
 
     @property
     def cycle_rate(self) -> float:
-        """Work of a block in a cycle."""
+        """Work of a block per cycle."""
         return self.block_work / self.cycles if self.cycles > 0 else 0.0
 
     @property
     def clock_hz(self) -> float:
-        """Clock of the multiprocessors meanwhile; 0 where the timer stood still."""
+        """Clock of the SMs during the launch; 0 if the timer did not advance."""
         return self.cycles / self.block_s if self.block_s > 0 else 0.0
 
 
 class _Loaded:
-    """A probe in the device's memory, with the buffers that its parameters ask for."""
+    """A probe in device memory, with buffers for its parameters."""
 
     def __init__(self, device: GpuDevice, probe: GpuProbe, image: bytes, there: Mapping[str, GpuBuffer]) -> None:
         self.probe, self._device = probe, device
@@ -100,12 +100,12 @@ class _Loaded:
         self.rounds = 0
 
     def set_rounds(self, rounds: int, before: int = 0) -> None:
-        """Say how often the loop runs; `before`: loads of a chase that are not timed."""
+        """Set the number of iterations of the loop; `before` is the number of untimed loads of a chase."""
         self.rounds = rounds
         self._device.upload(self.buffers["rounds"], np.array([rounds, before, 0, 0], dtype=np.int32))
 
     def read(self, tensor: str) -> Array:
-        """Return a buffer's contents."""
+        """Return the contents of a buffer."""
         buffer = next(each for each in self.probe.kernel.parameters if each.tensor == tensor)
         array = np.empty(buffer.shape, dtype=buffer.dtype)
         self._device.download(self.buffers[tensor], array)
@@ -120,21 +120,21 @@ class GpuMachine:
     device
         An open device.
     compiler
-        Returns a probe's cubin.
+        Returns the cubin of a probe.
     progress
         Called with the share of the probes that is ready.
 
     Attributes
     ----------
     refused : dict of str to str
-        Probes that cannot be used, and why: what they computed is wrong, they do not compile, or memory is short.
+        Probes that cannot be used -> reason: a wrong result, a compile error, or too little memory.
 
     Raises
     ------
     KernelFaultError, LostDeviceError
         The device failed.
     BuildError, MissingDependencyError, RunError
-        Not even a kernel that waits can be built or run.
+        Not even a spinning kernel can be built or run.
     """
 
     def __init__(self, device: GpuDevice, compiler: Compile, progress: Callable[[float], None] | None = None) -> None:
@@ -145,7 +145,7 @@ class GpuMachine:
         planned = probe_set(
             device.arch, self.num_sms, ask["MAX_THREADS_PER_MULTIPROCESSOR"], ask.get("L2_CACHE_SIZE", 0) or 1 << 22
         )
-        self._spins = [self._waiting(us) for us in (_HIDING_US, _LAUNCH_HIDING_US)]
+        self._spins = [self._load_spinner(us) for us in (_HIDING_US, _LAUNCH_HIDING_US)]
         self._empty = self._load(gpu_probes.make_empty(device.arch, 256, self.num_sms))
         self._loaded: dict[str, _Loaded] = {}
         self._cold: set[str] = set()
@@ -167,7 +167,7 @@ class GpuMachine:
                 progress((number + 1) / len(planned))
 
     def close(self) -> None:
-        """Give the device's memory back."""
+        """Free the device memory."""
         for loaded in (*self._spins, self._empty, *self._loaded.values()):
             for buffer in loaded.buffers.values():
                 buffer.free()
@@ -175,29 +175,29 @@ class GpuMachine:
 
     @property
     def names(self) -> list[str]:
-        """What can be sampled."""
+        """Names of the probes that can be sampled."""
         return [*self._loaded, LAUNCH]
 
     def _load(self, probe: GpuProbe, **there: GpuBuffer) -> _Loaded:
         return _Loaded(self._device, probe, self._compiler(probe).image, there)
 
-    def _waiting(self, microseconds: int) -> _Loaded:
+    def _load_spinner(self, microseconds: int) -> _Loaded:
         loaded = self._load(gpu_probes.spin(self._device.arch))
         loaded.set_rounds(microseconds)
         return loaded
 
-    def _prepare(self, name: str, plan: Planned) -> str | None:
-        """Load, fill and check a probe and find how many rounds a sample has; say what is wrong with its result."""
+    def _prepare(self, name: str, plan: PlannedProbe) -> str | None:
+        """Load, fill and check a probe and find the rounds of a sample; return the error of its result, or None."""
         probe, device = plan.probe, self._device
         before = 0 if plan.is_cold else plan.visited
         if plan.is_cold and _FLUSHING not in self._loaded:
-            return f"{_FLUSHING} cannot be used, which empties the caches"
+            return f"it needs the probe {_FLUSHING}, which cannot be used, to flush the caches"
         if plan.visited:
             given = chain(probe.kernel.parameters[0].shape[0] * 8 // LINE_BYTES, plan.visited, self._rng)
-            loaded = self._load(probe, input=self._linked(probe, given))
+            loaded = self._load(probe, input=self._link(probe, given))
         elif plan.reads:
             if plan.reads not in self._loaded:
-                return f"it reads what {plan.reads} reads, which cannot be used"
+                return f"it reads the data of the probe {plan.reads}, which cannot be used"
             loaded = self._load(probe, input=self._loaded[plan.reads].buffers["input"])
             given = loaded.read("input")
         else:
@@ -226,8 +226,8 @@ class GpuMachine:
             loaded.set_rounds(min(_MOST_ROUNDS, int(loaded.rounds * longer)), before)
         return None
 
-    def _linked(self, probe: GpuProbe, offsets: NDArray[np.uint64]) -> GpuBuffer:
-        """Return device memory with the chain as addresses in that memory."""
+    def _link(self, probe: GpuProbe, offsets: NDArray[np.uint64]) -> GpuBuffer:
+        """Return device memory with the chain, converted to addresses in that memory."""
         device = self._device
         linker = self._load(gpu_memory_probes.link(device.arch, offsets.size * 8 // LINE_BYTES))
         device.upload(linker.buffers["input"], offsets)
@@ -251,7 +251,7 @@ class GpuMachine:
         return Sample(seconds, float(cycles), float(nanoseconds) * 1e-9, work * loaded.probe.kernel.grid, work)
 
     def _flush(self) -> None:
-        """Read memory that no cache holds."""
+        """Read memory until the caches hold nothing else."""
         self._loaded[_FLUSHING].call()
 
     def warm_up(self, name: str, seconds: float = WARM_UP_S) -> float:
@@ -279,14 +279,14 @@ class GpuMachine:
         for turn in range(enough):
             if turn >= least_rounds and clock() - started > budget_s:
                 break
-            for name in _rotated(self.names, turn):
+            for name in _rotate(self.names, turn):
                 taken[name].append(self.sample(name))
             if progress is not None:
                 progress(max((turn + 1) / enough, min(1.0, (clock() - started) / max(budget_s, 1e-9))))
         return taken
 
 
-def _rotated(names: Sequence[str], turn: int) -> Iterator[str]:
+def _rotate(names: Sequence[str], turn: int) -> Iterator[str]:
     start = turn % max(1, len(names))
     yield from names[start:]
     yield from names[:start]

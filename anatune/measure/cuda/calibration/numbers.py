@@ -1,4 +1,4 @@
-"""What the GPU probes measured: medians of their samples, as rates, bytes a cycle, latencies and clocks."""
+"""The results of the GPU probes: medians of their samples as rates, bytes per cycle, latencies and clocks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from anatune.measure.cuda.calibration.machine import LAUNCH, Sample
 
 SUSTAINED = "sustained"
-"""Name of the clock after some tenths of a second of nothing but multiply-adds."""
+"""Name of the clock after some tenths of a second of multiply-adds."""
 _LATENCY_WORK = {"fma": 32.0, "mma": 16.0 * 8 * 16}
-"""Multiply-adds of one instruction of a warp; a load counts as one."""
+"""Multiply-adds in one instruction of a warp; a load counts as one."""
 
 
 class Median(msgspec.Struct, frozen=True):
-    """The median of some samples, in SI units; half the distance of their quartiles over it; how many there are."""
+    """The median of samples in SI units, half their interquartile range over it, and their number."""
 
     value: float
     spread: float
@@ -24,28 +24,28 @@ class Median(msgspec.Struct, frozen=True):
 
 
 class GpuNumbers(msgspec.Struct, frozen=True):
-    """What was measured.
+    """The measured numbers of a GPU.
 
     Attributes
     ----------
     clock_hz : float
-        While all multiprocessors multiply and add; 0 if the device's timer stands still.
+        Clock while all SMs compute multiply-adds; 0 if the device's timer does not advance.
     fma_per_cycle : dict of str to Measured
-        float32 multiply-adds a cycle and multiprocessor, by "chains x warps".
+        float32 multiply-adds per cycle and SM, by "chains x warps".
     rates : dict of str to Measured
-        By probe: FLOP/s ("fma_2_32", "fma_float16", "matrix_bfloat16_4_8"), bytes/s ("l2_read", "dram_copy", which
-        counts both directions, "shared_16").
+        Probe -> FLOP/s ("fma_2_32", "fma_float16", "matrix_bfloat16_4_8") or bytes/s ("l2_read", "shared_16", and
+        "dram_copy", which counts reads and writes).
     shared_bytes_cycle : dict of str to Measured
-        A cycle and multiprocessor, by bytes of a load.
+        Bytes of a load -> bytes per cycle and SM.
     latency_cycles, latency_s : dict of str to Measured
-        Dependent loads by level, "shared" to "dram"; dependent multiply-adds, "fma", and those of the matrix
+        Latencies of dependent loads by level, "shared" to "dram"; of dependent multiply-adds, "fma", and of the matrix
         units, "mma".
     launch_s : Median or None
-        An empty kernel in a row of them.
+        Time of an empty kernel in a row of empty kernels.
     clocks_hz : dict of str to float
-        By probe, and `SUSTAINED`.
+        Clock during each probe, and `SUSTAINED`.
     refused : dict of str to str
-        Probes that could not be used, and why.
+        Probes that could not be used -> reason.
     """
 
     clock_hz: float
@@ -92,7 +92,7 @@ def numbers_of(samples: Mapping[str, Sequence[Sample]], refused: Mapping[str, st
             rates[name] = _median([sample.rate for sample in taken])
             if kind == "shared":
                 shared[rest] = _median([sample.cycle_rate for sample in taken])
-    found = GpuNumbers(
+    numbers = GpuNumbers(
         clock_hz=0.0,
         fma_per_cycle=fma_cycle,
         rates=rates,
@@ -103,8 +103,8 @@ def numbers_of(samples: Mapping[str, Sequence[Sample]], refused: Mapping[str, st
         clocks_hz={name: clock for name, clock in clocks.items() if clock > 0},
         refused=dict(refused),
     )
-    best = found.best_fma
-    return msgspec.structs.replace(found, clock_hz=clocks[best[0]] if best is not None else 0.0)
+    best = numbers.best_fma
+    return msgspec.structs.replace(numbers, clock_hz=clocks[best[0]] if best is not None else 0.0)
 
 
 def _median(values: Sequence[float]) -> Median:
@@ -114,5 +114,5 @@ def _median(values: Sequence[float]) -> Median:
 
 
 def _best(rates: Mapping[str, Median], prefix: str, *, without: Sequence[str] = ()) -> tuple[str, Median] | None:
-    known = [item for item in rates.items() if item[0].startswith(prefix) and item[0] not in without]
-    return max(known, key=lambda item: item[1].value, default=None)
+    matching = [item for item in rates.items() if item[0].startswith(prefix) and item[0] not in without]
+    return max(matching, key=lambda item: item[1].value, default=None)

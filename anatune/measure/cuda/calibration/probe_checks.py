@@ -1,7 +1,7 @@
-"""What the GPU probes read and what they must write: a probe whose work was optimised away is not believed.
+"""Inputs and expected results of the GPU probes, which detect probes whose work was optimized away.
 
-Operands are different when a probe is checked and when it is timed: checks want results that are known exactly after a
-few rounds, times want data whose bits change as those of real programs do (all zeros can run faster).
+Checking and timing use different operands. Checks need results that are known exactly after a few rounds. Timing needs
+data whose bits change as in real programs, because all zeros can run faster.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _ONES = {"float16": 0x3C003C00, "bfloat16": 0x3F803F80, "tfloat32": 0x3F800000}
 _INT8_FACTORS = (3, -5, 7, 11)
 _INT8_OFFSETS = (13, 2, -9, 4)
 _TIMED_FACTOR, _TIMED_OFFSET = -1.0, 1.25
-"""x becomes 1.25 - x and back again: all bits change, no result grows."""
+"""Factor and offset with which x becomes 1.25 - x and back again, so that all bits change and no result grows."""
 _CHECKED_FACTOR, _CHECKED_OFFSET = 1.0, 1.0 / 64
-"""Exact in float16 for the steps of a few rounds."""
+"""Factor and offset that are exact in float16 for a few rounds."""
 _SHARED_STEP = 52
 
 
@@ -30,7 +30,7 @@ def chain(lines: int, visited: int, rng: np.random.Generator) -> NDArray[np.uint
     Returns
     -------
     (lines * LINE_BYTES / 8,) uint64
-        In the first word of a line the byte offset of the line that comes next; it starts at line 0.
+        The first word of each line holds the byte offset of the next line; the chain starts at line 0.
     """
     places = rng.permutation(np.arange(1, visited)) * (lines // visited)
     order = np.concatenate(([0], places))
@@ -41,7 +41,7 @@ def chain(lines: int, visited: int, rng: np.random.Generator) -> NDArray[np.uint
 
 
 def probe_input(probe: GpuProbe, rng: np.random.Generator, *, checked: bool) -> Array:
-    """Return the input buffer of a probe, for `check_result` or for timing; chases of global memory have `chain`."""
+    """Return the input of a probe for `check_result` or for timing; chases of global memory use `chain`."""
     buffer = probe.kernel.parameters[0]
     (size,) = buffer.shape
     if probe.kind == "multiply_add":
@@ -81,16 +81,16 @@ def _multiply_add_input(dtype: str, size: int, rng: np.random.Generator, *, chec
 
 
 def check_result(probe: GpuProbe, given: Array, rounds: int, result: Array, *, before: int = 0) -> str | None:
-    """Say what is wrong with what a probe wrote, None if nothing is.
+    """Return the error in the result of a probe; None if it is correct.
 
     Parameters
     ----------
     probe, given, rounds
-        What ran, with which input (of `probe_input`, checked; of `chain`).
+        The probe, its input (of `probe_input` for a check, or of `chain`), and its rounds.
     result
-        Its result buffer.
+        The result buffer.
     before : int
-        Loads of a chase of global memory before the timed ones.
+        Number of loads of a chase of global memory before the timed ones.
     """
     expected = _expected(probe, given, rounds, before)
     if expected is None:
@@ -98,10 +98,10 @@ def check_result(probe: GpuProbe, given: Array, rounds: int, result: Array, *, b
     wrong = np.flatnonzero(result.reshape(-1)[: expected.size] != expected.reshape(-1))
     if not wrong.size:
         return None
-    at = int(wrong[0])
+    index = int(wrong[0])
     return (
-        f"{probe.kernel.name} computed {result.reshape(-1)[at]!r} at {at}, expected {expected.reshape(-1)[at]!r} "
-        f"({wrong.size} of {expected.size} are wrong)"
+        f"{probe.kernel.name} computed {result.reshape(-1)[index]!r} at {index}, expected "
+        f"{expected.reshape(-1)[index]!r} ({wrong.size} of {expected.size} are wrong)"
     )
 
 
@@ -116,33 +116,33 @@ def _expected(probe: GpuProbe, given: Array, rounds: int, before: int) -> Array 
     if probe.kind == "read_shared":
         width, threads = int(facts["width"]) // 4, kernel.block
         base = np.arange(threads * width).reshape(threads, width)
-        found = np.zeros(threads, dtype=np.uint32)
+        words = np.zeros(threads, dtype=np.uint32)
         for turn in range(rounds):
             shift = turn * int(given[-1]) % int(facts["shifted_words"])
             for load in range(int(facts["loads"])):
-                found ^= np.bitwise_xor.reduce(given[base + (load * threads * width + shift)], axis=1)
-        return np.tile(found, kernel.grid)
+                words ^= np.bitwise_xor.reduce(given[base + (load * threads * width + shift)], axis=1)
+        return np.tile(words, kernel.grid)
     if probe.kind == "read_global":
         vectors = given.reshape(-1, 4)
         threads = kernel.grid * kernel.block
-        found = np.zeros(threads, dtype=np.uint32)
+        words = np.zeros(threads, dtype=np.uint32)
         for load in range(rounds * int(facts["loads"])):
             read = vectors[(np.arange(threads) + load * threads) % len(vectors)]
-            found ^= read[:, 0] ^ read[:, 1] ^ read[:, 2] ^ read[:, 3]
-        return found
+            words ^= read[:, 0] ^ read[:, 1] ^ read[:, 2] ^ read[:, 3]
+        return words
     if probe.kind == "copy":
         copied = min(given.size, rounds * int(facts["loads"]) * kernel.grid * kernel.block * 4)
         return given[:copied]
     if probe.kind == "chase_global":
-        at = 0
+        offset = 0
         for _ in range(before + rounds * CHASE_UNROLL):
-            at = int(given[at // 8])
-        return np.array([at], dtype=np.uint64)
+            offset = int(given[offset // 8])
+        return np.array([offset], dtype=np.uint64)
     if probe.kind == "chase_shared":
-        at = 0
+        offset = 0
         for _ in range(rounds * CHASE_UNROLL):
-            at = int(given[at])
-        return np.array([at], dtype=np.uint32)
+            offset = int(given[offset])
+        return np.array([offset], dtype=np.uint32)
     return None
 
 

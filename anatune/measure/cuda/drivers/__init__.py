@@ -1,1 +1,1 @@
-"""Driver calls of NVIDIA's and AMD's GPUs, by the packages that make them."""
+"""Driver calls for NVIDIA and AMD GPUs through Python packages."""

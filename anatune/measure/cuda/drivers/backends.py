@@ -1,4 +1,4 @@
-"""Which package makes the driver calls: pycuda or cuda-bindings (NVIDIA's own) for NVIDIA's, hip-python for AMD's."""
+"""The choice of the package for driver calls: pycuda or cuda-bindings for NVIDIA GPUs, hip-python for AMD GPUs."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ NO_GPU = "no GPU can be used here: "
 WITHOUT_GPU = "plan, inspect, verify and export work without a GPU"
 
 BACKENDS: dict[str, Callable[[], Backend]] = {"pycuda": PyCuda, "cuda-bindings": CudaBindings}
-"""Of NVIDIA's GPUs, in the order in which they are tried."""
+"""Backends for NVIDIA GPUs in the order in which they are tried."""
 _OF_AMD: dict[str, Callable[[], Backend]] = {"hip-python": HipPython}
 
 
 def make_backend(name: str | None = None, arch: str = "") -> Backend:
-    """Return the backend called `name`, by default the first one that works; or what ``module:function`` makes.
+    """Return the backend called `name`, or the result of ``module:function``; by default the first one that works.
 
     Parameters
     ----------
     arch : str
-        Of the GPU that is meant: "gfx942" takes AMD's package, others NVIDIA's.
+        Architecture of the GPU: "gfx..." uses AMD's package, others NVIDIA's.
 
     Raises
     ------
     DeviceError
-        None works here; the message says why and what works without.
+        No backend works; the message says why, and what works without a GPU.
     """
     if name is not None and ":" in name:
-        made: Backend = resolve(name)()
-        return made
-    known = _OF_AMD if arch.startswith("gfx") else BACKENDS
-    if name is not None and name not in known:
-        raise DeviceError(f"unknown GPU backend {name!r}, expected one of {', '.join(known)}")
-    why = f"neither {' nor '.join(known)} is installed: pip install cuda-bindings"
-    for each in [name] if name is not None else known:
+        backend: Backend = resolve(name)()
+        return backend
+    backends = _OF_AMD if arch.startswith("gfx") else BACKENDS
+    if name is not None and name not in backends:
+        raise DeviceError(f"unknown GPU backend {name!r}, expected one of {', '.join(backends)}")
+    why = f"neither {' nor '.join(backends)} is installed: pip install cuda-bindings"
+    for each in [name] if name is not None else backends:
         try:
-            return known[each]()
+            return backends[each]()
         except MissingDependencyError as error:
-            why = str(error) if name is not None or len(known) == 1 else why
+            why = str(error) if name is not None or len(backends) == 1 else why
         except DeviceError as error:
-            why = str(error)  # says more than that the other package is missing
+            why = str(error)  # more helpful than that the other package is missing
     raise DeviceError(f"{NO_GPU}{why}; {WITHOUT_GPU}")

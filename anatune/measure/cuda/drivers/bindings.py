@@ -1,4 +1,4 @@
-"""Driver calls through packages that name functions as C does: NVIDIA's and AMD's differ in little but names."""
+"""Driver calls through packages with the names of the C functions, which NVIDIA's and AMD's packages share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anatune.errors import DeviceError, MissingDependencyError, RunError
 from anatune.measure.cuda.drivers.driver_calls import Bytes, Handle, LostDeviceError, Size, failure
 
 _NON_BLOCKING = 1
-"""Of a stream: it has nothing to do with the legacy default stream, so that it can be captured."""
+"""Flag of a stream that does not wait for the legacy default stream, so that it can be captured."""
 
 
 class Bindings(ABC):
@@ -23,7 +23,7 @@ class Bindings(ABC):
     Parameters
     ----------
     driver : module, optional
-        Something that behaves like the package's module; imported by default.
+        A replacement of the package's module; imported by default.
 
     Raises
     ------
@@ -37,13 +37,13 @@ class Bindings(ABC):
     _vendor: ClassVar[str]
     _library: ClassVar[str]
     _prefix: ClassVar[str]
-    """Of functions."""
+    """Prefix of the function names."""
     _attributes: ClassVar[tuple[str, str]]
-    """The enumeration of a function's attributes, and what its members begin with."""
+    """The enumeration of a function's attributes, and the prefix of its members."""
     _modes: ClassVar[tuple[str, str]]
-    """The enumeration of a capture's modes, and which one is taken."""
+    """The enumeration of capture modes, and the one to use."""
     _others: ClassVar[Mapping[str, str]] = {}
-    """NVIDIA's name of a function -> its name, both without the prefix, where they differ."""
+    """NVIDIA's name of a function -> its name in the package if it differs, both without the prefix."""
 
     def __init__(self, driver: ModuleType | None = None) -> None:
         if driver is None:
@@ -55,7 +55,7 @@ class Bindings(ABC):
                 ) from None
         self._driver = driver
         self._stream: Handle = 0
-        """Where launches go: the legacy default stream, except while they are captured."""
+        """The stream of launches: the legacy default stream, except during a capture."""
         try:
             self._call("Init", 0)
         except RunError as error:
@@ -64,7 +64,7 @@ class Bindings(ABC):
     @staticmethod
     @abstractmethod
     def _imported() -> ModuleType:
-        """Return the package's module."""
+        """Import and return the package's module."""
 
     def _call(self, function: str, *arguments: object) -> Handle:
         """Call the driver and return its one result (None for a bare status)."""
@@ -72,10 +72,10 @@ class Bindings(ABC):
         try:
             status, *results = getattr(self._driver, named)(*arguments)
         except (RuntimeError, OSError, AttributeError, ValueError) as error:
-            # No library (a RuntimeError), too old a package (no such function), a status that the package cannot name.
+            # The library is missing (RuntimeError), the package is too old, or it cannot name the status.
             line = (str(error).splitlines() or [type(error).__name__])[0].strip().rstrip(".")
             if function == "Init" and isinstance(error, RuntimeError):
-                line = f"the library {self._library} cannot be loaded, is the driver installed?"
+                line = f"the library {self._library} cannot be loaded; is the driver installed?"
             raise LostDeviceError(f"{self._vendor}'s driver cannot be used: {line} ({named})") from None
         if int(status) != 0:
             raise failure(self._result(str(getattr(status, "name", status))), named, self._text(status))
@@ -158,17 +158,17 @@ class Bindings(ABC):
             finally:
                 self._stream = 0
                 graph = self._call("StreamEndCapture", stream)
-            made = self._call("GraphInstantiate", graph, 0)
+            instance = self._call("GraphInstantiate", graph, 0)
         finally:
             if graph is not None:
                 self._call("GraphDestroy", graph)
             self._call("StreamDestroy", stream)
 
         def launch() -> None:
-            self._call("GraphLaunch", made, 0)
+            self._call("GraphLaunch", instance, 0)
 
         def free() -> None:
-            self._call("GraphExecDestroy", made)
+            self._call("GraphExecDestroy", instance)
 
         return launch, free
 

@@ -51,12 +51,12 @@ class HipPython(Bindings):
 
     @staticmethod
     def _result(name: str) -> str:
-        own = name.removeprefix("hipError")
-        return _RESULTS.get(own) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", own).upper()
+        short_name = name.removeprefix("hipError")
+        return _RESULTS.get(short_name) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", short_name).upper()
 
     def attribute(self, index: int, name: str) -> int:  # noqa: D102  documented by the protocol, as all that follow
-        own = _ATTRIBUTES.get(name) or "".join(word.capitalize() for word in name.split("_"))
-        attribute = getattr(self._driver.hipDeviceAttribute_t, f"hipDeviceAttribute{own}", None)
+        hip_name = _ATTRIBUTES.get(name) or "".join(word.capitalize() for word in name.split("_"))
+        attribute = getattr(self._driver.hipDeviceAttribute_t, f"hipDeviceAttribute{hip_name}", None)
         if attribute is None:
             raise DeviceError(f"hip-python does not know the device attribute {name}")
         return int(self._call("DeviceGetAttribute", attribute, index))

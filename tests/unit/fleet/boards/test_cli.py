@@ -65,7 +65,7 @@ def test_calibrated_numbers_are_written_and_kept(board, capsys):
     assert "a board of key rpi4" in err
     assert hardware("rpi4").compute.clock_hz == 3.5e9
     assert main(["hw", "detect", *WORDS]) == 0
-    assert "rpi4.toml holds calibrated numbers and was kept; --force replaces it" in capsys.readouterr().err
+    assert "rpi4.toml holds calibrated numbers and was not replaced; --force replaces it" in capsys.readouterr().err
     assert main(["hw", "detect", "--force", *WORDS]) == 0
     assert hardware("rpi4") == board.hardware
 
@@ -75,7 +75,7 @@ def test_calibrated_numbers_are_written_and_kept(board, capsys):
     [
         (["detect", "--key", "rpi4"], "--key is given without --tracker"),
         (["calibrate", "--tracker", "127.0.0.1:1"], "--tracker is given without --key"),
-        (["calibrate", "host_gpu", *WORDS], "only CPUs of boards are calibrated"),
+        (["calibrate", "host_gpu", *WORDS], "only the CPU of a board"),
     ],
 )
 def test_half_of_an_address_and_gpus(words, said, capsys):

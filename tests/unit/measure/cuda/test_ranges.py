@@ -84,7 +84,7 @@ def test_a_program_of_triton_that_is_wrong_is_named(monkeypatch):
     monkeypatch.setattr(gpu_ranges, "range_kernels", lambda plan: wrong)
     answer = anatune.verify(plan)
     assert not answer.ok
-    assert answer.message.startswith("program 1 at i=8: ")
+    assert answer.message.startswith("kernel 1 at i=8: ")
     assert answer.note == UNSEEN
 
 

@@ -12,7 +12,7 @@ from anatune.measure.cpu.calibration import calibrate as module
 from anatune.measure.cpu.calibration import machine as machine_module
 from anatune.measure.cpu.calibration.calibrate import finished
 from anatune.measure.cpu.calibration.numbers import Numbers
-from anatune.measure.cpu.calibration.samples import Quantity, Reading, Samples, sample_quantities, snapped
+from anatune.measure.cpu.calibration.samples import ProbeTimes, Quantity, Samples, sample_quantities, snap
 from anatune.measure.cpu.calibration.spec import calibrated_spec
 from anatune.measure.cpu.calibration.tiles import (
     LEAST_SHARE,
@@ -46,7 +46,7 @@ class FalseMachine:
 
     def probes(self):
         noise = 1.5 if self.busy(self.tick) else 1.0
-        return Reading(1e-4 * self.factor(), self.spend(1e-4 * self.factor() * noise))
+        return ProbeTimes(1e-4 * self.factor(), self.spend(1e-4 * self.factor() * noise))
 
     def quantity(self, name, seconds):
         def run():
@@ -82,7 +82,7 @@ def test_a_slower_clock_cancels_or_is_left_out():
 
 def test_without_quiet_samples_values_are_doubtful():
     samples = Samples()
-    quiet, loud = Reading(1e-4, 1e-4), Reading(2e-4, 2e-4)
+    quiet, loud = ProbeTimes(1e-4, 1e-4), ProbeTimes(2e-4, 2e-4)
     for _ in range(20):
         samples.add("steady", 1e-3, quiet, quiet)
         samples.add("disturbed", 2e-3, loud, quiet)
@@ -103,7 +103,7 @@ def test_sampling_ends_with_the_budget_after_the_least_rounds():
 
 @pytest.mark.parametrize(("value", "found"), [(1.05, 1.0), (0.52, 0.5), (1.4, None), (3.9, 4.0)])
 def test_snapped(value, found):
-    assert snapped(value, (0.25, 0.5, 1.0, 2.0, 4.0)) == found
+    assert snap(value, (0.25, 0.5, 1.0, 2.0, 4.0)) == found
 
 
 # ---- the spec --------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_instructions_that_sum_products_are_measured():
     spec, notes = calibrated_spec(detected(), found, {RegisterTile(14, 2, 1): 0.98}, "2026-11-22")
     assert (spec.vdpbf16ps.rate, spec.vdpbf16ps.latency_cycles, spec.vdpbf16ps.unverified) == (2.0, 6, ())
     assert (spec.vpdpbusd.rate, spec.vpdpbusd.unverified) == (2.6, ("rate",))
-    assert "vdpbf16ps reaches 1.94 times float32's peak" in notes
+    assert "vdpbf16ps reaches 1.94 times the float32 peak" in notes
 
 
 TILE_CYCLES = {"product_cycles": 17.0, "latency_cycles": 51.96, "load_cycles": 8.5, "store_cycles": 16.0}
@@ -157,7 +157,7 @@ def test_tiles_are_measured_and_the_model_takes_them(tmp_path):
     for name, cycles in TILE_CYCLES.items():
         assert getattr(measured.tiles, name) == pytest.approx(cycles * clock / CLOCK, abs=0.06)
     assert measured.tiles.unverified == ("load_cycles",)
-    assert any("AMX: a product of tiles every" in note for note in notes)
+    assert any("AMX: a tile product every" in note for note in notes)
     path = tmp_path / "host.toml"
     path.write_text(spec_to_toml(measured))
     assert load_spec_file(path) == measured
@@ -200,7 +200,7 @@ def test_part_of_a_shared_l3_is_measured(rates, held):
     found = numbers(footprint_bytes_s={size << 20: rate for size, rate in rates.items()})
     spec, notes = calibrated_spec(spec, found, {RegisterTile(14, 2, 1): 0.98}, "2026-11-22")
     assert spec.l3.size_bytes >> 20 == held
-    assert any("L3 holds" in note for note in notes) == (held < 128)
+    assert any("MB of L3" in note for note in notes) == (held < 128)
 
 
 def test_an_l3_as_slow_as_memory_keeps_its_size():

@@ -10,7 +10,7 @@ import pytest
 from anatune.core.hardware.files import hardware, spec_to_toml
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import SpecError
-from anatune.measure.cpu.calibration.together import Round, judged, measure_together, steal_ticks
+from anatune.measure.cpu.calibration.together import Round, judge_rounds, measure_together, steal_ticks
 from anatune.measure.run.cores import physical_cores
 from tests.wording import refuses
 
@@ -32,10 +32,10 @@ def rounds(*slower: float, cores: int = 2) -> list[Round]:
     ],
 )
 def test_the_verdict(samples, steal, cause, speedup):
-    found = judged(samples, steal)
+    found = judge_rounds(samples, steal)
     assert found.cause == cause
     assert found.speedup == pytest.approx(speedup, abs=0.01)
-    assert f"{len(samples[0].alone)} cores at once do the work of {speedup:.2f}" in found.line
+    assert f"{len(samples[0].alone)} cores together are as fast as {speedup:.2f}" in found.line
 
 
 def test_steal_time_is_read(tmp_path):
