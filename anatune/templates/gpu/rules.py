@@ -1,4 +1,4 @@
-"""What the rules of all templates for GPUs share."""
+"""Rules that the GPU templates share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anatune.templates.base.model import Rule
 __all__ = ["GRID_RULE", "MAX_GRID", "SPLIT_RULE", "block_rules", "check_formats", "computes", "gpu_of"]
 
 MAX_GRID = 2147483647.0
-"""Blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
+"""The most blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
 GRID_RULE = Rule("grid_blocks", "blocks of the grid", MAX_GRID)
 SPLIT_RULE = Rule("split_parts", "parts without steps, rounds without leftovers", 0.0)
 
@@ -25,17 +25,15 @@ def gpu_of(schedule: Schedule) -> GpuSpec:
 
 
 def computes(workload: Workload) -> bool:
-    """Whether the templates that TVM prints CUDA C for have code for the number formats of a workload."""
+    """Return whether the templates in CUDA C have code for the operator and number formats of a workload."""
     return not workload.is_quantised and not workload.is_kernel and workload.formats in PLAIN_DTYPES
 
 
 def check_formats(workload: Workload) -> None:
-    """Raise SpaceError for what those templates do not compute: 8-bit floats, factors, zero points, wider results.
+    """Raise SpaceError for a workload whose number formats have no kernel in CUDA C.
 
-    Raises
-    ------
-    SpaceError
-        The workload has number formats that kernels of CPUs, or those on newer matrix units, alone take.
+    Such formats are 8-bit floats, scales, zero points and results that are wider than the operands. Kernels for CPUs or
+    for newer matrix units may take them.
     """
     if computes(workload):
         return
@@ -57,7 +55,7 @@ def check_formats(workload: Workload) -> None:
 
 
 def block_rules(hardware: GpuSpec, shared: str, registers: str = "") -> tuple[Rule, ...]:
-    """Return the rules about threads, shared memory and, if it says what they hold, registers of a block."""
+    """Return the rules about threads, shared memory and registers (if their text is not empty) of a block."""
     rules = (
         Rule("threads_per_block", "threads of a block", float(hardware.compute.max_threads_per_block)),
         Rule("shared_bytes_per_block", shared, float(hardware.shared_memory.per_block_bytes)),
