@@ -1,4 +1,4 @@
-"""Templates "cuda" and "pipelined": tiles on CUDA cores."""
+"""The templates "cuda" and "pipelined": tiles on CUDA cores."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class CudaTemplate(GpuTemplate):
     accuracy_of = staticmethod(needed_accuracy)
 
     def family(self, workload: RangedWorkload, hardware: GpuSpec) -> ProgramFamily:
-        """Return the programs for a ranged workload that take an extent when they are called."""
+        """Return the family of programs for a ranged workload. Each takes the extent when it is called."""
         from anatune.templates.cuda.model.ranges import CudaRanges
 
         return CudaRanges(workload, hardware)
 
     def program_key(self, schedule: Schedule) -> Hashable:
-        """Return a key that schedules share if they become the same program."""
+        """Return a key that two schedules share if they become the same program."""
         from anatune.templates.cuda.program.nest import program_key
 
         return program_key(schedule)
 
 
 class PipelinedTemplate(CudaTemplate):
-    """The same with a choice of staging pipeline and of padded rows in shared memory."""
+    """The template "cuda" with two more choices: buffers of the staging pipeline, and padded rows in shared memory."""
 
     name = "pipelined"
     model_name = "model.pipelined:PipelinedModel"

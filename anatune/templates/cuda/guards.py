@@ -1,4 +1,4 @@
-"""Tiles that need not divide an extent: which axes can have them, and which tilings of an axis there are."""
+"""Tiles that need not divide an extent: which axes may have them, and checks of tilings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["check_covering", "check_covering_tiles", "covered_extents", "guardab
 def guardable(workload: Workload) -> frozenset[str]:
     """Return the axes whose tiles need not divide their extents.
 
-    Results behind the end of a spatial axis are not stored. What a reduction axis has behind its end must not count:
-    every operand has to lie there along a dimension of its own, whose end is the axis's, so that it is read as the
-    body's neutral element (a product of 0 and of what lies there by chance could be no number).
+    All spatial axes are among them: results beyond their ends are not stored. What a reduction axis reads beyond its
+    end must not change the result. Therefore every operand needs a dimension that is indexed by this axis alone and
+    ends where the axis ends: elements beyond it are read as the neutral element of the body. Other elements times 0
+    could be NaN.
     """
     spatial = {axis.name for axis in workload.spatial_axes}
     return frozenset(spatial | {axis.name for axis in workload.reduction_axes if _ends_with(workload, axis.name)})
@@ -39,21 +40,21 @@ def _ends_with(workload: Workload, axis: str) -> bool:
 
 
 def covered_extents(tiles: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Return axis -> iterations of its tiles, those behind its end among them."""
+    """Return axis -> iterations of all its tiles, including those beyond its end."""
     return {axis: math.prod(factors) for axis, factors in tiles.items()}
 
 
 def check_covering_tiles(workload: Workload, tiles: Mapping[str, object], levels: Mapping[str, Sequence[str]]) -> None:
-    """Raise SpaceError unless `tiles` has factors of every axis that divide its extent, or cover it where they may.
+    """Raise SpaceError unless `tiles` has factors of every axis that divide its extent, or cover it if that is allowed.
 
-    Factors are tuples of Python ints; the first of tiles that do not divide is the least that covers the extent.
+    Factors are tuples of Python ints. If tiles do not divide an extent, their number is the least that covers it.
     """
     for axis, factors, names in given_tiles(tiles, levels):
         check_covering(workload, axis, factors, names)
 
 
 def check_covering(workload: Workload, axis: str, factors: Sequence[int], levels: Sequence[str]) -> None:
-    """Raise SpaceError unless `factors` are one count for each level that divide or cover the axis's extent."""
+    """Raise SpaceError unless `factors` has a count for each level, and they divide or cover the extent of the axis."""
     extent, counts = workload.extents[axis], checked_factors(axis, factors, levels)
     product, inner = math.prod(counts), math.prod(counts[1:])
     if product == extent:
@@ -62,10 +63,10 @@ def check_covering(workload: Workload, axis: str, factors: Sequence[int], levels
     if axis not in guardable(workload):
         raise SpaceError(
             f"tiles[{axis!r}] = {counts} multiply to {product}, expected the extent {extent}: tilings of this "
-            "axis are perfect divisors, because what lies behind its end would count"
+            "axis are perfect divisors, because elements beyond its end would change the result"
         )
     if inner > MAX_INTEGER or counts[0] != blocks:
         raise SpaceError(
             f"tiles[{axis!r}] = {counts} multiply to {product}, expected the extent {extent} (perfect divisors), or "
-            f"{blocks} first: as many tiles as cover it"
+            f"{blocks} as the first factor: the fewest tiles that cover it"
         )

@@ -1,4 +1,4 @@
-"""What a learned correction looks at in schedules for CUDA cores."""
+"""Features of schedules for CUDA cores, the input of a learned correction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 _PARTS = ("FMA_S", "ISSUE_S", "SHARED_S", "SPILL_S", "L2_S", "DRAM_S", "LATENCY_S", "TAIL_S")
 _SPATIAL_SHOWN = 3
-"""Spatial axes whose own factors are features, from the innermost one."""
+"""Number of spatial axes whose factors are features, counted from the innermost axis."""
 _REDUCTION_SHOWN = 2
 
 
@@ -28,7 +28,7 @@ def _factors(model: GpuScoring, points: Integers, axis: str) -> dict[str, Floats
 
 
 def gpu_features(model: GpuScoring, points: Integers) -> FeatureTable:
-    """Return the features of GPU points: time shares, limits, traffic, code shape, factors of the inner axes."""
+    """Return the features of points: shares of the time, limits, traffic, code shape, factors of the inner axes."""
     rules, times, raw = model.raw_columns(points)
     hardware, workload = model.hardware, model.workload
     compute, shared = hardware.compute, hardware.shared_memory

@@ -1,10 +1,13 @@
-"""Programs of CUDA cores for a range: blocks of any size along the ranged axis, and what any of them can reach.
+"""Programs for CUDA cores that serve a range of extents: their tilings, times and bounds.
+
+A block may have any size along the ranged axis.
 
 Notation
 --------
-macro : block, thread and stage sizes of every axis, the rest left open; a row of option numbers, one an axis.
+macro : the sizes of blocks, threads and staging steps along every axis; other levels are open. It is stored as a row of
+    option numbers, one for each axis.
 point : the columns of `GpuSpace`, then split, leftovers, atomic (`gpu.split_space`). The first factor of the ranged
-    axis follows from the extent: `RangedTiles.at` writes it.
+    axis follows from the extent: `RangedTiles.at` sets it.
 """
 
 from __future__ import annotations
@@ -26,20 +29,20 @@ from anatune.templates.gpu.times.columns import Nest
 __all__ = ["ANY_BOUND", "BOUND", "MACRO_BOUND", "MOST_DEPTH", "MOST_TILE", "PREDICT", "RangedTiles"]
 
 MOST_TILE = 512
-"""Largest block along a ranged spatial axis: twice the largest guarded tile of single shapes."""
+"""Largest block along a ranged spatial axis: twice the largest guarded tile of a single extent."""
 MOST_DEPTH = 256
-"""Largest stage along a ranged reduction axis, likewise."""
+"""Largest staging step along a ranged reduction axis: twice the largest guarded tile of a single extent."""
 ROW = 32
-"""Elements whose multiples begin at those of a sector and of every vector, whatever the dtype."""
+"""Elements of which a multiple is aligned to a sector and to every vector, for all dtypes."""
 MARGIN = 0.01
-"""By what share bounds are lowered where rows of a tensor lie along the ranged axis: times may fall there by up to
-0.3 % as rows get longer (tests/unit/templates/cuda/model/test_ranges.py), for sectors that are used in part."""
+"""Share by which bounds are lowered if rows of a tensor lie along the ranged axis. There the time may fall by up to
+0.3 % as rows get longer (tests/unit/templates/cuda/model/test_ranges.py), because of partly used sectors."""
 SLAB = 131_072
-"""Macro choices that are made and bounded together."""
+"""Number of macro choices that are built and bounded together."""
 
 MOST_ROWS, MOST_CLASSES = 100, 200
-"""Macro choices with a split, and classes of consecutive results and fetch widths, of which all points are
-listed together; an interval that has more is halved."""
+"""The most macro choices with a split, and the most classes, whose points are listed together. An interval with more
+of them is halved."""
 
 Points = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -47,12 +50,12 @@ Macros = NDArray[np.int32]
 
 
 class RangedTiles:
-    """Every tiling of a ranged workload, its times and bounds at any extent.
+    """All tilings of a ranged workload, and their times and bounds at any extent.
 
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        Ranged workload and device.
     """
 
     def __init__(self, workload: RangedWorkload, hardware: GpuSpec) -> None:
@@ -74,7 +77,7 @@ class RangedTiles:
         self._nests: dict[int, Nest] = {}
 
     def _options(self, name: str) -> Points:
-        """Return (grid, threads, results of a thread) of an axis, or (steps, 1, depth); a grid of 0 follows."""
+        """Return the options of an axis: (grid, threads, results of a thread) or (steps, 1, depth). 0: it varies."""
         is_spatial = name in self.spatial
         if name == self.workload.axis:
             most = min(MOST_TILE if is_spatial else MOST_DEPTH, 1 << (int(self.workload.numbers[-1]) - 1).bit_length())
@@ -89,7 +92,7 @@ class RangedTiles:
 
     @cached_property
     def splits(self) -> Points:
-        """Rows (split, leftovers, atomic) of all extents, that of what is not split first."""
+        """Rows (split, leftovers, atomic) that occur at any extent; the first row splits nothing."""
         found = {(1, 0, 0)}
         for extent in {*self.workload.numbers[[0, -1]].tolist(), *_octaves(self.workload.numbers)}:
             part = split_part(self.workload.at(extent), self.hardware, "standard")
@@ -102,14 +105,14 @@ class RangedTiles:
         return pack_nest(self.workload.at(extent), staged=bool(self.space.staged), splits=True)
 
     def run(self, extent: int, points: Points, task: int, *, evenly: bool = False) -> Floats:
-        """Return seconds of points at an extent, (num_points,); inf where a rule is broken.
+        """Return seconds of points at an extent, (num_points,). inf: a rule is broken.
 
         Parameters
         ----------
         task : int
             `PREDICT`, or a bound.
         evenly : bool
-            Leave out what tests at the edges of the ranged axis cost, so that times do not fall as the extent grows.
+            Leave out the cost of tests at the edges of the ranged axis, so that times do not fall as the extent grows.
         """
         nest = self._nests.get(extent)
         if nest is None:
@@ -130,7 +133,7 @@ class RangedTiles:
         return np.where(legal, times, np.inf)
 
     def _even(self, nest: Nest) -> Nest | None:
-        """Return a nest whose rows along the ranged axis begin at multiples of every vector; None: all do so."""
+        """Return a nest whose rows along the ranged axis are aligned for every vector, or None if there are none."""
         tensors = [*self.workload.largest.reads, self.workload.largest.write]
         ranged = [any(term.axis == self.workload.axis for term in a.indices[-1]) for a in tensors if a.indices]
         if not any(ranged):
@@ -144,7 +147,7 @@ class RangedTiles:
         return nest._replace(dim_size=sizes, misaligned=misaligned)
 
     def at(self, extent: int, points: Points) -> Points:
-        """Return points with the blocks, or steps, that cover an extent."""
+        """Return points with the number of blocks, or of steps, that covers an extent."""
         rows = np.array(points, dtype=np.int64, order="C")
         tile = rows[:, self._inner].prod(axis=1)
         rows[:, self._first] = -(-extent // tile)
@@ -154,13 +157,13 @@ class RangedTiles:
 
     @property
     def num_slabs(self) -> int:
-        """How many parts of about `SLAB` all macro choices have."""
+        """Number of slabs of about `SLAB` macro choices that hold all macro choices."""
         return -(-self.num_macros // SLAB)
 
     def slab(self, number: int) -> Macros:
-        """Return a part of the macro choices without those that have too many threads, (count, num_axes) int32.
+        """Return one slab of the macro choices, (count, num_axes) int32, without those that have too many threads.
 
-        Every `num_slabs`-th one: the first part is a fair sample already.
+        A slab takes every `num_slabs`-th macro choice, so that the first slab is a fair sample.
         """
         sizes = [len(table) for table in self.options]
         numbers = np.arange(number, self.num_macros, self.num_slabs)
@@ -171,11 +174,11 @@ class RangedTiles:
         return np.asarray(rows[threads <= self.hardware.compute.max_threads_per_block])
 
     def floor(self, extent: int) -> float:
-        """Return seconds that no program beats at an extent or a larger one."""
+        """Return a time that no program beats at this extent or at a larger one, in seconds."""
         return floor_of(self.workload.at(extent), self._nest(extent), self.model._gpu)
 
     def points(self, macros: Macros) -> Points:
-        """Return macro choices as points whose other levels are open, as bounds want them."""
+        """Return macro choices as points for bounds: all other levels are open."""
         found = np.ones((len(macros), self.num_columns + len(SPLIT_COLUMNS)), dtype=np.int64)
         for place, name in enumerate(self.axes):
             grid, thread, inner = self.options[place][macros[:, place]].T
@@ -190,7 +193,7 @@ class RangedTiles:
         return found
 
     def bounds(self, extent: int, macros: Macros) -> Floats:
-        """Return seconds that no program of each macro choice beats at this extent or at a larger one."""
+        """Return for each macro choice a time that no program beats at this extent or at a larger one, in seconds."""
         found = []
         for at in range(0, len(macros), SLAB):
             points = self.points(macros[at : at + SLAB])
@@ -201,10 +204,11 @@ class RangedTiles:
         return np.concatenate(found) if found else np.empty(0)
 
     def lowest(self, extent: int, last: int, points: Points, task: int) -> Floats:
-        """Return seconds that points do not beat from an extent to a last one, evenly.
+        """Return times that points do not beat at any extent from `extent` to `last`, in seconds.
 
-        Leftovers are what is behind full rounds of blocks: where a round gets full, there are none, and such points are
-        not legal; nor are parts of a reduction without steps. Both are looked at wherever blocks, or steps, join.
+        Between two extents the legality of a split may change. Leftovers are illegal at an extent whose blocks fill all
+        rounds. A reduction part may have no step. Therefore points with such splits are evaluated at each extent that
+        adds a block or a step.
         """
         found = self.run(extent, points, task, evenly=True)
         split = -2 if self.workload.axis in self.spatial else -3
@@ -224,16 +228,13 @@ class RangedTiles:
         return found
 
     def split(self, macros: Macros, splits: Points) -> Points:
-        """Return the points of macro choices with each of some splits."""
+        """Return the points of each macro choice with each of some splits."""
         rows = np.repeat(self.points(macros), len(splits), axis=0)
         rows[:, self.num_columns :] = np.tile(splits, (len(macros), 1))
         return rows
 
     def rows_below(self, extent: int, last: int, macros: Macros, limit_s: float) -> tuple[Points, Floats]:
-        """Return macro choices with each split that may be faster than a limit from an extent to a last one, evenly.
-
-        With what they do not beat there.
-        """
+        """Return macro choices with each split that may beat a limit between two extents, and their bounds there."""
         kept, bounds = [], []
         step = max(1, SLAB // len(self.splits))
         for at in range(0, len(macros), step):
@@ -244,10 +245,7 @@ class RangedTiles:
         return np.concatenate(kept), np.concatenate(bounds)
 
     def expand(self, extent: int, last: int, rows: Points, limit_s: float) -> Points | None:
-        """Return every point of macro choices with splits that may be faster than a limit, as `rows_below`.
-
-        None: too many.
-        """
+        """Return all points of macro choices with splits that may beat a limit between two extents. None: too many."""
         rows = rows[self.lowest(extent, last, rows, MACRO_BOUND) < limit_s]
         if len(rows) > MOST_ROWS:
             return None
@@ -259,7 +257,7 @@ class RangedTiles:
         return points[self.lowest(extent, last, points, PREDICT) < limit_s]
 
     def best_of(self, extent: int, row: Points, limit_s: float) -> tuple[Points | None, float]:
-        """Return the fastest point of a macro choice with a split at an extent, and its time; None: none is so fast."""
+        """Return the fastest point of a macro choice with a split at an extent, and its time; None: above the limit."""
         classes = self.space.classes(row)
         bounds = self.run(extent, classes, BOUND)
         order = np.argsort(bounds, kind="stable")

@@ -1,9 +1,9 @@
 """Programs of the template "cuda" for a range of extents: candidates, times, and proofs that nothing is faster.
 
-A program is a tiling whose block along the ranged axis has any size up to a limit (`ranged_tiles`), with everything
-else fixed. Times of single shapes are those of the ordinary model, evaluated at every extent. What no program of any
-tiling can beat is found as in the ranking of one shape, by bounds of macro choices; as a program never gets faster with
-more iterations, a bound at an extent holds for all larger ones, and intervals are halved where that is not enough.
+A program is a tiling whose block along the ranged axis may have any size up to a limit (`ranged_tiles`). Its time at an
+extent is the time of the ordinary model. The proofs use the bounds of macro choices, as the ranking of a single extent
+does (`ranking`). A program never gets faster with more iterations, so that a bound at one extent holds for all larger
+extents. An interval of extents for which this bound is too low is halved.
 """
 
 from __future__ import annotations
@@ -29,36 +29,37 @@ Singles = NDArray[np.float32]
 Kind = TypeVar("Kind", bound=np.generic)
 
 OCTAVE = 2.0
-"""Ratio of the least times of the extents of an interval whose bounds begin with all macro choices."""
+"""Largest ratio of the lower bounds of the extents in an octave, an interval whose proof begins with all macro
+choices."""
 KEPT = 2.4
-"""Macro choices of an octave that are kept: up to so many times the best bound at its first extent."""
+"""Macro choices of an octave are kept if their bound at its first extent is at most the best bound times this."""
 PROBES_AN_OCTAVE = 8
-"""Extents of an octave whose best programs are candidates."""
+"""Number of extents of an octave whose best programs become candidates."""
 TRIED = 256
-"""Macro choices, best bounds first, whose splits are looked at there."""
+"""Number of macro choices (best bounds first) whose splits are bounded at such an extent."""
 EXPANDED = 24
-"""Macro choices with a split, best bounds first, whose programs are looked at there."""
+"""Number of macro choices with a split (best bounds first) whose points are evaluated at such an extent."""
 NEAR = 1.12
-"""Programs up to so many times the best time of an extent are candidates."""
+"""Programs become candidates if their time at an extent is at most the best time times this."""
 SHORT = 1.02
-"""Ratio of the extents of an interval below which single programs are looked at, no longer macro choices."""
+"""Ratio of the extents of an interval below which points are bounded instead of macro choices."""
 LOOSE = 64
-"""Extents of an interval of which leftovers are looked at together: at each extent where blocks join."""
+"""Length of an interval below which macro choices are bounded with their splits, at each extent that adds a block."""
 MOST_SPLIT = 1_000_000
-"""Macro choices with a split that are bounded together."""
+"""Most macro choices with a split that are bounded together."""
 MOST_SHARED = 1 << 26
-"""Macro choices of whose bounds those of the first interval are kept, 4 bytes each."""
+"""Most macro choices for which the bounds of the first octave are stored, 4 bytes each."""
 MOST_TRIED = 300_000
-"""Macro choices of an octave, best bounds first, that are bounded at extents of candidates."""
+"""Most macro choices of an octave (best bounds first) that are bounded at the extents of candidates."""
 MOST_FASTER = 64
-"""Programs that a proof returns at most."""
+"""Most programs that a proof returns."""
 
 
 class _Octave:
-    """An interval of extents, their numbers `first` to `last`, and its macro choices up to a bound of `cut_s`.
+    """An interval of extents, numbers `first` to `last`, and its macro choices with a bound up to `cut_s`.
 
-    `look` fills it, part by part: until it is done, `cut_s` is what no program at all beats. The first interval leaves
-    its bounds, part by part, in the list that all `shared`.
+    `look` fills it slab by slab. Until it is done, `cut_s` is a time that no program beats. The first octave stores its
+    bounds in the list `shared`, which later octaves read.
     """
 
     def __init__(
@@ -73,26 +74,26 @@ class _Octave:
 
     @property
     def is_done(self) -> bool:
-        """Whether all macro choices have been looked at."""
+        """Whether all macro choices have been bounded."""
         return self._looked == self._tiles.num_slabs
 
     @property
     def macros(self) -> Macros:
-        """Those near the best bound, (count, num_axes)."""
+        """Macro choices near the best bound, (count, num_axes)."""
         return self._joined()[0]
 
     @property
     def bounds(self) -> Floats:
-        """Their bounds at the first extent, s."""
+        """Bounds of these macro choices at the first extent, in seconds."""
         return self._joined()[1]
 
     def look(self, watch: Watch) -> None:
-        """Look at what is left, at least at one part in the first call, until the time is up."""
+        """Bound the remaining macro choices until the time is up. The first call bounds at least one slab."""
         while not self.is_done and not (self._looked and watch.is_over):
             macros = self._tiles.slab(self._looked)
             known = self._shared[self._looked] if self._looked < len(self._shared) else None
             if known is not None:
-                # A bound at a smaller extent holds here, and spares the work where nothing can be near the best.
+                # A bound at a smaller extent holds here, too: macro choices far from the best need no new bound.
                 macros = macros[np.isfinite(known) & (known <= KEPT * self._best)]
             found = self._tiles.bounds(self._extent, macros)
             if known is None and self.first == 0 and self._tiles.num_macros <= MOST_SHARED:
@@ -105,7 +106,7 @@ class _Octave:
             self.cut_s = KEPT * self._best
 
     def split(self, count: int) -> _Octave:
-        """Return the extents behind the first `count` ones as an interval of their own, which this one loses."""
+        """Cut the interval after its first `count` extents. Return the rest as an octave."""
         middle, last = self.first + count, self.last
         self.last = middle - 1
         return _Octave(
@@ -120,12 +121,12 @@ class _Octave:
 
 
 class CudaRanges(ProgramFamily):
-    """The programs of the template "cuda"; otherwise as `ProgramFamily`.
+    """The programs of the template "cuda"; otherwise like `ProgramFamily`.
 
     Raises
     ------
     SpaceError
-        The workload's number formats are not for GPUs.
+        The workload's number formats have no kernel in CUDA C.
     """
 
     template: ClassVar[str] = "cuda"
@@ -160,7 +161,7 @@ class CudaRanges(ProgramFamily):
         return list(found)
 
     def _best(self, extent: int, macros: Macros, splits: Points) -> Points:
-        """Return the best point of each of the best macro choices and splits at an extent, of those near the best."""
+        """Return the best points near the best time at an extent, one for each of the best macro choices and splits."""
         rows = self._tiles.split(macros, splits)
         bounds = self._tiles.run(extent, rows, MACRO_BOUND)
         order = np.argsort(bounds, kind="stable")[:EXPANDED]
@@ -177,7 +178,7 @@ class CudaRanges(ProgramFamily):
         return np.array(points)[near] if points else np.empty((0, rows.shape[1]), dtype=np.int64)
 
     def _octaves(self, watch: Watch) -> list[_Octave]:
-        """Return the macro choices of each octave that are near its best bound, as far as the time allows."""
+        """Return the octaves of the range, with their macro choices near the best bound, as far as time allows."""
         numbers = self.workload.numbers
         if self._known is None:
             floors = np.array([self._tiles.floor(extent) for extent in numbers.tolist()])
@@ -197,7 +198,7 @@ class CudaRanges(ProgramFamily):
     # ---- times ---------------------------------------------------------------------------------------------
 
     def times(self, programs: Sequence[Program]) -> Floats:
-        """Return seconds at every extent; see `ProgramFamily.times`."""
+        """Return seconds of programs at every extent; see `ProgramFamily.times`."""
         new = [program for program in programs if program not in self._times]
         if new:
             table = np.empty((len(new), len(self.workload.numbers)))
@@ -210,7 +211,7 @@ class CudaRanges(ProgramFamily):
     # ---- proofs --------------------------------------------------------------------------------------------
 
     def bounds(self, limits_s: Floats, watch: Watch) -> Bounds:
-        """Return what no program beats, up to the limits; see `ProgramFamily.bounds`."""
+        """Return times that no program beats, up to the limits; see `ProgramFamily.bounds`."""
         proof = _Proof(self._tiles, self.workload.numbers, limits_s, self._proven)
         limit_s = None if watch.left_s is None else 0.5 * watch.left_s
         octaves = self._octaves(watch.part(0.0, 0.1, limit_s))
@@ -218,7 +219,7 @@ class CudaRanges(ProgramFamily):
             part = slice(octave.first, octave.last + 1)
             over = np.flatnonzero(limits_s[part] > octave.cut_s)
             if octave.is_done and len(over) and over[0]:
-                # Times rise faster than the least ones: what is behind needs more macro choices.
+                # Here the limits rise faster than the bounds, so that the later extents need more macro choices.
                 octaves.insert(octaves.index(octave) + 1, octave.split(int(over[0])))
             octave.look(watch.part(0.1, 0.1))
             proof.is_complete &= octave.is_done
@@ -233,7 +234,7 @@ class CudaRanges(ProgramFamily):
 
 
 class _Proof:
-    """Bounds at every extent, filled interval by interval; `seconds` has what was proven before."""
+    """Bounds at every extent, which are filled interval by interval. `seconds` begins with what is already proven."""
 
     def __init__(self, tiles: RangedTiles, numbers: Points, limits_s: Floats, seconds: Floats) -> None:
         self._tiles, self._numbers, self._limits, self.seconds = tiles, numbers, limits_s, seconds
@@ -241,7 +242,7 @@ class _Proof:
         self.is_complete = True
 
     def interval(self, first: int, last: int, macros: Macros, bounds: Floats, cut_s: float, watch: Watch) -> None:
-        """Bound the extents of an interval, given the macro choices whose bound there may be below `cut_s`."""
+        """Bound the extents of an interval. `macros` are the choices whose bound there may be below `cut_s`."""
         macros, bounds = self._left(first, last, macros, bounds, cut_s, watch)
         if not len(macros):
             return
@@ -256,7 +257,7 @@ class _Proof:
         self.interval(middle, last, macros, tiles.bounds(int(self._numbers[middle]), macros), cut_s, watch)
 
     def _rows(self, first: int, last: int, rows: Points, bounds: Floats, cut_s: float, watch: Watch) -> None:
-        """Bound the extents of an interval, given macro choices with a split, which bound far better than without."""
+        """Bound the extents of an interval, given macro choices with a split. These bounds are much sharper."""
         rows, bounds = self._left(first, last, rows, bounds, cut_s, watch)
         if not len(rows):
             return
@@ -276,13 +277,13 @@ class _Proof:
         self._rows(middle, last, rows, bounds, cut_s, watch)
 
     def _middle(self, first: int, last: int) -> int:
-        """Return the place at which an interval of several extents is divided: the first one of its second part."""
+        """Return the position that divides an interval of several extents: the first extent of its second half."""
         between = np.sqrt(self._numbers[first] * self._numbers[last])
         middle = int(np.searchsorted(self._numbers, between, side="left"))
         return min(max(middle, first + 1), last)
 
     def _single(self, place: int, rows: Points, limit_s: float) -> None:
-        """Find the best time of one extent, if it is below a limit."""
+        """Find the best time at one extent, if it is below a limit."""
         tiles, extent = self._tiles, int(self._numbers[place])
         best = limit_s
         is_loose = rows[:, -2] > 0
@@ -295,13 +296,13 @@ class _Proof:
                     break
                 point, best = tiles.best_of(extent, part[at], best)
                 found = point if point is not None else found
-            # Leftovers depend on the extent: such points are references, no programs.
+            # Leftovers depend on the extent: such points are references for other programs, not programs.
             if is_program and found is not None and len(self.faster) < MOST_FASTER:
                 self.faster[tuple(found.tolist())] = None
         self.seconds[place] = best
 
     def _points(self, first: int, last: int, points: Points, times: Floats, cut_s: float, watch: Watch) -> None:
-        """Bound the extents of an interval, given points that may be fast enough, and what they do not beat there."""
+        """Bound the extents of an interval, given points that may be fast enough and their bounds there."""
         points, times = self._left(first, last, points, times, cut_s, watch)
         if not len(points):
             return
@@ -319,14 +320,14 @@ class _Proof:
             self._points(middle, last, points, times, cut_s, watch)
 
     def _most(self, first: int, last: int, cut_s: float) -> float:
-        """Return the largest limit of an interval's extents at which it is not proven yet."""
+        """Return the largest limit in an interval that is not yet proven."""
         limits = np.minimum(self._limits[first : last + 1], cut_s)
         return float(np.where(self.seconds[first : last + 1] < limits, limits, 0.0).max())
 
     def _left(
         self, first: int, last: int, rows: NDArray[Kind], bounds: Floats, cut_s: float, watch: Watch
     ) -> tuple[NDArray[Kind], Floats]:
-        """Return what may still be fast enough in an interval; none, and what is proven then, when the time is up."""
+        """Return the rows that may still beat the limits of an interval. When the time is up, return none."""
         watch.report(first / len(self._numbers))
         part = slice(first, last + 1)
         proven = np.minimum(self._limits[part], cut_s)
@@ -340,13 +341,13 @@ class _Proof:
 
 
 def _below(limit_s: float, rows: NDArray[Kind], bounds: Floats) -> tuple[NDArray[Kind], Floats]:
-    """Return the rows whose bound is below a limit, and those bounds."""
+    """Return the rows whose bound is below a limit, and these bounds."""
     inside = bounds < limit_s
     return rows[inside], bounds[inside]
 
 
 def _probes(first: int, last: int, numbers: Points) -> list[int]:
-    """Return the places of a few extents of an octave."""
+    """Return the positions of a few extents of an octave."""
     wanted = np.geomspace(numbers[first], numbers[last], PROBES_AN_OCTAVE)
     places = np.searchsorted(numbers[first : last + 1], wanted.round()).clip(0, last - first) + first
     return [int(place) for place in np.unique(places)]

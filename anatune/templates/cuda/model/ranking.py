@@ -1,13 +1,33 @@
-"""Exact ranking of the GPU space.
+"""Exact ranking of a large space of the template "cuda" by branch and bound.
 
-Small spaces are evaluated whole. In larger ones every macro choice (block, thread and stage sizes; the other levels
-and choices left open) gets an admissible bound: the model's own time with the best values any completion can have.
-Splits of the reduction are part of the macro choice; those of blocks that no split can make fast enough are left out
-together. Choices are then refined in the order of their bounds, first to classes (how many consecutive results a
-thread has along each axis, fetch widths), then to points, until the next bound is slower than the k-th best point.
+Small spaces are evaluated whole. Larger ones are searched in three levels:
 
-Ties: points of equal predicted time are ordered by unroll depth (512, 1024, 64, 16, 0), then by the fewest loop
-levels (reg_outer and k2 small), then lexicographically.
+- A *macro choice* fixes the sizes of blocks, threads and staging steps, and the split of the reduction.
+- A *class* fixes in addition the number of consecutive results of a thread along each axis, and the fetch widths.
+- A *point* fixes everything: the order of the register tile, k1/k2 and the unroll depth, too.
+
+Every macro choice gets a lower bound of the predicted times of its points. Choices are then refined in the order of
+their bounds, first to classes, which are bounded again, then to points, whose times are exact. The search ends when the
+next bound is above the time of the k-th best point: then no point that was left out is predicted to be faster.
+
+Why the bounds hold
+-------------------
+A bound is the model's own time (`times.time.time`) in which each quantity that is still open has its best value.
+
+1. The macro quantities (`times.tile`) follow from the macro choice alone. They are exact in every bound.
+2. The time does not fall if one of the micro quantities (`times.micro`) LOADS, WAVEFRONTS, FETCHES, FETCHES_BLOCK,
+   STORE_SECTORS or SPILLED grows, or if REUSE shrinks. There is one exception: more FETCHES_BLOCK alone would lower the
+   share of fetches that miss L1. No point has more of them without more FETCHES of each thread, which cost more.
+3. MACRO_BOUND: `best_micro` sets each micro quantity to a value that no point of the macro choice can beat.
+4. BOUND, for classes: the micro quantities are exact except DYNAMIC and REUSE, which depend on loops and unrolling.
+   Their best values are no dynamically indexed accumulators, and spilled accumulators that are kept over a whole step.
+5. ANY_BOUND, for all splits of a macro choice: `evenly` divides the work of all SMs evenly, without waves and waiting,
+   and counts compulsory bytes and a second launch. Only if it is low enough, each split gets its own MACRO_BOUND.
+
+Property tests compare the bounds with the times of points (tests/property/test_gpu_ranking.py).
+
+Points of equal predicted time are ordered by unroll depth (512, 1024, 64, 16, 0), then by the fewest loop levels (small
+reg_outer and k2), then lexicographically.
 """
 
 from __future__ import annotations
@@ -33,13 +53,13 @@ EXHAUSTIVE_POINTS = 1_000_000
 SLAB_MACROS = 50_000
 SEED_POINTS = 2_000
 _BOUNDING = 0.9
-"""Share of the work that bounding counts as, before what may enter is refined; only progress is told by it."""
+"""Share of the progress that is reported when all macro choices are bounded, before refining."""
 _BOUNDING_WITHIN = 0.5
-"""Share of the work that bounding the tile choices counts as, before points are collected."""
+"""Share of the progress that is reported when all macro choices are bounded, before `points_within` collects points."""
 
 
 class BranchAndBound:
-    """One exact ranking of a large space."""
+    """One exact ranking of a large space; see the module's docstring."""
 
     def __init__(self, model: GpuScoring, best: Best, watch: Watch) -> None:
         self._model = model
@@ -55,7 +75,7 @@ class BranchAndBound:
         self._bounded = 0
 
     def run(self) -> Ranking:
-        """Search."""
+        """Search the space and return the ranking."""
         seeds = self._space.sample_points(SEED_POINTS, 0)
         self._evaluate(seeds)
         counts = np.zeros(len(self._model.rules) + 1)
@@ -77,7 +97,7 @@ class BranchAndBound:
             guarantee = Guarantee("best_found", share, self._evaluated, self._bounded)
         else:
             guarantee = Guarantee("certified", 0.0, self._evaluated, self._bounded)
-        alike_is_exact = guarantee.kind == "certified"  # what is not slower than the last of the best was evaluated
+        alike_is_exact = guarantee.kind == "certified"  # all points up to the time of the last best one were evaluated
         return Ranking(self._best.points, guarantee, num_legal, broken, self._best.num_alike(), alike_is_exact)
 
     def _evaluate(self, points: Points) -> None:
@@ -86,9 +106,9 @@ class BranchAndBound:
         self._best.add(points[rules == 0], times[rules == 0])
 
     def bound_all(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], Points, bool]:
-        """Bound every macro choice; return the bounds and numbers of those that may beat the incumbents.
+        """Return the bounds and numbers of macro choices that may be among the best, and whether all were bounded.
 
-        Numbers count macro choices of one split of the reduction after the other, unsplit ones first.
+        Macro choices are numbered within one split of the reduction, and the splits follow each other, no split first.
         """
         total = int(self._options.below[0] * self._options.num_options[0])
         max_threads = self._model.hardware.compute.max_threads_per_block
@@ -118,7 +138,7 @@ class BranchAndBound:
     def _slab_bounds(
         self, points: Points, numbers: Points, weights: NDArray[np.float64], total: int, counts: NDArray[np.float64]
     ) -> Iterator[tuple[NDArray[np.float64], Points]]:
-        """Yield the bounds and numbers of macro choices that may enter, unsplit ones first; count points by rule."""
+        """Yield the bounds and numbers of macro choices that may enter, split by split. Count points by rule."""
         if len(self._splits) > 1:
             points[:, self._first_split : self._first_split + len(SPLIT_COLUMNS)] = self._splits[0]
         weights = weights[: len(points)]
@@ -147,7 +167,7 @@ class BranchAndBound:
             yield few_bounds[inside], numbers[chosen[inside]] + place * total
 
     def refine(self, number: int) -> None:
-        """Evaluate every class of a macro choice, and every point of the classes that may enter."""
+        """Evaluate all points of the classes of a macro choice that may be among the best."""
         space, macro = self._space, np.ones(len(self._space.columns), dtype=np.int64)
         split, number = divmod(number, int(self._options.below[0] * self._options.num_options[0]))
         for index, axis in enumerate((*self._spatial, *self._reduction)):
@@ -171,12 +191,12 @@ class BranchAndBound:
 
 
 def _split_rows(space: GpuSpace) -> Points:
-    """Return the splits of the reduction, (num_splits, 3), that of what is not split first."""
+    """Return the splits of the reduction, (num_splits, 3); the first row splits nothing."""
     return np.array([(1, 0, 0)], dtype=np.int64) if space.splits is None else space.splits.table
 
 
 def options_of(model: GpuScoring) -> Options:
-    """Return the macro options of every axis, spatial axes first, as they come in the rows of the space's lists."""
+    """Return the macro options of every axis, spatial axes first, in the order of the space's tables."""
     axes = [*model.workload.spatial_axes, *model.workload.reduction_axes]
     rows = []
     for axis in axes:
@@ -197,14 +217,14 @@ def options_of(model: GpuScoring) -> Options:
     below = np.array([math.prod(count[index + 1 :].tolist()) for index in range(len(axes))], dtype=np.int64)
     space = model.space
     shared = float(len(space.unroll_depths) * len(space.fetch_widths) ** len(space.staged))
-    multiplicity[0] *= shared  # every point's unroll depth and fetch widths, counted once
+    multiplicity[0] *= shared  # the unroll depths and fetch widths of each point, counted for one axis only
     sums = multiplicity.sum(axis=1)
     points_below = np.array([math.prod(sums[index + 1 :].tolist()) for index in range(len(axes))])
     return Options(count, tables[0], tables[1], tables[2], multiplicity, below, points_below)
 
 
 class _Within(Best):
-    """All points of a time up to a fixed limit, in the place of the k best."""
+    """All points up to a fixed time; it takes the place of the k best points in a search."""
 
     def __init__(self, model: GpuScoring, limit_s: float) -> None:
         super().__init__(len(model.space.columns), 1, model.tie_keys, distinct=False)
@@ -229,7 +249,7 @@ class _Within(Best):
 
 
 def points_within(model: GpuScoring, limit_s: float, watch: Watch) -> tuple[Points, Floats]:
-    """Return every legal point of a predicted time up to `limit_s`, and the times, in the order of ``model.rank``."""
+    """Return all legal points with a predicted time up to `limit_s`, and their times, in ranking order."""
     within = _Within(model, limit_s)
     if model.space.size > EXHAUSTIVE_POINTS:
         search = BranchAndBound(model, within, watch.part(0.0, _BOUNDING_WITHIN))

@@ -1,12 +1,12 @@
-"""A schedule of the CUDA-core template as TVMScript text: SSSRRSRS with staging in shared memory.
+"""A schedule for CUDA cores as TVMScript: SSSRRSRS loops with staging in shared memory.
 
 Loops, outer to inner: blockIdx.x (block), threadIdx.x (thread) | k0: fetch the tiles, barrier | k1 | reg_outer | k2 |
-vthread, reg_inner | barrier. Vthreads are register tiles that are a whole block of threads apart, which is what TVM's
-own virtual threads become in CUDA C. Threads fetch tiles together, in vectors where these are aligned; fragments are
-read in vectors, too. All addresses are affine, so the shared memory is exactly the tiles' bounding boxes.
+vthread, reg_inner | barrier. Vthreads are register tiles that lie a whole block of threads apart; TVM's virtual threads
+become the same in CUDA C. All threads fetch the tiles together, in vectors if these are aligned. Fragments are read in
+vectors, too. All addresses are affine, so that the shared memory holds exactly the bounding boxes of the tiles.
 
-With ``stages`` buffers the fetch of a later step overlaps the present one's arithmetic: through cp.async from sm_80 on
-(where copies have 4, 8 or 16 bytes), otherwise through registers (two buffers).
+With ``stages`` buffers the fetch of a later step overlaps the arithmetic of the current step. It uses cp.async from
+sm_80 on for copies of 4, 8 or 16 bytes, and registers otherwise (two buffers).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REGISTER = ("vthread", "reg_inner")
 
 
 class GpuProgram(KernelWriter[GpuNest]):
-    """Writes the program of one schedule; parameters and errors as `GpuNest` and `KernelWriter`."""
+    """Writes the kernel of one schedule. Parameters and errors are those of `CudaNest` and `KernelWriter`."""
 
     def __init__(self, schedule: Schedule, ranged: Ranged | None = None) -> None:
         super().__init__(GpuNest(schedule, ranged))
@@ -46,7 +46,7 @@ class GpuProgram(KernelWriter[GpuNest]):
         if nest.shared_bytes > STATIC_SHARED_BYTES:
             self.resident_blocks = resident_blocks(nest)
 
-    # -- the whole ---------------------------------------------------------------------------------------------
+    # -- all kernels -------------------------------------------------------------------------------------------
 
     def _principal(self, part: Part) -> None:
         (self._staged if self.nest.tiles else self._direct)(part)
@@ -68,21 +68,21 @@ class GpuProgram(KernelWriter[GpuNest]):
         self.reduction.store(text, kind, self._store_sums, self._add_sums)
 
     def _sum_of_parts(self) -> None:
-        """Write the kernel that stores sums of parts."""
+        """Write the body of the kernel that sums parts and stores the results."""
         self._allocate("acc", self.nest.num_accumulators, self.accumulator)
         self.reduction.add_up(self.text, self._accumulator_loop, self._combined)
         self._store_sums()
 
     @property
     def _accumulator_loop(self) -> str:
-        """Kind of a loop over all accumulators."""
+        """Kind of a loop over all accumulators: "unroll" or "serial"."""
         return "unroll" if self.nest.is_static and "reg_outer" in self.nest.unrolled else "serial"
 
     def _store_sums(self) -> None:
         self._store(lambda index: f"acc[{index}]")
 
     def _add_sums(self) -> None:
-        """Add the accumulators to the result, one by one."""
+        """Add the accumulators to the result, one at a time."""
         width, self.vector = self.vector, 1
         self._store(lambda index: f"acc[{index}]", adds=True)
         self.vector = width
@@ -106,8 +106,8 @@ class GpuProgram(KernelWriter[GpuNest]):
                 if part.most > 1:
                     self._barrier()
             return
-        # Registers hold step n + 1 while step n is computed, and go to the other buffer afterwards: all threads have
-        # read it before the barrier of step n, and read it again behind that of step n + 1.
+        # Registers hold step n + 1 while step n is computed. Then they are copied to the other buffer: all threads read
+        # it last before the barrier of step n, and read it again after the barrier of step n + 1.
         self._stage(part.step("0"))
         with self.text.scope(f"for step in range({part.turns}):"):
             self._barrier()
@@ -125,17 +125,18 @@ class GpuProgram(KernelWriter[GpuNest]):
             self.staging.put(tile, _held(tile))
 
     def _fetch(self, step: str) -> None:
-        """Copy all tiles of a step into registers, or straight into the first buffer."""
+        """Copy all tiles of a step into registers, or directly into the first buffer."""
         held, staging = self.nest.through_registers, self.staging
         staging.of_step(
             step, lambda tile, guards: staging.fetch(tile, step, guards, target=_held(tile) if held else "")
         )
 
     def _async_pipeline(self, part: Part) -> None:
-        """Write the loop with cp.async: step n + stages - 1 is on its way while step n is computed.
+        """Write the loop with cp.async: step n + stages - 1 is being fetched while step n is computed.
 
-        One barrier a step: after it all threads' copies of step n are there, and all have read the buffer of step
-        n - 1, which the next copies overwrite. Source: [PTX-ISA] cp.async; [CUTLASS] multistage mainloop.
+        One barrier per step is enough. After it, the copies of step n by all threads have arrived, and all threads have
+        read the buffer of step n - 1, which the next copies overwrite. Source: [PTX-ISA] cp.async; [CUTLASS] multistage
+        mainloop.
         """
         nest = self.nest
         ahead = nest.stages - 1
@@ -201,7 +202,7 @@ class GpuProgram(KernelWriter[GpuNest]):
                 self._multiply(offset)
 
     def _reduction_terms(self, tile: StagedTile) -> Terms:
-        """Return how far the present reduction step moves the address in a tile."""
+        """Return by how much the current iteration of the reduction moves the address in a tile."""
         nest = self.nest
         terms: Terms = []
         for axis in nest.reduction:
@@ -222,7 +223,7 @@ class GpuProgram(KernelWriter[GpuNest]):
         return [(name, size) for name, size in terms if size]
 
     def _tile_address(self, tile: StagedTile, registers: Terms) -> str:
-        """Return where in shared memory the element of the present iteration lies."""
+        """Return the address in shared memory of the element of the current iteration."""
         nest = self.nest
         terms: Terms = []
         for axis in nest.spatial:
@@ -240,7 +241,7 @@ class GpuProgram(KernelWriter[GpuNest]):
         return [(axis, level) for axis, level in pairs if self.nest.extent(axis, level) > 1]
 
     def _fragment(self, tile: StagedTile, offset: str) -> None:
-        """Read what a thread needs of a tile for one reduction step, or a chunk of steps if it lies along them."""
+        """Read a thread's elements of a tile for one reduction iteration, or `chunk` if the tile lies along them."""
         nest = self.nest
         axes = self._fragment_axes(tile)
         along, chunk = tile.along_reduction, nest.chunk
@@ -275,7 +276,7 @@ class GpuProgram(KernelWriter[GpuNest]):
             )
 
     def _fragment_axes(self, tile: StagedTile) -> list[str]:
-        """Return the spatial axes of a tile, the one along which it is read in vectors last."""
+        """Return the spatial axes of a tile. The axis along which vectors are read comes last."""
         axes = [axis for axis in self.nest.spatial if tile.access.uses(axis)]
         if tile.load_level is not None and tile.load_level[0] in axes:
             axes.remove(tile.load_level[0])
@@ -283,7 +284,7 @@ class GpuProgram(KernelWriter[GpuNest]):
         return axes
 
     def _fragment_terms(self, tile: StagedTile) -> Terms:
-        """Return the place of an element among a thread's fragment of `tile`."""
+        """Return the position of an element in a thread's fragment of `tile`."""
         terms: Terms = []
         size = 1
         for axis, level in reversed(self._register_loops(self._fragment_axes(tile))):
@@ -292,7 +293,7 @@ class GpuProgram(KernelWriter[GpuNest]):
         return terms[::-1]
 
     def _accumulator(self) -> Terms:
-        """Return the place of the present iteration's result among the accumulators, the last output axis fastest."""
+        """Return the position of the current result among the accumulators; the last output axis changes fastest."""
         nest = self.nest
         terms: Terms = []
         size = 1
@@ -304,7 +305,7 @@ class GpuProgram(KernelWriter[GpuNest]):
         return terms[::-1]
 
     def _multiply(self, offset: str) -> None:
-        """Write the register tile's statement."""
+        """Write the statement of the register tile."""
         nest = self.nest
         values = []
         for tile in nest.tiles:
@@ -325,7 +326,7 @@ class GpuProgram(KernelWriter[GpuNest]):
             self.text.line(f"acc[{place}] = {self._updated(f'acc[{place}]', values)}")
 
     def _updated(self, before: str, values: Sequence[str]) -> str:
-        """Return the body's expression of the accumulator and the operands."""
+        """Return the expression that combines the accumulator with the operands."""
         values = [cast(value, self.dtype, self.accumulator) for value in values]
         return self._combined(before, values[0] if self.workload.body == "max" else " * ".join(values))
 
@@ -341,13 +342,13 @@ class GpuProgram(KernelWriter[GpuNest]):
         width = min(16 // max(4, DTYPE_BYTES[access.dtype]), inner & -inner)
         tensors = [access, *self.workload.epilogue_reads, *(() if nest.tiles else self.workload.reads)]
         extent, tensors = nest.multiple_of(axis), [nest.aligned(tensor) for tensor in tensors]
-        # of a guarded axis, a vector must end inside or lie outside as a whole
+        # along a guarded axis a vector must lie inside or outside as a whole
         while width > 1 and (extent % width or not all(_aligned(tensor, axis, width) for tensor in tensors)):
             width //= 2
         return width
 
     def _index(self, access: Access, lane: str) -> str:
-        """Return the element of a result-like tensor that belongs to the present iteration."""
+        """Return the element of a tensor with the shape of the result (or of an operand) for the current iteration."""
         indices = []
         for terms in access.indices:
             parts: Terms = []
@@ -359,7 +360,7 @@ class GpuProgram(KernelWriter[GpuNest]):
         return f"{access.tensor}[{', '.join(indices) or '()'}]"
 
     def _position(self, axis: str) -> Terms:
-        """Return the present iteration of a spatial axis."""
+        """Return the current iteration of a spatial axis."""
         nest = self.nest
         found = [*origin(nest, axis, "0"), *digits(nest, "tx", nest.spatial, "thread", axis)]
         for level in ("vthread", "reg_outer", "reg_inner"):
@@ -368,7 +369,7 @@ class GpuProgram(KernelWriter[GpuNest]):
         return found
 
     def _widened(self, terms: Terms) -> Terms:
-        """Return `terms` for a loop over vectors of results instead of single ones."""
+        """Return `terms` for a loop over vectors of results."""
         if self.vector == 1:
             return terms
         axis = self.output_axes[-1]
@@ -377,10 +378,10 @@ class GpuProgram(KernelWriter[GpuNest]):
         return [(n, s * self.vector if n == name else s) for n, s in terms if not (whole and n == name)]
 
     def _store(self, value: Callable[[str], str], *, adds: bool = False) -> None:
-        """Write the epilogue and the stores; `value` gives the expression of a result from its place.
+        """Write the epilogue and the stores. `value` returns the expression of a result from its position.
 
-        Like copies, they are written twice where axes are guarded: without and with tests for being inside.
-        With `adds` results are added to what is there.
+        If axes are guarded, the stores are written twice, with and without tests for being inside. With `adds` the
+        results are added to the elements in memory.
         """
         nest = self.nest
         inside = within(nest)
@@ -402,7 +403,7 @@ class GpuProgram(KernelWriter[GpuNest]):
             heads.append(f"for v in T.vectorized({self.vector}):")
             lane = " + v"
         tests = [f"{affine(self._widened(self._position(a)))} < {nest.end(a)}" for a in guarded]
-        if tests:  # outside of vectors
+        if tests:  # outside of the loop over a vector
             heads.insert(len(heads) - (self.vector > 1), f"if {all_of(tests)}:")
         with self.text.scope(*heads):
             result = value(affine(self._widened(self._accumulator())) + lane)
@@ -416,7 +417,7 @@ class GpuProgram(KernelWriter[GpuNest]):
                 self.text.line(f"{there} = {result}")
 
     def _direct(self, _: Part) -> None:
-        """Write an operator without a reduction: operands come straight from global memory."""
+        """Write an operator without a reduction: operands are read directly from global memory."""
         body = self.workload.body
         lane = " + v" if self.vector > 1 else ""
 
@@ -434,7 +435,7 @@ class GpuProgram(KernelWriter[GpuNest]):
 
 
 def _aligned(access: Access, axis: str, width: int) -> bool:
-    """Whether `width` neighbours along `axis` are an aligned vector of the tensor, or one and the same element."""
+    """Return whether `width` neighbours along `axis` are an aligned vector of the tensor, or the same element."""
     if not access.uses(axis):
         return True
     places = [(d, term) for d, terms in enumerate(access.indices) for term in terms if term.axis == axis]
@@ -445,5 +446,5 @@ def _aligned(access: Access, axis: str, width: int) -> bool:
 
 
 def _held(tile: StagedTile) -> str:
-    """Return the name of a thread's array for elements of a tile on their way."""
+    """Return the name of a thread's array for the elements of a tile that it copies."""
     return f"next_{tile.access.tensor}"

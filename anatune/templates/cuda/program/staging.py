@@ -1,4 +1,4 @@
-"""Copying tiles from global to shared memory, as TVMScript text: directly, through registers, or with cp.async."""
+"""Copies of tiles from global to shared memory as TVMScript: directly, through registers, or with cp.async."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from anatune.templates.gpu.writer import neutral
 __all__ = ["Staging", "Terms", "digits", "origin", "within"]
 
 _MOST_UNROLLED_COPIES = 32
-"""Copies of a thread up to which all are written out: their loads are on their way together."""
+"""Most copies of a thread that are all unrolled, so that their loads overlap."""
 _UNROLLED_COPIES = 16
-"""Of more copies, so many are written out behind one another."""
+"""Number of copies that are unrolled if there are more."""
 
 Terms = list[tuple[str, int]]
 
@@ -31,11 +31,11 @@ class _Piece(NamedTuple):
     Attributes
     ----------
     heads : list of str
-        Conditions and loops.
+        Conditions and loops around the copies.
     positions : dict of int to (Terms, int)
-        Dimension -> where the present copy begins in the tile, as terms and a constant.
+        Dimension -> position in the tile at which the current copy begins, as terms and a constant.
     place : str
-        Number of the present copy among the thread's.
+        Number of the current copy among the copies of the thread.
     """
 
     heads: list[str]
@@ -44,7 +44,7 @@ class _Piece(NamedTuple):
 
 
 class Staging:
-    """Writes the copies of one schedule."""
+    """Writes the copies of the tiles of one schedule."""
 
     def __init__(self, nest: GpuNest, text: Script) -> None:
         self.nest = nest
@@ -52,10 +52,10 @@ class Staging:
         self.dtype = nest.workload.dtype
 
     def of_step(self, step: str, copy: Callable[[StagedTile, Sequence[Guard]], None]) -> None:
-        """Write the copies of all tiles for step `step`; `copy` writes those of one, with tests for its guards.
+        """Write the copies of all tiles for a step. `copy` writes those of one tile, with tests for its guards.
 
-        Where axes are guarded they are written twice: for blocks and steps that end inside all of them, which test no
-        more than padding, and for those at an edge. All threads of a block go the same way.
+        If axes are guarded, the copies are written twice: for blocks and steps that end inside all axes, which test for
+        padding only, and for those at an edge. All threads of a block take the same branch.
         """
         tiles, inside = self.nest.tiles, within(self.nest, step)
         if inside:
@@ -69,7 +69,7 @@ class Staging:
     def fetch(
         self, tile: StagedTile, step: str, guards: Sequence[Guard], *, target: str = "", offset: str = ""
     ) -> None:
-        """Copy a tile of step `step` from global memory into shared memory, or into the thread's array `target`."""
+        """Copy a tile of a step from global memory into shared memory, or into the array `target` of the thread."""
         lane = " + v" if tile.fetch > 1 else ""
         for piece in self._pieces(tile):
             if target:
@@ -84,7 +84,7 @@ class Staging:
                 self.text.line(f"{there} = {element}")
 
     def put(self, tile: StagedTile, source: str, offset: str = "") -> None:
-        """Copy a tile from the thread's array `source` into shared memory."""
+        """Copy a tile from the array `source` of the thread into shared memory."""
         lane = " + v" if tile.fetch > 1 else ""
         for piece in self._pieces(tile):
             with self.text.scope(*piece.heads, _vector(tile)):
@@ -92,10 +92,10 @@ class Staging:
                 self.text.line(f"smem[{there}] = {source}[{affine([(piece.place, tile.fetch)])}{lane}]")
 
     def copy_async(self, tile: StagedTile, step: str, guards: Sequence[Guard], offset: str) -> None:
-        """Start the copies of a tile of step `step`; positions outside the tensor become zeros.
+        """Start the asynchronous copies of a tile of a step. Positions outside the tensor become zeros.
 
-        What is neutral to a largest value is none: there is no padding then, and what lies behind the ends of guarded
-        axes becomes the last elements before them, which change no largest value.
+        Zero is not neutral to a maximum. Then there is no padding, and positions beyond the ends of guarded axes get
+        the last elements before the end, which do not change a maximum.
         """
         num_bytes = tile.fetch * DTYPE_BYTES[self.dtype]
         name = f"cp.async.{'cg' if num_bytes == 16 else 'ca'}.shared.global"
@@ -109,10 +109,10 @@ class Staging:
             with self.text.scope(*piece.heads):
                 self.text.line(f'T.evaluate(T.ptx["{name}"]({there}, T.address_of({element}), {num_bytes}{size}))')
 
-    # -- which element -----------------------------------------------------------------------------------------
+    # -- elements of a copy ------------------------------------------------------------------------------------
 
     def _pieces(self, tile: StagedTile) -> Iterator[_Piece]:
-        """Yield the copies of one thread: along each side those that all threads have, then those of the last ones."""
+        """Yield the copies of a thread: along each side those that all threads have, then those that only some have."""
         walk = tile.walk
         is_unrolled = walk.copies <= _MOST_UNROLLED_COPIES
         parts = []
@@ -150,7 +150,7 @@ class Staging:
             first += size
 
     def _shared(self, tile: StagedTile, piece: _Piece) -> str:
-        """Return where in shared memory the present copy goes."""
+        """Return the index in shared memory to which the current copy goes."""
         constant = tile.base
         found: Terms = []
         for dimension, (terms, start) in piece.positions.items():
@@ -162,11 +162,10 @@ class Staging:
     def _element(
         self, tile: StagedTile, step: str, piece: _Piece, guards: Sequence[Guard], lane: str, *, repeats: bool = False
     ) -> tuple[str, list[str]]:
-        """Return the element of the tensor where the present copy begins, and the conditions for being inside.
+        """Return the tensor's element at which the current copy begins, and the conditions for being inside.
 
-        With `repeats`, copies behind an end are the last ones before it instead.
-
-        Positions of joined dimensions count along the last of them, whose index passes its end: addresses are linear.
+        With `repeats`, copies beyond an end read the last elements before it instead. Positions of joined dimensions
+        count along the last of them, whose index may pass its end: addresses are linear.
         """
         access, shape = tile.access, self.nest.shape(tile.access)
         indices, conditions = [], []
@@ -188,7 +187,7 @@ class Staging:
 
 
 def origin(nest: GpuNest, axis: str, step: str) -> Terms:
-    """Return where the tile of a block and a staging step begins along `axis`."""
+    """Return the position along `axis` at which the tile of a block and a staging step begins."""
     if axis in nest.spatial:
         return digits(nest, "bx", nest.spatial, "block", axis)
     return digits(nest, step, nest.reduction, "k0", axis)
@@ -201,7 +200,7 @@ def digits(nest: GpuNest, name: str, axes: Sequence[str], level: str, axis: str)
 
 
 def within(nest: GpuNest, step: str = "") -> list[str] | None:
-    """Return when a block ends inside all guarded spatial axes, and step `step`, if given, inside reduction axes.
+    """Return the conditions that a block (and a step, if given) ends inside all guarded axes.
 
     None: no block or no step does.
     """
@@ -233,11 +232,11 @@ def _digit_of(nest: GpuNest, name: str, axes: Sequence[str], level: str, axis: s
 
 
 def _digit(name: str, inner: int | str, extent: int | str, outer: int | str) -> str:
-    """Return one digit of a mixed-radix number, as an expression; "0" where it can have one value only."""
+    """Return the expression of one digit of a mixed-radix number, "0" if it has only one value."""
     if extent == 1 or name == "0":
         return "0"
     shifted = name if inner == 1 else f"{name} // {inner}"
-    if isinstance(inner, str):  # nothing is negative, which TVM cannot see of an extent
+    if isinstance(inner, str):  # no value is negative, but TVM does not know this of an extent
         shifted = f"T.truncdiv({name}, {inner})"
     if outer == 1:
         return f"({shifted})"

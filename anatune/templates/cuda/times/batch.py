@@ -1,4 +1,4 @@
-"""Batches of GPU points: rule codes, times, bounds, all columns. One compiled entry, so that it compiles once."""
+"""The entry to the compiled code: rule codes, times, bounds and quantities of batches of points."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
 __all__ = ["ANY_BOUND", "BOUND", "CHECK", "MACRO_BOUND", "PREDICT", "run_points"]
 
 CHECK, PREDICT, BOUND, MACRO_BOUND, ANY_BOUND = 0, 1, 2, 3, 4
-"""What `run_points` does: rules only; predict; bound over all loop splits and unroll depths; bound over these, the
-order of the register tile and fetch widths; bound over these and all splits of the reduction."""
+"""Tasks of `run_points`. CHECK: rules only. PREDICT: times of points. BOUND: bounds over loop splits and unroll depths.
+MACRO_BOUND: bounds over the order of the register tile and fetch widths, too. ANY_BOUND: over all splits of the
+reduction, too. `cuda.model.ranking` says why the bounds hold."""
 
 
 @jit
@@ -31,26 +32,26 @@ def run_points(
     columns: Floats,
     compiled: Floats,
 ) -> None:
-    """Check, predict or bound `points` (num_points, columns of the space) int64.
+    """Check, predict or bound `points`, (num_points, columns of the space) int64.
 
-    Points that break a rule are timed as if the limit were not there. A BOUND holds for every point that differs only
-    in the splits of reg_outer/reg_inner and k1/k2 and in the unroll depth: nothing is indexed dynamically, and
-    spilled accumulators are kept over the whole reduction tile. A MACRO_BOUND holds for every point with the same
-    block, thread and stage sizes, an ANY_BOUND besides for every split of the reduction, if points say that nothing is.
+    Points that break a rule get a time as if the rule were not there. A BOUND holds for all points that differ only in
+    how reg_outer/reg_inner and k1/k2 divide their products, and in the unroll depth. A MACRO_BOUND holds for all points
+    with the same sizes of blocks, threads and staging steps. An ANY_BOUND holds for every split of the reduction, too;
+    `points` then have no split.
 
     Parameters
     ----------
     task : int
         CHECK, PREDICT, BOUND, MACRO_BOUND or ANY_BOUND.
     rules : (num_points,) int64
-        Filled with the code of the first broken rule, 0 where legal.
+        Output: the code of the first broken rule, 0 for legal points.
     times : (num_points,) float64
-        Filled with seconds, unless `task` is CHECK.
+        Output: seconds, unless `task` is CHECK.
     columns : (Col.COUNT, num_points) float64, or (0, 0)
-        Filled with every quantity if it has rows.
+        Output: every quantity, if the array has rows.
     compiled : (3, num_points) float64, or (0, 0)
-        What a compiler said, for PREDICT: registers of a thread, shared bytes of a block, accumulators of a thread in
-        local memory. They replace the model's own numbers.
+        Numbers of a compiler that replace the model's, for PREDICT: registers of a thread, shared bytes of a block,
+        accumulators of a thread in local memory.
     """
     for start in range(0, points.shape[0], CHUNK_SIZE):
         n = min(CHUNK_SIZE, points.shape[0] - start)

@@ -1,10 +1,13 @@
-"""What follows from the block, thread and stage sizes of points alone (their *macro* quantities).
+"""Macro quantities: those that follow from the sizes of blocks, threads and staging steps.
 
 Notation
 --------
-block tile : iterations of one block; stage : one step of the loop over shared-memory tiles (k0);
-accumulators : results a thread keeps; fragment : operand elements a thread needs for one reduction step.
-Everything else of a point (order of the register tile, k1/k2, unrolling, fetch widths) is in `micro`.
+tile of an axis : iterations of one block (spatial axis) or of one staging step (reduction axis).
+staging step : one iteration of the k0 loops, for which the operands are staged in shared memory.
+accumulators : results of a thread.
+fragment : elements of an operand that a thread needs for one iteration of the reduction.
+
+All other quantities are micro quantities (`micro`).
 """
 
 from __future__ import annotations
@@ -24,22 +27,22 @@ __all__ = ["CudaRule", "limiters", "load_points", "macro", "take_compiled"]
 CudaRule = IntEnum(
     "CudaRule", "threads_per_block shared_bytes_per_block grid_blocks local_bytes_per_thread split_parts"
 )
-"""Ids of rules -> RULE of points that break them."""
+"""Ids of rules -> the value of Col.RULE for points that break them."""
 MAX_LOCAL_BYTES = 524288.0
 """Local memory of a thread. Source: [CUDA-guide] technical specifications."""
 BASE_REGISTERS = 24
-"""Addresses, loop counters and staged loads of a thread: what ptxas reports above accumulators + fragments in 22
-matmul kernels on sm_86, on average."""
+"""Registers of a thread for addresses, loop counters and staged loads: the average of what ptxas reports beyond
+accumulators + fragments in 22 matmul kernels for sm_86."""
 LIVE_REGISTERS = 18
-"""Registers besides accumulators and half the fragments below which nothing spills (the rest can be reloaded).
-Calibrated: MI50 and K80 AutoTVM logs put the cliff at 46 of 64 and at about 230 of 255 registers."""
+"""Registers that are needed beside accumulators and half the fragments, so that nothing spills. The rest can be
+reloaded. Calibrated: MI50 and K80 AutoTVM logs show spills from 46 of 64 and about 230 of 255 registers on."""
 SPILL_SLOPE = 2
-"""Accumulators that move to local memory for each register too many: reloading one takes a register itself."""
+"""Accumulators that move to local memory for each missing register: reloading one takes a register, too."""
 
 
 @jit_helper
 def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
-    """Read points[start : start + n] (rows in the order of GpuSpace.columns) into the chunk."""
+    """Read points[start : start + n], rows in the order of GpuSpace.columns, into the chunk."""
     v = c.values
     stages, vthreads, reg_inner, reg_outer, k2 = (
         v[Col.STAGES],
@@ -132,7 +135,7 @@ def _footprints(n: int, nest: Nest, c: Chunk) -> None:
                 for i in range(n):
                     span[i] += coefficient * (tile[i] - 1)
             inner *= size
-            row = inner if d > nest.dim_start[t] else 0  # runs of an outermost dimension follow one another
+            row = inner if d > nest.dim_start[t] else 0  # runs of an outermost dimension follow each other
             for i in range(n):
                 ends = contiguous[i] == 1 and span[i] < size
                 footprint[i] *= span[i]
@@ -158,7 +161,7 @@ def _lanes(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 @jit_helper
 def _shared_bytes(t: int, n: int, nest: Nest, c: Chunk) -> None:
-    """Add the shared memory of operand `t`: its tile in every buffer, rows of the innermost dimension apart."""
+    """Add the shared memory of operand `t`: its tile in every buffer, with padding between rows."""
     shared = c.values[Col.SHARED_BYTES]
     footprint = c.footprint[t]
     element = float(nest.element_bytes)
@@ -224,7 +227,7 @@ def _operands(n: int, nest: Nest, c: Chunk) -> None:
 
 @jit_helper
 def _split(n: int, gpu: Gpu, c: Chunk) -> None:
-    """Fill SPLIT_TILES, make BLOCKS of tiles those of the grid, and reject splits that are none."""
+    """Fill SPLIT_TILES, reject splits that do not fit, and turn BLOCKS from tiles into blocks of the grid."""
     v = c.values
     num_sms = float(gpu.num_sms)
     for i in range(n):
@@ -259,7 +262,7 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             steps[i] *= tile[i]
     if nest.stages > 1:
         stages = v[Col.STAGES]
-        for i in range(n):  # more buffers than steps would never be filled
+        for i in range(n):  # buffers beyond the number of steps would never be filled
             shared[i] *= min(float(nest.stages), stages[i])
     rule = v[Col.RULE]
     for i in range(n):
@@ -284,7 +287,7 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 @jit_helper
 def limiters(n: int, gpu: Gpu, c: Chunk) -> None:
-    """Fill LIMITER, the resource that limits RESIDENT."""
+    """Fill LIMITER: the resource that limits RESIDENT."""
     v = c.values
     for i in range(n):
         threads = int(min(v[Col.THREADS, i], float(gpu.max_threads_block)))
@@ -296,8 +299,8 @@ def limiters(n: int, gpu: Gpu, c: Chunk) -> None:
 def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     """Fill DRAM_BYTES.
 
-    An operand that fits half the L2 is read once; else each window of concurrent blocks reads its distinct tiles. The
-    parts of a tile, which follow one another, read different ones.
+    An operand that fits in half the L2 is read once. Otherwise each window of concurrent blocks reads its distinct
+    tiles. The parts of one tile follow each other and read different data.
 
     Source: [Origami] window of concurrently running tiles.
     """
@@ -348,7 +351,7 @@ def macro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 @jit_helper
 def take_compiled(start: int, n: int, compiled: Floats, nest: Nest, gpu: Gpu, c: Chunk) -> None:
-    """Replace registers, shared bytes and spills by a compiler's (see `batch.run_points`), and what follows."""
+    """Replace registers, shared bytes and spills by those of a compiler, and update what follows from them."""
     v = c.values
     most_warps = gpu.register_cap.shape[0] - 1
     for i in range(n):
