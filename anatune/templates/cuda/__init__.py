@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.templates.cuda.rules import check_cuda, check_pipelined, cuda_applies, levels_of, pipeline_applies
+from anatune.templates.cuda.rules import check_cuda, check_pipelined, is_for_cuda, is_for_pipelined, levels_of
 from anatune.templates.gpu.split import needed_accuracy
 from anatune.templates.gpu.template import GpuTemplate
 
@@ -23,13 +23,13 @@ class CudaTemplate(GpuTemplate):
 
     name = folder = "cuda"
     model_name = "model.model:GpuModel"
-    writer_name = "program.program:GpuProgram"
+    writer_name = "program.program:CudaKernelWriter"
     has_ranges = True
     all_accuracy = "standard"
     corrections: ClassVar[str | None] = "ansor"
     diverse = True
     check = staticmethod(check_cuda)
-    takes = staticmethod(cuda_applies)
+    takes = staticmethod(is_for_cuda)
     levels = staticmethod(levels_of)
     accuracy_of = staticmethod(needed_accuracy)
 
@@ -56,7 +56,7 @@ class PipelinedTemplate(CudaTemplate):
     corrections = None
     diverse = False
     check = staticmethod(check_pipelined)
-    takes = staticmethod(pipeline_applies)
+    takes = staticmethod(is_for_pipelined)
 
 
 CUDA = CudaTemplate()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.factor import count_factorisations, divisors, factorisations, prime_exponents
 from anatune.templates.base.space import Part, tilings
-from anatune.templates.cuda.guards import guardable
+from anatune.templates.cuda.guards import guardable_axes
 
 __all__ = ["MOST_BLOCK", "MOST_DEPTH", "axis_tilings", "guarded_tiles", "has_poor_divisors"]
 
@@ -39,13 +39,14 @@ MOST_WASTE = 0.125
 def has_poor_divisors(extent: int, most: int) -> bool:
     """Return whether some power of two up to the extent and to `most` has no divisor of the extent near it."""
     sizes = (2**e for e in range(LEAST_TILE.bit_length() - 1, min(extent, most).bit_length()))
-    known = divisors(extent)
+    all_divisors = divisors(extent)
     return any(
-        not any(size <= _below(size) * divisor and divisor <= NEAR * size for divisor in known) for size in sizes
+        not any(size <= _largest_ratio(size) * divisor and divisor <= NEAR * size for divisor in all_divisors)
+        for size in sizes
     )
 
 
-def _below(size: int) -> float:
+def _largest_ratio(size: int) -> float:
     """Return the largest ratio of a power of two to a smaller divisor near it. The divisor 4 is near the smallest."""
     return 2.0 if size == LEAST_TILE else NEAR
 
@@ -64,22 +65,29 @@ def guarded_tiles(extent: int, most: int) -> tuple[int, ...]:
     """
     if not has_poor_divisors(extent, most):
         return ()
-    sizes = [size for size in _rounded(most) if extent % size and _covered(extent, size) <= (1.0 + MOST_WASTE) * extent]
+    sizes = [
+        size
+        for size in _smooth_sizes(most)
+        if extent % size and _count_iterations(extent, size) <= (1.0 + MOST_WASTE) * extent
+    ]
     if extent >= LEAST_FREE:
         return tuple(sizes)
     octaves: dict[int, list[int]] = {}
     for size in sizes:
         octaves.setdefault(size.bit_length(), []).append(size)
-    return tuple(min(few, key=lambda size: (_covered(extent, size), -(size & -size))) for few in octaves.values())
+    return tuple(
+        min(candidates, key=lambda size: (_count_iterations(extent, size), -(size & -size)))
+        for candidates in octaves.values()
+    )
 
 
-def _covered(extent: int, size: int) -> int:
+def _count_iterations(extent: int, size: int) -> int:
     """Return the iterations of all tiles of `size` that cover an extent."""
     return -(-extent // size) * size
 
 
 @lru_cache(maxsize=16)
-def _rounded(most: int) -> tuple[int, ...]:
+def _smooth_sizes(most: int) -> tuple[int, ...]:
     if most == MOST_DEPTH:
         return tuple(sorted(factor * 2**e for factor in (1, 3) for e in range(1, 8) if factor * 2**e <= most))
     return tuple(
@@ -93,7 +101,7 @@ def axis_tilings(workload: Workload, axis: str, levels: tuple[str, ...]) -> Part
     """Return the tilings of an axis in lexicographic order: perfect divisors, and guarded tiles if these are poor."""
     extent = workload.extents[axis]
     is_spatial = any(spatial_axis.name == axis for spatial_axis in workload.spatial_axes)
-    sizes = guarded_tiles(extent, MOST_BLOCK if is_spatial else MOST_DEPTH) if axis in guardable(workload) else ()
+    sizes = guarded_tiles(extent, MOST_BLOCK if is_spatial else MOST_DEPTH) if axis in guardable_axes(workload) else ()
     if not sizes:
         return tilings(axis, levels, extent)
     count = count_factorisations(extent, len(levels))

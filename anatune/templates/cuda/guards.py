@@ -11,11 +11,11 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.values import checked_factors, given_tiles
 
-__all__ = ["check_covering", "check_covering_tiles", "covered_extents", "guardable"]
+__all__ = ["check_covering", "check_covering_tiles", "covered_extents", "guardable_axes"]
 
 
 @lru_cache(maxsize=256)  # lists of schedules are checked one by one
-def guardable(workload: Workload) -> frozenset[str]:
+def guardable_axes(workload: Workload) -> frozenset[str]:
     """Return the axes whose tiles need not divide their extents.
 
     All spatial axes are among them: results beyond their ends are not stored. What a reduction axis reads beyond its
@@ -30,11 +30,11 @@ def guardable(workload: Workload) -> frozenset[str]:
 def _ends_with(workload: Workload, axis: str) -> bool:
     extent = workload.extents[axis]
     for access in workload.reads:
-        own = (
+        ends_there = (
             [(term.axis, term.coefficient) for term in terms] == [(axis, 1)] and offset == 0 and size == extent
             for terms, offset, size in zip(access.indices, access.offsets, access.shape, strict=True)
         )
-        if not any(own):
+        if not any(ends_there):
             return False
     return True
 
@@ -60,7 +60,7 @@ def check_covering(workload: Workload, axis: str, factors: Sequence[int], levels
     if product == extent:
         return
     blocks = -(-extent // inner)
-    if axis not in guardable(workload):
+    if axis not in guardable_axes(workload):
         raise SpaceError(
             f"tiles[{axis!r}] = {counts} multiply to {product}, expected the extent {extent}: tilings of this "
             "axis are perfect divisors, because elements beyond its end would change the result"

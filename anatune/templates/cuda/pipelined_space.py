@@ -20,7 +20,7 @@ from anatune.templates.base.space import LegalityCheck
 from anatune.templates.cuda.rules import (
     ASYNC_SINCE,
     check_pipeline_applies,
-    checked_choice,
+    checked_pipeline_option,
     pads,
     pipeline_of,
     stage_counts,
@@ -53,7 +53,7 @@ class PipelinedSpace(GpuSpace):
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Return the schedule of one point (a vector in the order of `columns`)."""
         values = self._values(point)
-        plain = self.plain_schedule(values[:-2])
+        plain = self.cuda_schedule(values[:-2])
         return msgspec.structs.replace(plain, options=dict(plain.options) | {"stages": values[-2], "pad": values[-1]})
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
@@ -86,4 +86,4 @@ class PipelinedSpace(GpuSpace):
         return msgspec.structs.replace(plain, options=dict(plain.options) | options)
 
     def _choice(self, name: str, value: object) -> int:
-        return checked_choice(name, value, self.workload, self.hardware)
+        return checked_pipeline_option(name, value, self.workload, self.hardware)

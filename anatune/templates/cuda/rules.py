@@ -23,8 +23,8 @@ __all__ = [
     "SPATIAL_LEVELS",
     "check_cuda",
     "check_pipeline_applies",
-    "checked_choice",
-    "cuda_applies",
+    "checked_pipeline_option",
+    "is_for_cuda",
     "levels_of",
     "pads",
     "pipeline_of",
@@ -66,12 +66,12 @@ def pads(workload: Workload) -> tuple[int, ...]:
     return (0, MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype])
 
 
-def cuda_applies(workload: Workload, hardware: GpuSpec) -> bool:
+def is_for_cuda(workload: Workload, hardware: GpuSpec) -> bool:
     """Return whether the template "cuda" takes the workload: it has code for its operator and number formats."""
     return computes(workload)
 
 
-def pipeline_applies(workload: Workload, hardware: GpuSpec) -> bool:
+def is_for_pipelined(workload: Workload, hardware: GpuSpec) -> bool:
     """Return whether the template "pipelined" applies: "cuda" does, on an NVIDIA GPU, with operands to stage."""
     return computes(workload) and hardware.compute_capability is not None and bool(staged_tensors(workload))
 
@@ -79,7 +79,7 @@ def pipeline_applies(workload: Workload, hardware: GpuSpec) -> bool:
 def check_pipeline_applies(workload: Workload, hardware: GpuSpec) -> None:
     """Raise SpaceError unless the template "pipelined" takes the workload on this device."""
     check_formats(workload)
-    if not pipeline_applies(workload, hardware):
+    if not is_for_pipelined(workload, hardware):
         is_other = hardware.compute_capability is None
         what = f"{hardware.name} has {hardware.arch}" if is_other else f"{workload.operator} has no reduction"
         raise SpaceError(
@@ -87,7 +87,7 @@ def check_pipeline_applies(workload: Workload, hardware: GpuSpec) -> None:
         )
 
 
-def checked_choice(name: str, value: object, workload: Workload, hardware: GpuSpec) -> int:
+def checked_pipeline_option(name: str, value: object, workload: Workload, hardware: GpuSpec) -> int:
     """Return a number of stages or a padding. Raise SpaceError if it is not among the choices."""
     choices = stage_counts(workload, hardware) if name == "stages" else pads(workload)
     if isinstance(value, bool) or value not in choices:
@@ -113,7 +113,7 @@ def check_pipelined(schedule: Schedule) -> None:
     check_pipeline_applies(workload, hardware)
     check_names("options", options, (*PIPELINE, *SPLIT), "option")
     for name in PIPELINE.keys() & options.keys():
-        checked_choice(name, options[name], workload, hardware)
+        checked_pipeline_option(name, options[name], workload, hardware)
     _check_tiling(schedule)
 
 

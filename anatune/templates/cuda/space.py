@@ -100,9 +100,9 @@ class GpuSpace(Space):
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """Factors of the space, in the order of the columns: axes, unroll depth, fetch widths, splits (if any)."""
-        found = super().parts
-        at = len(self.axes) + 1 + len(self.staged)
-        return found if self.splits is None else (*found[:at], self.splits, *found[at:])
+        parts = super().parts
+        position = len(self.axes) + 1 + len(self.staged)
+        return parts if self.splits is None else (*parts[:position], self.splits, *parts[position:])
 
     def _axis(self, axis: str) -> Part:
         return super()._axis(axis) if self.plain else axis_tilings(self.workload, axis, self.levels[axis])
@@ -117,9 +117,9 @@ class GpuSpace(Space):
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Return the schedule of one point (a vector in the order of `columns`)."""
-        return self.plain_schedule(self._values(point))
+        return self.cuda_schedule(self._values(point))
 
-    def plain_schedule(self, values: Sequence[int]) -> Schedule:
+    def cuda_schedule(self, values: Sequence[int]) -> Schedule:
         """Return the schedule of a point's tiles, unroll depth, fetch widths and split. Other columns are left out."""
         unroll, *rest = values[sum(map(len, self.levels.values())) :]
         widths, split = rest[: len(self.staged)], tuple(rest[len(self.staged) :])
@@ -145,17 +145,17 @@ class GpuSpace(Space):
         macro : (num_columns,) int64
             A point that has all results of a thread in reg_inner and all iterations of a staging step in k2.
         """
-        places, _ = self._first_columns
-        inner = _products(tuple(divisors(int(macro[place + 4])) for place in places))
+        first_columns, _ = self._first_columns
+        inner = _products(tuple(divisors(int(macro[place + 4])) for place in first_columns))
         widths = _products((self.fetch_widths,) * len(self.staged))
-        found = np.tile(macro, (len(inner) * len(widths), 1))
-        chunks = np.repeat(inner, len(widths), axis=0)
-        for at, place in enumerate(places):
-            found[:, place + 1] = macro[place + 4] // chunks[:, at]
-            found[:, place + 4] = chunks[:, at]
+        rows = np.tile(macro, (len(inner) * len(widths), 1))
+        consecutive = np.repeat(inner, len(widths), axis=0)
+        for number, column in enumerate(first_columns):
+            rows[:, column + 1] = macro[column + 4] // consecutive[:, number]
+            rows[:, column + 4] = consecutive[:, number]
         unroll = self.columns.index("unroll")
-        found[:, unroll + 1 : unroll + 1 + len(self.staged)] = np.tile(widths, (len(inner), 1))
-        return found
+        rows[:, unroll + 1 : unroll + 1 + len(self.staged)] = np.tile(widths, (len(inner), 1))
+        return rows
 
     def members(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return every point of a class, a row of `classes`: all splits of its innermost loops, all unroll depths."""
@@ -163,11 +163,11 @@ class GpuSpace(Space):
         last = [*(place + 4 for place in spatial), *(place + 2 for place in reduction)]
         tables = [factorisations(int(row[place]), 2) for place in last]
         index = _grid((*(len(table) for table in tables), len(self.unroll_depths)))
-        found = np.tile(row, (len(index), 1))
-        for at, (table, place) in enumerate(zip(tables, last, strict=True)):
-            found[:, place - 1 : place + 1] = table[index[:, at]]
-        found[:, self.columns.index("unroll")] = np.array(self.unroll_depths)[index[:, -1]]
-        return found
+        points = np.tile(row, (len(index), 1))
+        for number, (table, column) in enumerate(zip(tables, last, strict=True)):
+            points[:, column - 1 : column + 1] = table[index[:, number]]
+        points[:, self.columns.index("unroll")] = np.array(self.unroll_depths)[index[:, -1]]
+        return points
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
         """Return the integer vector of `schedule`, (len(columns),) int64.

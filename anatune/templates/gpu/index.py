@@ -38,11 +38,11 @@ def if_all(conditions: Sequence[str]) -> str:
 def axis_values(gemm: Fused, workload: Workload, places: Mapping[str, str]) -> dict[str, str]:
     """Return axis -> expression of its value, from expressions of fused indices ("batch", "m", "n", "k")."""
     values: dict[str, str] = {}
-    for index, place in places.items():
+    for index, fused_value in places.items():
         inner = 1
         axes = [axis for axis in gemm.axes(index) if workload.extents[axis] > 1]
         for axis in reversed(axes):
-            digit = f"({place}) // {inner}" if inner > 1 else f"({place})"
+            digit = f"({fused_value}) // {inner}" if inner > 1 else f"({fused_value})"
             values[axis] = f"({digit} % {workload.extents[axis]})" if axis != axes[0] else f"({digit})"
             inner *= workload.extents[axis]
     return values

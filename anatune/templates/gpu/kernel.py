@@ -88,9 +88,9 @@ class HasParameters(Protocol):
 
 def tensors_of(launches: Iterable[HasParameters], workspace: Buffer | None) -> dict[str, Buffer]:
     """Return the user's tensors by name: all parameters of the launches except the workspace."""
-    own = "" if workspace is None else workspace.tensor
-    taken = (parameter for launch in launches for parameter in launch.parameters)
-    return {parameter.tensor: parameter for parameter in taken if parameter.tensor != own}
+    workspace_name = "" if workspace is None else workspace.tensor
+    parameters = (parameter for launch in launches for parameter in launch.parameters)
+    return {parameter.tensor: parameter for parameter in parameters if parameter.tensor != workspace_name}
 
 
 class Launches:

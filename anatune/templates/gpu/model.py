@@ -70,12 +70,11 @@ class BaseGpuModel(WholeModel):
 
     @abstractmethod
     def _fill(
-        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+        self, points: Points, task: int, compiled: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
     ) -> None:
         """Run the compiled function, which writes rule codes, seconds and (unless it is empty) `columns`.
 
-        `known` has the numbers of a compiler, (3, num_points): registers, shared bytes, spilled registers. It may be
-        empty.
+        `compiled` has a compiler's registers, shared bytes and spilled registers, (3, num_points). It may be empty.
         """
 
     @abstractmethod
@@ -107,8 +106,8 @@ class BaseGpuModel(WholeModel):
         assert not count or points.shape[1] == len(self.space.columns), (points.shape, len(self.space.columns))
         rules, times = np.empty(count, dtype=np.int64), np.empty(count)
         columns = np.empty((int(self.rows["COUNT"]), count) if full else (0, 0))
-        known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
-        self._fill(points, task, known, rules, times, columns)
+        compiled_table = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
+        self._fill(points, task, compiled_table, rules, times, columns)
         return rules, times, columns
 
     def _columns(self, out: Floats, time_s: Floats) -> Columns:

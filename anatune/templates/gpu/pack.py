@@ -8,7 +8,7 @@ import numpy as np
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
-from anatune.templates.gpu.times.columns import Chunk, Gpu, Nest, new_chunk
+from anatune.templates.gpu.times.columns import Chunk, Gpu, NestArrays, new_chunk
 from anatune.templates.gpu.times.occupancy import register_limit, resident_blocks
 
 __all__ = ["address_instructions", "pack_chunk", "pack_gpu", "pack_nest", "rows_are_loose"]
@@ -69,7 +69,7 @@ def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
     )
 
 
-def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0, splits: bool = False) -> Nest:
+def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0, splits: bool = False) -> NestArrays:
     """Return the loops and accesses of `workload` as arrays, and the options that its schedules share; see Nest."""
     axes = [*workload.spatial_axes, *workload.reduction_axes]
     number = {axis.name: index for index, axis in enumerate(axes)}
@@ -90,7 +90,7 @@ def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0
     def ints(values: object) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         return np.array(values, dtype=np.int64)
 
-    return Nest(
+    return NestArrays(
         num_spatial=len(workload.spatial_axes),
         num_reduction=len(workload.reduction_axes),
         num_operands=len(workload.reads),
@@ -118,7 +118,7 @@ def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0
     )
 
 
-def pack_chunk(nest: Nest) -> Chunk:
+def pack_chunk(nest: NestArrays) -> Chunk:
     """Allocate the columns that the compiled functions need for `nest`. Each thread needs its own."""
     return new_chunk(nest.num_spatial, nest.num_spatial + nest.num_reduction, nest.num_operands)
 

@@ -81,10 +81,10 @@ def split_of(options: Mapping[str, object]) -> Split:
 
 def splits_of(num_steps: int, most: int) -> tuple[int, ...]:
     """Return the numbers of parts from 1 to `most` that leave no part without a step, ascending."""
-    return tuple(split for split in range(1, min(num_steps, most) + 1) if _parts(num_steps, split) == split)
+    return tuple(split for split in range(1, min(num_steps, most) + 1) if _count_parts(num_steps, split) == split)
 
 
-def _parts(num_steps: int, split: int) -> int:
+def _count_parts(num_steps: int, split: int) -> int:
     """Return how many of `split` parts have a step."""
     return -(-num_steps // -(-num_steps // split))
 
@@ -125,7 +125,7 @@ def check_split(workload: Workload, options: Mapping[str, object], tiles: int, s
         check_count(f"option {name}", options.get(name, least), least, most)
         for (name, least), most in zip(SPLIT.items(), (steps, tiles - 1, 1), strict=True)
     )
-    if (parts := _parts(steps, split)) != split:
+    if (parts := _count_parts(steps, split)) != split:
         raise SpaceError(
             f"option split is {split}, but {steps} steps in parts of {-(-steps // split)} make {parts}; choose {parts}"
         )

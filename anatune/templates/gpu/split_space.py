@@ -24,7 +24,7 @@ from anatune.templates.base.space import Part, listed
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.gpu.split import SPLIT, Split, atomic_limit, split_of
 
-__all__ = ["SPLIT_COLUMNS", "broken_splits", "canonical_whole", "split_of_point", "split_options", "split_part"]
+__all__ = ["SPLIT_COLUMNS", "canonical_whole", "find_broken_splits", "split_of_point", "split_options", "split_part"]
 
 SPLIT_COLUMNS = tuple(SPLIT)
 TILE_RESULTS = 64 * 64
@@ -79,8 +79,8 @@ def canonical_whole(tiles: int, num_sms: int) -> int:
     return tiles // num_sms * num_sms
 
 
-def broken_splits(row: Integers, tiles: Integers, steps: Integers, num_sms: int) -> NDArray[np.bool_]:
-    """Return which choices of tiles and steps a row of splits does not fit; see `gpu.times.waves.split_is_broken`."""
+def find_broken_splits(row: Integers, tiles: Integers, steps: Integers, num_sms: int) -> NDArray[np.bool_]:
+    """Return which choices of tiles and steps a row of splits does not fit; see `gpu.times.waves.is_broken_split`."""
     split, leftovers, _ = row.tolist()
     per = -(-steps // split)
     broken = -(-steps // per) != split
@@ -94,12 +94,12 @@ def split_options(row: tuple[int, ...], tiles: int, hardware: GpuSpec) -> dict[s
     split, whole, atomic = row
     if split == 1:
         return {}
-    found = {
+    options = {
         "split": split,
         "whole": canonical_whole(tiles, hardware.compute.num_sms) if whole else 0,
         "atomic": atomic,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in options.items() if value}
 
 
 def split_of_point(schedule: Schedule, tiles: int, *, listed: bool) -> tuple[int, ...]:

@@ -68,9 +68,9 @@ class Part(NamedTuple):
 
     def before(self, count: int) -> str:
         """Return the condition that ``step`` is not among the last `count` steps: "if False:" if it always is."""
-        return f"if step < {self.turns_less(count)}:" if self.most > count else "if False:"
+        return f"if step < {self.turns_minus(count)}:" if self.most > count else "if False:"
 
-    def turns_less(self, count: int) -> str:
+    def turns_minus(self, count: int) -> str:
         """Return the expression of the number of steps minus `count`."""
         return f"{self.turns} - {count}" if self.least < self.most else str(self.most - count)
 
@@ -144,17 +144,17 @@ class SplitReduction:
         with text.scope('with T.sblock("root"):'):
             text.line("T.reads()")
             text.line("T.writes()")
-            own = []
+            workspace_region = []
             if self.workspace is not None:
                 text.line(f'{_WORKSPACE} = T.sblock_alloc_buffer({self.workspace.shape}, "{self.workspace.dtype}")')
-                own = [f"{_WORKSPACE}[{whole_region(self.workspace.shape)}]"]
+                workspace_region = [f"{_WORKSPACE}[{whole_region(self.workspace.shape)}]"]
             for size in self.before:
                 with self._kernel(text, _BLOCK, "zero", size, [], [self._result]):
                     self._zero(text, size)
-            with self._kernel(text, _BLOCK, name, self._size, operands, [*own, self._result]):
+            with self._kernel(text, _BLOCK, name, self._size, operands, [*workspace_region, self._result]):
                 principal(self._part(text))
             for size in self.after:
-                with self._kernel(text, _BLOCK, "sum", size, [*own, *operands], [self._result]):
+                with self._kernel(text, _BLOCK, "sum", size, [*workspace_region, *operands], [self._result]):
                     text.line(f"bx: T.int32 = {_BLOCK}{f' + {self.split.whole}' if self.split.whole else ''}")
                     finish()
 
@@ -231,8 +231,8 @@ class SplitReduction:
                 return
             part = f"({_BLOCK} - {split.whole})" if split.whole else _BLOCK
             with text.scope(f"for r in T.{kind}({self._accumulators}):"):
-                place = f"({part} * {self._accumulators} + r) * {self._threads} + tx"
-                text.line(f"{_WORKSPACE}[{place}] = acc[r]")
+                index = f"({part} * {self._accumulators} + r) * {self._threads} + tx"
+                text.line(f"{_WORKSPACE}[{index}] = acc[r]")
 
     def add_up(self, text: Script, kind: str, combine: Callable[[str, str], str]) -> None:
         """Write the loops that set ``acc`` to the sums of the parts of a tile, in a fixed order.

@@ -61,7 +61,7 @@ class KernelWriter(ABC, Generic[Layout]):
 
     def program(self) -> KernelProgram:
         """Write the kernel and return it with its launches."""
-        layout, around = self.layout, self.reduction
+        layout, reduction = self.layout, self.reduction
         return KernelProgram(
             self._script(),
             layout.num_blocks,
@@ -69,11 +69,11 @@ class KernelWriter(ABC, Generic[Layout]):
             layout.shared_bytes,
             self.resident_blocks,
             self.finish,
-            around.before,
-            around.after,
-            around.workspace,
+            reduction.before,
+            reduction.after,
+            reduction.workspace,
             layout.ranged,
-            around.growth,
+            reduction.growth,
         )
 
     def _script(self) -> str:
@@ -101,9 +101,9 @@ class KernelWriter(ABC, Generic[Layout]):
         """Allocate ``smem``: with a declared size, or with the size that the launch asks for."""
         self._allocate("smem", size, dtype, "shared.dyn" if num_bytes > STATIC_SHARED_BYTES else "shared")
 
-    def _combined(self, one: str, other: str) -> str:
+    def _combined(self, first: str, second: str) -> str:
         """Return the expression that combines two sums, or two maxima, of the accumulator's dtype."""
-        return f"T.max({one}, {other})" if self.workload.body == "max" else f"{one} + {other}"
+        return f"T.max({first}, {second})" if self.workload.body == "max" else f"{first} + {second}"
 
     def _finished(self, value: str, element: Callable[[Access], str]) -> str:
         """Return the expression of a result from a complete sum: its mean, its epilogue, its conversion.
@@ -128,9 +128,9 @@ class KernelWriter(ABC, Generic[Layout]):
         return cast(f"({value})", accumulator, self.workload.write.dtype)
 
 
-def cast(value: str, dtype: str, to: str) -> str:
+def cast(value: str, dtype: str, target: str) -> str:
     """Return the expression of a value of `dtype` converted to another dtype."""
-    return value if dtype == to else f'T.Cast("{to}", {value})'
+    return value if dtype == target else f'T.Cast("{target}", {value})'
 
 
 def neutral(body: str, dtype: str) -> str:

@@ -1,15 +1,16 @@
-"""Where threads hold the results of a tile, and how much shared memory it takes to hand them to the threads that store.
+"""Layouts of the results of a tile, and the shared memory to change from one layout to another.
 
-Sums leave a matrix unit in its own order; a store wants neighbouring threads at neighbouring columns. Triton exchanges
-them through shared memory, in rounds: what is in registers before and after need not all be there at once.
+Matrix units leave sums in their own layout, but stores need neighbouring threads at neighbouring columns. Triton
+exchanges the results through shared memory. It does so in rounds, so that not all of them need be there at once.
 
 Notation
 --------
-bit : of a result's place in its tile, all sizes being powers of two: those of the column first, then those of the row.
-layout : which bits tell the registers of a thread, the lanes of a warp, the warps of a block. Lists, least bit first.
-round : a bit that is a register on both sides and in no access; every one halves what is there at once.
+bit : a bit of the index of a result in its tile. All sizes are powers of two; the bits of the column come first, then
+    those of the row.
+layout : the bits that are the number of a register of a thread, of a lane of a warp, and of a warp, least bit first.
+round : part of the exchange. A bit that is a register bit in both layouts and in no access halves the memory.
 
-Source: optimalSwizzling of Triton 3.9's lib/Tools/GenericSwizzling.cpp, of which this is the part that says how much.
+Source: optimalSwizzling of Triton 3.9's lib/Tools/GenericSwizzling.cpp; this module computes the size only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LANES = 32
 
 
 class Layout(NamedTuple):
-    """Bits of a result's place: registers, lanes and warps that hold it."""
+    """The bits of a result's index that are registers, lanes and warps."""
 
     registers: Bits
     lanes: Bits
@@ -37,7 +38,7 @@ class Layout(NamedTuple):
 
 
 class _Access(NamedTuple):
-    """How an instruction touches shared memory: numbers of lane bits in 16 bytes, beside registers, and after."""
+    """An instruction that accesses shared memory: the numbers of lane bits within 16 bytes, and of the next ones."""
 
     inside: Bits
     after: Bits
@@ -61,13 +62,13 @@ def warps_of_mma(rows: int, columns: int, warps: int) -> tuple[int, int]:
 
 
 def warps_of_wgmma(rows: int, warps: int) -> tuple[int, int]:
-    """Return the warps along m and n of ``wgmma``: four for 64 rows each, then more rows, then columns."""
+    """Return the warps along m and n of ``wgmma``: four for every 64 rows, then more rows, then columns."""
     warps_m = min(warps, max(4, rows // 16))
     return warps_m, warps // warps_m
 
 
 def sums_of_mma(rows: int, columns: int, warps_m: int, warps_n: int, width: int = 8) -> Layout:
-    """Return where ``mma.sync`` (`width` 8) and ``wgmma`` (its columns) leave the sums of a tile of rows x columns."""
+    """Return the layout of the sums of ``mma.sync`` (`width` 8) and of ``wgmma`` (`width`: its columns)."""
     m, n = _bits(columns, rows * columns), _bits(1, columns)
     inner = _log2(width)
     cut_n, cut_m = inner + _log2(warps_n), 4 + _log2(warps_m)
@@ -76,7 +77,7 @@ def sums_of_mma(rows: int, columns: int, warps_m: int, warps_n: int, width: int 
 
 
 def sums_of_tcgen05(rows: int, columns: int, warps: int) -> Layout:
-    """Return where sums are that were read from tensor memory: each of 4 or 8 warps reads 32 rows (16 of 64)."""
+    """Return the layout of sums read from tensor memory: each of 4 or 8 warps reads 32 rows (16 if there are 64)."""
     m, n = list(_bits(columns, rows * columns)), list(_bits(1, columns))
     lanes, by_warp = (m[:4], m[4:6]) if rows == 64 else (m[:5], m[5:7])
     rest = m[len(lanes) + 2 :]
@@ -88,7 +89,7 @@ def sums_of_tcgen05(rows: int, columns: int, warps: int) -> Layout:
 
 
 def stored(rows: int, columns: int, warps: int, result_bits: int) -> Layout:
-    """Return which threads store a tile: 16 bytes each where there are enough, warps along rows of the tile first."""
+    """Return the layout in which a tile is stored: 16 bytes per thread if possible, warps along rows first."""
     m, n = _bits(columns, rows * columns), _bits(1, columns)
     wide = min(_ACCESS_BITS // result_bits, max(1, rows * columns // (warps * _LANES)), columns)
     by_n = min(_LANES, columns // wide)
@@ -101,12 +102,12 @@ def stored(rows: int, columns: int, warps: int, result_bits: int) -> Layout:
 
 @lru_cache(maxsize=4096)
 def exchange_bytes(before: Layout, after: Layout, bits: int, *, matrix_loads: bool, matrix_stores: bool) -> int:
-    """Return the bytes of shared memory that an exchange of results takes, 0 where lanes and warps agree.
+    """Return the bytes of shared memory for a change of layout, 0 if lanes and warps are the same in both.
 
     Parameters
     ----------
     bits
-        Of a result.
+        Bits of a result.
     matrix_loads, matrix_stores
         Whether the device has ``ldmatrix``, ``stmatrix``.
     """
@@ -120,7 +121,7 @@ def exchange_bytes(before: Layout, after: Layout, bits: int, *, matrix_loads: bo
 def _rounds(
     before: Layout, after: Layout, bits: int, size: int, matrix_loads: bool, matrix_stores: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield bank conflicts and minus the rounds of every pair of instructions that fits."""
+    """Yield (bank conflicts, minus the number of rounds) for every pair of a store and a load that fit together."""
     wide = _log2(_ACCESS_BITS // bits)
     kinds = [_PLAIN, _MATRIX, *([_TURNED] if bits == 16 else [])]
     found = False
@@ -140,7 +141,7 @@ def _rounds(
 
 
 def _narrow(before: Layout, after: Layout, bits: int, size: int) -> tuple[int, int]:
-    """Return the same of plain accesses of less than 16 bytes."""
+    """Return the same for ordinary accesses of less than 16 bytes."""
     vector = [bit for bit in before.registers if bit in after.registers][: _log2(_ACCESS_BITS // bits)]
     word = _log2(_WORD_BITS // bits)
     if len(vector) < word:
@@ -161,7 +162,7 @@ def _narrow(before: Layout, after: Layout, bits: int, size: int) -> tuple[int, i
 def _vector(
     before: Layout, after: Layout, registers_before: int, registers_after: int, store: _Access, load: _Access
 ) -> Bits | None:
-    """Return the bits inside of 16 bytes that both instructions can touch, None if they do not fit together."""
+    """Return the bits within 16 bytes that both instructions access, or None if they do not fit together."""
     if registers_before < registers_after:
         return _vector(after, before, registers_after, registers_before, load, store)
     common = [bit for bit in before.registers if bit in after.registers]
@@ -180,7 +181,7 @@ def _vector(
 
 
 def _touched(access: _Access, side: Layout, vector: Bits) -> Bits | None:
-    """Return the bits of the eight threads or rows that one cycle touches beside the vector."""
+    """Return the bits of the eight threads or rows that one cycle accesses in addition to the vector."""
     missing = 3 - len(access.after)
     free = [bit for bit in side.registers if bit not in vector][:missing]
     if len(free) < missing or any(number >= len(side.lanes) for number in access.after):
@@ -191,7 +192,7 @@ def _touched(access: _Access, side: Layout, vector: Bits) -> Bits | None:
 def _in_segments(
     before: Layout, after: Layout, bits: int, size: int, vector: Bits, store: Bits, load: Bits, kept: int
 ) -> tuple[int, int]:
-    """Return bank conflicts and minus the rounds: bits that tell lines of all banks and are registers on both sides."""
+    """Return (bank conflicts, minus the number of rounds), from the bits that distinguish lines of all banks."""
     in_line = min(_log2(_BANKS * _WORD_BITS // (2 ** len(vector) * bits)), size - len(vector))
     lines = size - in_line - len(vector)
     stores, loads = {*vector, *store}, {*vector, *load}
@@ -209,7 +210,7 @@ def _in_segments(
 
 
 def _shared_dimension(segment: Iterable[int], touched: Bits) -> int:
-    """Return the dimension of what two sets of vectors over the two numbers 0 and 1 span both."""
+    """Return the dimension of the intersection of the spans of two sets of vectors over GF(2)."""
     lines = list(segment)
     return _rank(lines) + len(touched) - _rank([*lines, *(1 << bit for bit in touched)])
 

@@ -1,12 +1,13 @@
-"""Shared memory of Triton's kernels of products, byte by byte: stages of operands, barriers, the exchange of results.
+"""Shared memory of Triton's products, byte by byte: stages of operands, barriers, the exchange of results.
 
 Notation
 --------
-stage : the operands of one step of the loop. Copies beside the products need a buffer for each one in flight.
-piped : an operand that is copied ahead of the loop; tiles of less than 4 bytes a thread are not, and have one buffer.
-turned : an operand that the unit wants along k and that lies the other way: transposed on its way, through a copy.
+stage : the operands of one step of the loop. Each copy that runs beside the products needs a buffer.
+piped : an operand that is copied ahead of the loop. Tiles of less than 4 bytes per thread are not piped and have one
+    buffer.
+turned : an operand that the unit needs along k but that lies the other way. It is transposed through a copy.
 
-Read off kernels that Triton 3.9 compiled; ``bench.gpu.triton_resources`` compares it with random programs.
+The sizes were read off kernels that Triton 3.9 compiled; ``bench.gpu.triton_resources`` checks random programs.
 """
 
 from __future__ import annotations
@@ -39,26 +40,26 @@ _BARRIER_BYTES = 8
 _ALIGNED_BYTES = 16
 _WARP_STATES = 4
 _COPY_BYTES = 4
-"""Of a thread: what an asynchronous copy moves at least."""
+"""Least bytes that an asynchronous copy of a thread moves."""
 _STORE_MATRIX_SINCE = 9.0
-"""Compute capability of ``stmatrix``; ``ldmatrix`` is there since 7.5."""
+"""Least compute capability with ``stmatrix``. ``ldmatrix`` exists since 7.5."""
 _WIDEST_INT8 = 128
 """Columns of one wgmma of 8-bit integers."""
 _ROW = 16
-"""Bytes of a row that one thread copies whole: it is turned in registers where the unit wants it the other way."""
+"""Bytes of a row that one thread copies as a whole. It is transposed in registers if the unit needs that."""
 _NVIDIA_LANES = 32
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """One operand's tiles."""
+    """The tiles of one operand."""
 
     block: Ints
     """block_m or block_n."""
     element: float
-    """Bytes in memory."""
+    """Bytes of an element in memory."""
     as_element: int
-    """Bytes when it is multiplied."""
+    """Bytes of an element when it is multiplied."""
     along_k: bool
 
     def bytes(self, tiles: Tiles) -> Ints:
@@ -80,9 +81,9 @@ def shared_bytes(
     Parameters
     ----------
     unit : array of int64, (num_tiles,)
-        Of `Unit`, what multiplies.
+        Codes of `Unit`.
     found : dict
-        Unit -> instruction.
+        Code of `Unit` -> instruction.
     """
     total = np.zeros(len(tiles), dtype=np.int64)
     for code, instruction in found.items():
@@ -106,7 +107,7 @@ def _of_unit(problem: MatmulProblem, tiles: Tiles, instruction: Instruction, spe
         loop = _wgmma(left, right, tiles)
     else:
         loop = _tcgen05(left, right, tiles)
-    # tensor descriptors store results from shared memory: behind the loop, or, where its next turn begins, beside it
+    # tensor descriptors store results from shared memory: after the loop, or beside it in persistent programs
     stored = tiles.block_m * tiles.block_n * np.where(tiles.split_k > 1, 4, problem.result_bytes)
     by_descriptors = tiles.descriptors == 1
     behind = np.where(by_descriptors, stored, _exchange(problem, tiles, instruction.unit, spec))
@@ -127,7 +128,7 @@ def _narrow(operand: _Operand, tiles: Tiles, lanes: int) -> Flags:
 
 
 def _read_into_registers(left: _Operand, right: _Operand, tiles: Tiles, instruction: Instruction) -> Ints:
-    """Return the bytes of the loop of mma.sync and FMA: one buffer fewer than stages, its step is in registers."""
+    """Return the bytes of the loop of mma.sync and FMA: one buffer fewer than stages; registers hold that one."""
     buffers = np.maximum(1, tiles.num_stages - 1)
     sizes = [left.bytes(tiles), right.bytes(tiles)]
     single = tiles.num_stages == 1
@@ -145,7 +146,7 @@ def _read_into_registers(left: _Operand, right: _Operand, tiles: Tiles, instruct
 
 
 def _wgmma(left: _Operand, right: _Operand, tiles: Tiles) -> Ints:
-    """Return the bytes of the loop of wgmma, which reads both operands where they lie, 8-bit and tf32 ones along k."""
+    """Return the bytes of the loop of wgmma. It reads operands from shared memory, 8-bit and tf32 ones along k only."""
     total = np.zeros(len(tiles), dtype=np.int64)
     counts = []
     by_descriptors, single = tiles.descriptors == 1, tiles.num_stages == 1
@@ -168,7 +169,7 @@ def _wgmma(left: _Operand, right: _Operand, tiles: Tiles) -> Ints:
 
 
 def _tcgen05(left: _Operand, right: _Operand, tiles: Tiles) -> Ints:
-    """Return the bytes of the loop of tcgen05: as wgmma's, and barriers of its own."""
+    """Return the bytes of the loop of tcgen05: like those of wgmma, with additional barriers."""
     by_descriptors, single = tiles.descriptors == 1, tiles.num_stages == 1
     total = np.zeros(len(tiles), dtype=np.int64)
     counts = []
@@ -189,9 +190,9 @@ def _tcgen05(left: _Operand, right: _Operand, tiles: Tiles) -> Ints:
 
 
 def _specialised(left: _Operand, right: _Operand, tiles: Tiles) -> Ints:
-    """Return the bytes of the loop of specialised warps: every stage, and barriers of their own.
+    """Return the bytes of the loop of specialised warps: every stage, and their barriers.
 
-    Full and empty ones of each stage, of each of two accumulators, and a byte for each of four warps.
+    There are full and empty barriers of each stage and of both accumulators, and a byte for each of four warps.
     """
     stages = 2 * _aligned(tiles.num_stages * _BARRIER_BYTES) + 2 * _ALIGNED_BYTES + _WARP_STATES
     barriers = np.where(tiles.num_stages == 1, 4 * _ALIGNED_BYTES + _BARRIER_BYTES, stages)
@@ -199,7 +200,7 @@ def _specialised(left: _Operand, right: _Operand, tiles: Tiles) -> Ints:
 
 
 def _barriers(first: Ints, second: Ints, own: int = 0) -> Ints:
-    """Return the bytes of up to three rings of barriers, the shortest last, the others rounded up."""
+    """Return the bytes of up to three rings of barriers. The shortest comes last, the others are rounded up."""
     rings = np.stack([first, second, np.full_like(first, own)]) * _BARRIER_BYTES
     shortest = np.where(rings > 0, rings, 2**31).min(axis=0)
     total: Ints = _aligned(rings).sum(axis=0) - _aligned(shortest) + shortest
@@ -211,7 +212,7 @@ def _aligned(size: Ints) -> Ints:
 
 
 def _exchange(problem: MatmulProblem, tiles: Tiles, unit: Unit, spec: GpuSpec) -> Ints:
-    """Return the bytes that results take on their way to those who store them, after the loop's are free again."""
+    """Return the bytes in which results change their layout for the stores, after the loop's buffers are free."""
     bits = 8 * problem.result_bytes
     matrix_stores = (spec.compute_capability or 0.0) >= _STORE_MATRIX_SINCE
     sizes = np.stack([tiles.block_m, tiles.block_n, tiles.num_warps], axis=1)
@@ -236,7 +237,7 @@ def _exchange(problem: MatmulProblem, tiles: Tiles, unit: Unit, spec: GpuSpec) -
 
 
 def _amd(left: _Operand, right: _Operand, tiles: Tiles, instruction: Instruction, spec: GpuSpec) -> Ints:
-    """Return the bytes of LDS: before gfx950 the next stage waits in registers, so that there is a buffer fewer."""
+    """Return the bytes of LDS. Before gfx950 the next stage waits in registers, so that there is one buffer fewer."""
     single = tiles.num_stages == 1
     direct = spec.arch == DIRECT_ARCH
     buffers = tiles.num_stages if direct else np.maximum(1, tiles.num_stages - 1)
@@ -254,7 +255,7 @@ def _amd(left: _Operand, right: _Operand, tiles: Tiles, instruction: Instruction
 
 
 def _padding(side: _Operand, tiles: Tiles, instruction: Instruction, size: Ints) -> Ints:
-    """Return the bytes between rows that keep lanes off each other's banks, where there are rows enough.
+    """Return the bytes between rows that avoid bank conflicts. Small tiles have none.
 
     Source: composePaddedLayoutForAsyncCopyCDNA4 of Triton 3.9's AMD back end.
     """

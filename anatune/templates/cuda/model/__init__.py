@@ -10,5 +10,5 @@ A model is a chain of classes, each with one task:
 - `PipelinedModel` (`pipelined.py`): chooses among the staging pipelines of the template "pipelined".
 
 The time of a point passes through `AnalyticalModel.times`, `BaseGpuModel._run`, `CudaScoring._fill` and, compiled by
-numba, `cuda.times.batch.run_points`, which calls `tile.macro`, `micro.micro` and `time.time`.
+numba, `cuda.times.batch.run_points`, which calls `tile.fill_macro`, `micro.fill_micro` and `time.fill_time`.
 """

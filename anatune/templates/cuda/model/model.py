@@ -10,14 +10,14 @@ from anatune.templates.base.features import FeatureTable
 from anatune.templates.base.model import Columns, Floats, Guarantee, Points, Progress, Ranking
 from anatune.templates.base.watch import Watch
 from anatune.templates.cuda.model import ranking
-from anatune.templates.cuda.model.features import gpu_features
+from anatune.templates.cuda.model.features import cuda_features
 from anatune.templates.cuda.model.registers import expected_registers
-from anatune.templates.cuda.model.scoring import GpuScoring
+from anatune.templates.cuda.model.scoring import CudaScoring
 
 __all__ = ["GpuModel"]
 
 
-class GpuModel(GpuScoring):
+class GpuModel(CudaScoring):
     """Predicts the time of schedules of `workload` on `hardware`, and ranks them exactly.
 
     The parameters are those of `CudaScoring`.
@@ -25,12 +25,12 @@ class GpuModel(GpuScoring):
 
     def __reduce__(self) -> tuple[object, ...]:
         stages, pad = self._pipeline
-        made = partial(type(self), stages=stages, pad=pad, plain=self.space.plain)
-        return made, (self.workload, self.hardware, self.space.accuracy)  # unpickling builds the tables anew
+        constructor = partial(type(self), stages=stages, pad=pad, plain=self.space.plain)
+        return constructor, (self.workload, self.hardware, self.space.accuracy)  # unpickling builds the tables anew
 
     def feature_table(self, points: Points) -> FeatureTable:
         """Return the features of points, see `cuda.model.features`."""
-        return gpu_features(self, np.atleast_2d(points))
+        return cuda_features(self, np.atleast_2d(points))
 
     def points_within(self, limit_s: float, progress: Progress | None = None) -> tuple[Points, Floats] | None:
         """Return all legal points with a predicted time up to `limit_s`, and their times, in ranking order."""

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.templates.cuda.model.model import GpuModel
-from anatune.templates.cuda.model.scoring import floor_of
+from anatune.templates.cuda.model.scoring import least_time_s
 from anatune.templates.cuda.times.batch import ANY_BOUND, BOUND, MACRO_BOUND, PREDICT, run_points
 from anatune.templates.gpu.pack import pack_chunk, pack_nest
 from anatune.templates.gpu.split_space import SPLIT_COLUMNS, split_part
-from anatune.templates.gpu.times.columns import Nest
+from anatune.templates.gpu.times.columns import NestArrays
 
 __all__ = ["ANY_BOUND", "BOUND", "MACRO_BOUND", "MOST_DEPTH", "MOST_TILE", "PREDICT", "RangedTiles"]
 
@@ -74,7 +74,7 @@ class RangedTiles:
         self.options = [self._options(name) for name in self.axes]
         self.num_macros = int(np.prod([len(table) for table in self.options], dtype=np.float64))
         self._chunk = pack_chunk(self._nest(int(workload.numbers[-1])))
-        self._nests: dict[int, Nest] = {}
+        self._nests: dict[int, NestArrays] = {}
 
     def _options(self, name: str) -> Points:
         """Return the options of an axis: (grid, threads, results of a thread) or (steps, 1, depth). 0: it varies."""
@@ -87,21 +87,21 @@ class RangedTiles:
         factors: Points = self.space.table(name)
         inner = factors[:, [1, 3, 4]].prod(axis=1) if is_spatial else factors[:, 1:].prod(axis=1)
         thread = factors[:, 2] if is_spatial else np.ones_like(inner)
-        found = np.unique(np.column_stack([factors[:, 0], thread, inner]), axis=0)
-        return np.asarray(found[found[:, 1] <= self.hardware.compute.max_threads_per_block])
+        options = np.unique(np.column_stack([factors[:, 0], thread, inner]), axis=0)
+        return np.asarray(options[options[:, 1] <= self.hardware.compute.max_threads_per_block])
 
     @cached_property
     def splits(self) -> Points:
         """Rows (split, leftovers, atomic) that occur at any extent; the first row splits nothing."""
-        found = {(1, 0, 0)}
+        rows = {(1, 0, 0)}
         for extent in {*self.workload.numbers[[0, -1]].tolist(), *_octaves(self.workload.numbers)}:
             part = split_part(self.workload.at(extent), self.hardware, "standard")
-            found |= set(map(tuple, part.table.tolist())) if part is not None else set()
-        return np.array(sorted(found), dtype=np.int64)
+            rows |= set(map(tuple, part.table.tolist())) if part is not None else set()
+        return np.array(sorted(rows), dtype=np.int64)
 
     # ---- times and bounds ----------------------------------------------------------------------------------
 
-    def _nest(self, extent: int) -> Nest:
+    def _nest(self, extent: int) -> NestArrays:
         return pack_nest(self.workload.at(extent), staged=bool(self.space.staged), splits=True)
 
     def run(self, extent: int, points: Points, task: int, *, evenly: bool = False) -> Floats:
@@ -121,18 +121,18 @@ class RangedTiles:
         if not evenly:
             return self._run(nest, rows, task)
         nest = nest._replace(unguarded=self.axes.index(self.workload.axis))
-        found = self._run(nest, rows, task)
-        even = self._even(nest)
-        return found if even is None else np.minimum(found, self._run(even, rows, task)) * (1.0 - MARGIN)
+        seconds = self._run(nest, rows, task)
+        even = self._align_rows(nest)
+        return seconds if even is None else np.minimum(seconds, self._run(even, rows, task)) * (1.0 - MARGIN)
 
-    def _run(self, nest: Nest, rows: Points, task: int) -> Floats:
+    def _run(self, nest: NestArrays, rows: Points, task: int) -> Floats:
         rules, times = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
         none = np.empty((0, 0))
         run_points(rows, task, nest, self.model._gpu, self.model._table, self._chunk, rules, times, none, none)
         legal = (rules == 0) if self.model.refusal is None else np.zeros(len(rows), dtype=bool)
         return np.where(legal, times, np.inf)
 
-    def _even(self, nest: Nest) -> Nest | None:
+    def _align_rows(self, nest: NestArrays) -> NestArrays | None:
         """Return a nest whose rows along the ranged axis are aligned for every vector, or None if there are none."""
         tensors = [*self.workload.largest.reads, self.workload.largest.write]
         ranged = [any(term.axis == self.workload.axis for term in a.indices[-1]) for a in tensors if a.indices]
@@ -169,63 +169,63 @@ class RangedTiles:
         numbers = np.arange(number, self.num_macros, self.num_slabs)
         rows = np.column_stack(np.unravel_index(numbers, sizes)).astype(np.int32)
         threads = np.ones(len(rows), dtype=np.int64)
-        for place in range(len(self.spatial)):
-            threads *= self.options[place][rows[:, place], 1]
+        for number_of_axis in range(len(self.spatial)):
+            threads *= self.options[number_of_axis][rows[:, number_of_axis], 1]
         return np.asarray(rows[threads <= self.hardware.compute.max_threads_per_block])
 
-    def floor(self, extent: int) -> float:
+    def least_time_s(self, extent: int) -> float:
         """Return a time that no program beats at this extent or at a larger one, in seconds."""
-        return floor_of(self.workload.at(extent), self._nest(extent), self.model._gpu)
+        return least_time_s(self.workload.at(extent), self._nest(extent), self.model._gpu)
 
     def points(self, macros: Macros) -> Points:
         """Return macro choices as points for bounds: all other levels are open."""
-        found = np.ones((len(macros), self.num_columns + len(SPLIT_COLUMNS)), dtype=np.int64)
-        for place, name in enumerate(self.axes):
-            grid, thread, inner = self.options[place][macros[:, place]].T
+        points = np.ones((len(macros), self.num_columns + len(SPLIT_COLUMNS)), dtype=np.int64)
+        for number, name in enumerate(self.axes):
+            grid, thread, inner = self.options[number][macros[:, number]].T
             first = self.first[name]
-            found[:, first] = grid
+            points[:, first] = grid
             if name in self.spatial:
-                found[:, first + 2], found[:, first + 4] = thread, inner
+                points[:, first + 2], points[:, first + 4] = thread, inner
             else:
-                found[:, first + 2] = inner
-        found[:, self._unroll] = self.space.unroll_depths[-1]
-        found[:, self.num_columns :] = (1, 0, 0)
-        return found
+                points[:, first + 2] = inner
+        points[:, self._unroll] = self.space.unroll_depths[-1]
+        points[:, self.num_columns :] = (1, 0, 0)
+        return points
 
     def bounds(self, extent: int, macros: Macros) -> Floats:
         """Return for each macro choice a time that no program beats at this extent or at a larger one, in seconds."""
-        found = []
-        for at in range(0, len(macros), SLAB):
-            points = self.points(macros[at : at + SLAB])
+        parts = []
+        for start in range(0, len(macros), SLAB):
+            points = self.points(macros[start : start + SLAB])
             seconds = self.run(extent, points, MACRO_BOUND, evenly=True)
             if len(self.splits) > 1:
                 seconds = np.minimum(seconds, self.run(extent, points, ANY_BOUND, evenly=True))
-            found.append(seconds)
-        return np.concatenate(found) if found else np.empty(0)
+            parts.append(seconds)
+        return np.concatenate(parts) if parts else np.empty(0)
 
-    def lowest(self, extent: int, last: int, points: Points, task: int) -> Floats:
+    def lowest_times(self, extent: int, last: int, points: Points, task: int) -> Floats:
         """Return times that points do not beat at any extent from `extent` to `last`, in seconds.
 
         Between two extents the legality of a split may change. Leftovers are illegal at an extent whose blocks fill all
         rounds. A reduction part may have no step. Therefore points with such splits are evaluated at each extent that
         adds a block or a step.
         """
-        found = self.run(extent, points, task, evenly=True)
+        seconds = self.run(extent, points, task, evenly=True)
         split = -2 if self.workload.axis in self.spatial else -3
-        loose = np.flatnonzero(points[:, split] > (0 if split == -2 else 1))
-        if not len(loose) or last <= extent:
-            return found
-        tile = points[loose][:, self._inner].prod(axis=1)
+        varying = np.flatnonzero(points[:, split] > (0 if split == -2 else 1))
+        if not len(varying) or last <= extent:
+            return seconds
+        tile = points[varying][:, self._inner].prod(axis=1)
         next_ = -(-extent // tile) * tile + 1
-        while len(loose):
+        while len(varying):
             inside = next_ <= last
-            loose, tile, next_ = loose[inside], tile[inside], next_[inside]
-            for at in np.unique(next_).tolist():
-                here = next_ == at
-                times = self.run(int(at), points[loose[here]], task, evenly=True)
-                found[loose[here]] = np.minimum(found[loose[here]], times)
+            varying, tile, next_ = varying[inside], tile[inside], next_[inside]
+            for next_extent in np.unique(next_).tolist():
+                reached = next_ == next_extent
+                times = self.run(int(next_extent), points[varying[reached]], task, evenly=True)
+                seconds[varying[reached]] = np.minimum(seconds[varying[reached]], times)
             next_ = next_ + tile
-        return found
+        return seconds
 
     def split(self, macros: Macros, splits: Points) -> Points:
         """Return the points of each macro choice with each of some splits."""
@@ -233,42 +233,42 @@ class RangedTiles:
         rows[:, self.num_columns :] = np.tile(splits, (len(macros), 1))
         return rows
 
-    def rows_below(self, extent: int, last: int, macros: Macros, limit_s: float) -> tuple[Points, Floats]:
+    def find_rows_below(self, extent: int, last: int, macros: Macros, limit_s: float) -> tuple[Points, Floats]:
         """Return macro choices with each split that may beat a limit between two extents, and their bounds there."""
         kept, bounds = [], []
         step = max(1, SLAB // len(self.splits))
-        for at in range(0, len(macros), step):
-            rows = self.split(macros[at : at + step], self.splits)
-            found = self.lowest(extent, last, rows, MACRO_BOUND)
-            kept.append(rows[found < limit_s])
-            bounds.append(found[found < limit_s])
+        for start in range(0, len(macros), step):
+            rows = self.split(macros[start : start + step], self.splits)
+            seconds = self.lowest_times(extent, last, rows, MACRO_BOUND)
+            kept.append(rows[seconds < limit_s])
+            bounds.append(seconds[seconds < limit_s])
         return np.concatenate(kept), np.concatenate(bounds)
 
     def expand(self, extent: int, last: int, rows: Points, limit_s: float) -> Points | None:
         """Return all points of macro choices with splits that may beat a limit between two extents. None: too many."""
-        rows = rows[self.lowest(extent, last, rows, MACRO_BOUND) < limit_s]
+        rows = rows[self.lowest_times(extent, last, rows, MACRO_BOUND) < limit_s]
         if len(rows) > MOST_ROWS:
             return None
         classes = np.concatenate([rows[:0], *map(self.space.classes, rows)])
-        classes = classes[self.lowest(extent, last, classes, BOUND) < limit_s]
+        classes = classes[self.lowest_times(extent, last, classes, BOUND) < limit_s]
         if len(classes) > MOST_CLASSES:
             return None
         points = np.concatenate([rows[:0], *map(self.space.members, classes)])
-        return points[self.lowest(extent, last, points, PREDICT) < limit_s]
+        return points[self.lowest_times(extent, last, points, PREDICT) < limit_s]
 
-    def best_of(self, extent: int, row: Points, limit_s: float) -> tuple[Points | None, float]:
+    def find_best(self, extent: int, row: Points, limit_s: float) -> tuple[Points | None, float]:
         """Return the fastest point of a macro choice with a split at an extent, and its time; None: above the limit."""
         classes = self.space.classes(row)
         bounds = self.run(extent, classes, BOUND)
         order = np.argsort(bounds, kind="stable")
-        best, at = None, 0
-        while at < len(order) and bounds[order[at]] < limit_s:
-            taken = order[at : at + 8]
-            points = np.concatenate([self.space.members(row) for row in classes[taken[bounds[taken] < limit_s]]])
+        best, start = None, 0
+        while start < len(order) and bounds[order[start]] < limit_s:
+            batch = order[start : start + 8]
+            points = np.concatenate([self.space.members(row) for row in classes[batch[bounds[batch] < limit_s]]])
             times = self.run(extent, points, PREDICT)
             if times.min() < limit_s:
                 best, limit_s = points[times.argmin()], float(times.min())
-            at += 8
+            start += 8
         return best, limit_s
 
 

@@ -12,17 +12,17 @@ next bound is above the time of the k-th best point: then no point that was left
 
 Why the bounds hold
 -------------------
-A bound is the model's own time (`times.time.time`) in which each quantity that is still open has its best value.
+A bound is the model's own time (`times.time.fill_time`) in which each quantity that is still open has its best value.
 
 1. The macro quantities (`times.tile`) follow from the macro choice alone. They are exact in every bound.
 2. The time does not fall if one of the micro quantities (`times.micro`) LOADS, WAVEFRONTS, FETCHES, FETCHES_BLOCK,
    STORE_SECTORS or SPILLED grows, or if REUSE shrinks. There is one exception: more FETCHES_BLOCK alone would lower the
    share of fetches that miss L1. No point has more of them without more FETCHES of each thread, which cost more.
-3. MACRO_BOUND: `best_micro` sets each micro quantity to a value that no point of the macro choice can beat.
+3. MACRO_BOUND: `fill_best_micro` sets each micro quantity to a value that no point of the macro choice can beat.
 4. BOUND, for classes: the micro quantities are exact except DYNAMIC and REUSE, which depend on loops and unrolling.
    Their best values are no dynamically indexed accumulators, and spilled accumulators that are kept over a whole step.
-5. ANY_BOUND, for all splits of a macro choice: `evenly` divides the work of all SMs evenly, without waves and waiting,
-   and counts compulsory bytes and a second launch. Only if it is low enough, each split gets its own MACRO_BOUND.
+5. ANY_BOUND, for all splits of a macro choice: `fill_even_time` divides the work among the SMs evenly, without waves
+   and waiting, and counts compulsory bytes and a second launch. If it is low enough, each split gets a MACRO_BOUND.
 
 Property tests compare the bounds with the times of points (tests/property/test_gpu_ranking.py).
 
@@ -41,11 +41,11 @@ from numpy.typing import NDArray
 from anatune.templates.base.model import Floats, Guarantee, Points, Ranking
 from anatune.templates.base.ranking import Best, Slabs, gap, rejected
 from anatune.templates.base.watch import Watch
-from anatune.templates.cuda.model.scoring import GpuScoring
+from anatune.templates.cuda.model.scoring import CudaScoring
 from anatune.templates.cuda.space import GpuSpace
-from anatune.templates.cuda.times.search import Options, list_macros
+from anatune.templates.cuda.times.search import MacroOptions, list_macros
 from anatune.templates.cuda.times.tile import CudaRule
-from anatune.templates.gpu.split_space import SPLIT_COLUMNS, broken_splits
+from anatune.templates.gpu.split_space import SPLIT_COLUMNS, find_broken_splits
 
 __all__ = ["EXHAUSTIVE_POINTS", "BranchAndBound", "options_of", "points_within"]
 
@@ -61,7 +61,7 @@ _BOUNDING_WITHIN = 0.5
 class BranchAndBound:
     """One exact ranking of a large space; see the module's docstring."""
 
-    def __init__(self, model: GpuScoring, best: Best, watch: Watch) -> None:
+    def __init__(self, model: CudaScoring, best: Best, watch: Watch) -> None:
         self._model = model
         self._watch = watch
         self._space = model.space
@@ -115,24 +115,24 @@ class BranchAndBound:
         points = np.ones((SLAB_MACROS, len(self._space.columns)), dtype=np.int64)
         slab_numbers, weights = np.empty(SLAB_MACROS, dtype=np.int64), np.empty(SLAB_MACROS)
         bounds, numbers = np.empty(0), np.empty(0, dtype=np.int64)
-        at = 0
-        while at < total:
+        number = 0
+        while number < total:
             if self._watch.is_over:
                 return bounds, numbers, False
-            at, listed, skipped = list_macros(
-                at, total, len(self._spatial), self._options, max_threads, points, slab_numbers, weights
+            number, listed, skipped = list_macros(
+                number, total, len(self._spatial), self._options, max_threads, points, slab_numbers, weights
             )
             counts[CudaRule.threads_per_block] += skipped * len(self._splits)
-            for found, found_numbers in self._slab_bounds(
+            for new_bounds, new_numbers in self._slab_bounds(
                 points[:listed], slab_numbers[:listed], weights, total, counts
             ):
-                if len(found):
-                    self.refine(int(found_numbers[np.argmin(found)]))
-                bounds = np.concatenate([bounds, found])
-                numbers = np.concatenate([numbers, found_numbers])
+                if len(new_bounds):
+                    self.refine(int(new_numbers[np.argmin(new_bounds)]))
+                bounds = np.concatenate([bounds, new_bounds])
+                numbers = np.concatenate([numbers, new_numbers])
             near = bounds <= self._best.limit_s
             bounds, numbers = bounds[near], numbers[near]
-            self._watch.report(_BOUNDING * at / total)
+            self._watch.report(_BOUNDING * number / total)
         return bounds, numbers, True
 
     def _slab_bounds(
@@ -154,17 +154,17 @@ class BranchAndBound:
         steps = points[:, [first + 3 * axis for axis in range(len(self._reduction))]].prod(axis=1)
         any_bounds = self._model.split_bounds(points)
         self._bounded += len(points)
-        for place, row in enumerate(self._splits[1:], 1):
-            broken = broken_splits(row, tiles, steps, self._model.hardware.compute.num_sms)
+        for split_number, row in enumerate(self._splits[1:], 1):
+            broken = find_broken_splits(row, tiles, steps, self._model.hardware.compute.num_sms)
             codes = np.where((rules == 0) & broken, CudaRule.split_parts, rules)
             counts += np.bincount(codes, weights=weights, minlength=len(counts))
             chosen = np.flatnonzero((codes == 0) & (any_bounds <= self._best.limit_s))
-            few = points[chosen]
-            few[:, self._first_split : self._first_split + len(row)] = row
-            few_bounds, _ = self._model.macro_bounds(few)
-            self._bounded += len(few)
-            inside = few_bounds <= self._best.limit_s
-            yield few_bounds[inside], numbers[chosen[inside]] + place * total
+            candidates = points[chosen]
+            candidates[:, self._first_split : self._first_split + len(row)] = row
+            candidate_bounds, _ = self._model.macro_bounds(candidates)
+            self._bounded += len(candidates)
+            inside = candidate_bounds <= self._best.limit_s
+            yield candidate_bounds[inside], numbers[chosen[inside]] + split_number * total
 
     def refine(self, number: int) -> None:
         """Evaluate all points of the classes of a macro choice that may be among the best."""
@@ -195,7 +195,7 @@ def _split_rows(space: GpuSpace) -> Points:
     return np.array([(1, 0, 0)], dtype=np.int64) if space.splits is None else space.splits.table
 
 
-def options_of(model: GpuScoring) -> Options:
+def options_of(model: CudaScoring) -> MacroOptions:
     """Return the macro options of every axis, spatial axes first, in the order of the space's tables."""
     axes = [*model.workload.spatial_axes, *model.workload.reduction_axes]
     rows = []
@@ -220,13 +220,13 @@ def options_of(model: GpuScoring) -> Options:
     multiplicity[0] *= shared  # the unroll depths and fetch widths of each point, counted for one axis only
     sums = multiplicity.sum(axis=1)
     points_below = np.array([math.prod(sums[index + 1 :].tolist()) for index in range(len(axes))])
-    return Options(count, tables[0], tables[1], tables[2], multiplicity, below, points_below)
+    return MacroOptions(count, tables[0], tables[1], tables[2], multiplicity, below, points_below)
 
 
-class _Within(Best):
+class _PointsWithin(Best):
     """All points up to a fixed time; it takes the place of the k best points in a search."""
 
-    def __init__(self, model: GpuScoring, limit_s: float) -> None:
+    def __init__(self, model: CudaScoring, limit_s: float) -> None:
         super().__init__(len(model.space.columns), 1, model.tie_keys, distinct=False)
         self._limit_s = limit_s
         self._found: list[tuple[Points, Floats]] = []
@@ -240,7 +240,7 @@ class _Within(Best):
         if inside.any():
             self._found.append((points[inside], times[inside]))
 
-    def all(self) -> tuple[Points, Floats]:
+    def all_points(self) -> tuple[Points, Floats]:
         """Return the points and their times in ranking order, each point once."""
         if not self._found:
             return self.points, self.times
@@ -248,9 +248,9 @@ class _Within(Best):
         return self._sorted(np.concatenate(points), np.concatenate(times))
 
 
-def points_within(model: GpuScoring, limit_s: float, watch: Watch) -> tuple[Points, Floats]:
+def points_within(model: CudaScoring, limit_s: float, watch: Watch) -> tuple[Points, Floats]:
     """Return all legal points with a predicted time up to `limit_s`, and their times, in ranking order."""
-    within = _Within(model, limit_s)
+    within = _PointsWithin(model, limit_s)
     if model.space.size > EXHAUSTIVE_POINTS:
         search = BranchAndBound(model, within, watch.part(0.0, _BOUNDING_WITHIN))
         bounds, numbers, _ = search.bound_all(np.zeros(len(model.rules) + 1))
@@ -258,7 +258,7 @@ def points_within(model: GpuScoring, limit_s: float, watch: Watch) -> tuple[Poin
         for done, number in enumerate(chosen.tolist()):
             search.refine(number)
             watch.report(_BOUNDING_WITHIN + (1.0 - _BOUNDING_WITHIN) * (done + 1) / len(chosen))
-        return within.all()
+        return within.all_points()
     for _, points, times in Slabs(model, watch):
         within.add(points, times)
-    return within.all()
+    return within.all_points()

@@ -22,7 +22,7 @@ from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.decoding import from_json
 from anatune.errors import SpecError
 from anatune.resources import data_folder
-from anatune.templates.cuda.model.scoring import GpuScoring
+from anatune.templates.cuda.model.scoring import CudaScoring
 from anatune.templates.gpu.times.columns import Col
 
 __all__ = ["FEATURES", "RegisterTrees", "expected_registers", "register_features", "register_trees"]
@@ -115,7 +115,7 @@ def arch_number(arch: str) -> int:
     return int(match[1]) if match else 0
 
 
-def expected_registers(model: GpuScoring, points: NDArray[np.int64], columns: Floats) -> Floats | None:
+def expected_registers(model: CudaScoring, points: NDArray[np.int64], columns: Floats) -> Floats | None:
     """Return the registers of a thread that the compiler is expected to use, or None if there is no data for the case.
 
     Parameters
@@ -131,14 +131,14 @@ def expected_registers(model: GpuScoring, points: NDArray[np.int64], columns: Fl
     return np.rint(np.clip(estimate, LEAST_REGISTERS, columns[Col.REGISTER_CAP]))
 
 
-def register_features(model: GpuScoring, points: NDArray[np.int64], columns: Floats) -> Floats:
+def register_features(model: CudaScoring, points: NDArray[np.int64], columns: Floats) -> Floats:
     """Return the regression's features, (num_points, len(FEATURES)) float64. Arguments: see `expected_registers`."""
-    workload, place = model.workload, {name: at for at, name in enumerate(model.space.columns)}
+    workload, column_of = model.workload, {name: column for column, name in enumerate(model.space.columns)}
     reduction = [axis.name for axis in workload.reduction_axes]
     col = {name: columns[Col[name]] for name in _COLUMNS}
     ones = np.ones(len(points))
-    k1 = np.prod([points[:, place[f"{axis}.k1"]] for axis in reduction], axis=0) * ones
-    last_k2 = points[:, place[f"{reduction[-1]}.k2"]] * ones if reduction else ones
+    k1 = np.prod([points[:, column_of[f"{axis}.k1"]] for axis in reduction], axis=0) * ones
+    last_k2 = points[:, column_of[f"{reduction[-1]}.k2"]] * ones if reduction else ones
     limit = np.maximum(col["UNROLL"], float(model.hardware.compiler.unroll_statements))
     inner = col["VTHREADS"] * col["REG_INNER"]
     step, register = inner * col["K2"], inner * col["REG_OUTER"]

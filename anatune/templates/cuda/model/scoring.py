@@ -27,10 +27,10 @@ from anatune.templates.gpu.model import (
 )  # fmt: skip
 from anatune.templates.gpu.pack import pack_chunk, pack_nest
 from anatune.templates.gpu.rules import GRID_RULE, SPLIT_RULE, block_rules
-from anatune.templates.gpu.times.columns import Col, Gpu, Nest
+from anatune.templates.gpu.times.columns import Col, Gpu, NestArrays
 from anatune.templates.gpu.times.waves import SECTOR
 
-__all__ = ["PARTS", "RESOURCES", "GpuScoring", "floor_of"]
+__all__ = ["PARTS", "RESOURCES", "CudaScoring", "least_time_s"]
 
 PARTS = ("fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
 _REGISTERS = ("registers_per_thread", "counted_registers", "spilled_registers")
@@ -40,14 +40,14 @@ UNROLL_PREFERENCE = {512: 0, 1024: 1, 64: 2, 16: 3, 0: 4}
 _CAPABILITY_TEXT = "compute capability that the dtype needs"
 
 
-def floor_of(workload: Workload, nest: Nest, gpu: Gpu) -> float:
+def least_time_s(workload: Workload, nest: NestArrays, gpu: Gpu) -> float:
     """Return seconds that no schedule beats: all SMs multiply-adding or compulsory bytes, plus the launch overhead."""
     fma_s = workload.num_points / gpu.fma_per_cycle / gpu.num_sms / gpu.clock_hz
     dram_s = float(nest.tensor_bytes.sum()) / gpu.dram_bytes_cycle / gpu.clock_hz
     return max(fma_s, dram_s) + gpu.launch_s
 
 
-class GpuScoring(BaseGpuModel):
+class CudaScoring(BaseGpuModel):
     """Times, bounds and rules of points. `CudaModel` ranks and explains them.
 
     Objects own scratch memory. Threads must not share an object; make one for each thread.
@@ -113,9 +113,9 @@ class GpuScoring(BaseGpuModel):
         return int(bool(self._nest.staged))
 
     def _fill(
-        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+        self, points: Points, task: int, compiled: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
     ) -> None:
-        run_points(points, task, self._nest, self._gpu, self._table, self._chunk, rules, times, columns, known)
+        run_points(points, task, self._nest, self._gpu, self._table, self._chunk, rules, times, columns, compiled)
         if self.refusal is not None:
             rules[:] = 1 + self.rules.index(self.refusal)
 
@@ -150,8 +150,8 @@ class GpuScoring(BaseGpuModel):
 
     @cached_property
     def floor_s(self) -> float:
-        """A time that no schedule of the space can beat, in seconds; see `floor_of`."""
-        return floor_of(self.workload, self._nest, self._gpu)
+        """A time that no schedule of the space can beat, in seconds; see `least_time_s`."""
+        return least_time_s(self.workload, self._nest, self._gpu)
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
         """Return the tie-break keys, least important first, as np.lexsort takes them."""

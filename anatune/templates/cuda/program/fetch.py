@@ -17,7 +17,7 @@ from typing import NamedTuple
 from anatune.core.workload.nest import DTYPE_BYTES, Access
 from anatune.templates.cuda.rules import MAX_FETCH_BYTES
 
-__all__ = ["Guard", "Level", "Side", "StagedTile", "Walk", "fetch_width", "guards_of", "sides_of", "walk_of"]
+__all__ = ["CopyWalk", "Guard", "Level", "Side", "StagedTile", "fetch_width", "guards_of", "sides_of", "walk_of"]
 
 Level = tuple[str, str]
 """A pair (axis, level)."""
@@ -57,7 +57,7 @@ class Side(NamedTuple):
     pitch: int
 
 
-class Walk(NamedTuple):
+class CopyWalk(NamedTuple):
     """The copies of a tile by the threads of a block.
 
     Attributes
@@ -87,9 +87,9 @@ class Walk(NamedTuple):
         """Largest number of copies of a thread."""
         return math.prod(self.counts)
 
-    def positions(self, at: int) -> int:
+    def positions(self, side: int) -> int:
         """Return the number of copies along a side."""
-        return self.sides[at].span // (self.width if at == len(self.sides) - 1 else 1)
+        return self.sides[side].span // (self.width if side == len(self.sides) - 1 else 1)
 
 
 class StagedTile(NamedTuple):
@@ -136,7 +136,7 @@ class StagedTile(NamedTuple):
     load_level: Level | None
 
     @property
-    def walk(self) -> Walk:
+    def walk(self) -> CopyWalk:
         """The copies of the tile by the threads of the block."""
         return walk_of(self.sides, self.fetch, self.threads, DTYPE_BYTES[self.access.dtype])
 
@@ -157,37 +157,36 @@ class StagedTile(NamedTuple):
 
 def guards_of(access: Access, extents: Mapping[str, int]) -> tuple[Guard, ...]:
     """Return the ends of each dimension where positions lie outside the tensor, given the iterations of each axis."""
-    found = []
+    guards = []
     for terms, offset, extent in zip(access.indices, access.offsets, access.shape, strict=True):
         last = offset + sum(term.coefficient * (extents[term.axis] - 1) for term in terms)
-        found.append(Guard(offset < 0, last >= extent))
-    return tuple(found)
+        guards.append(Guard(offset < 0, last >= extent))
+    return tuple(guards)
 
 
 def sides_of(access: Access, spans: Sequence[int], pitches: Sequence[int], guarded: Sequence[bool]) -> list[Side]:
     """Return all sides of a tile, outer to inner, including those with one position. Arguments: see `StagedTile`."""
-    found: list[Side] = []
+    sides: list[Side] = []
     whole = False  # whether the innermost side so far covers its dimensions
     for d in range(len(spans) - 1, -1, -1):
         covers = spans[d] == access.shape[d] and not guarded[d]
-        inner = found[-1] if found else None
+        inner = sides[-1] if sides else None
         if inner and whole and not guarded[d] and pitches[d] == inner.pitch * inner.span:
-            found[-1] = Side(d, inner.last, spans[d] * inner.span, inner.pitch)
+            sides[-1] = Side(d, inner.last, spans[d] * inner.span, inner.pitch)
         else:
-            found.append(Side(d, d, spans[d], pitches[d]))
+            sides.append(Side(d, d, spans[d], pitches[d]))
         whole = covers
-    return found[::-1]
+    return sides[::-1]
 
 
 def fetch_width(
-    asked: int, access: Access, sides: Sequence[Side], steps: Sequence[int], guarded: Sequence[bool]
+    requested: int, access: Access, sides: Sequence[Side], steps: Sequence[int], guarded: Sequence[bool]
 ) -> int:
     """Return the elements of a copy: the requested number, or 1 if vectors would be cut or misaligned.
 
     Parameters
     ----------
-    asked : int
-        The requested number.
+    requested : int
     access : Access
     sides : sequence of Side
         Sides from `sides_of`.
@@ -196,7 +195,7 @@ def fetch_width(
     guarded : sequence of bool
         Whether positions of a dimension may lie outside the tensor.
     """
-    width = asked
+    width = requested
     if width <= 1 or width & (width - 1) or width * DTYPE_BYTES[access.dtype] > MAX_FETCH_BYTES or not sides:
         return 1
     if access.dtype == "int8" and any(guarded):
@@ -208,7 +207,7 @@ def fetch_width(
     return width if aligned and all(side.pitch % width == 0 for side in sides[:-1]) else 1
 
 
-def walk_of(sides: Sequence[Side], width: int, threads: int, element_bytes: int) -> Walk:
+def walk_of(sides: Sequence[Side], width: int, threads: int, element_bytes: int) -> CopyWalk:
     """Return the copies of a tile with these sides by `threads` threads, in vectors of `width` elements."""
     row = sides[-1] if sides else None
     long = tuple(side for side in sides if side.span > 1)
@@ -217,7 +216,7 @@ def walk_of(sides: Sequence[Side], width: int, threads: int, element_bytes: int)
     if is_dense:
         spans[-1] //= width
     box = _best_box(tuple(spans), threads, width * element_bytes if is_dense else 0)
-    return Walk(long, width, box, tuple(-(-span // count) for span, count in zip(spans, box, strict=True)))
+    return CopyWalk(long, width, box, tuple(-(-span // count) for span, count in zip(spans, box, strict=True)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -226,9 +225,9 @@ def _best_box(spans: tuple[int, ...], threads: int, copy_bytes: int) -> tuple[in
 
     `copy_bytes` is 0 if neighbours along the last side are not neighbours in memory.
     """
-    found = [(_cost(spans, box, threads, copy_bytes), box) for box in _boxes(spans, threads)]
+    boxes = [(_cost(spans, box, threads, copy_bytes), box) for box in _boxes(spans, threads)]
     # among equal boxes, prefer the one with the most threads along inner sides
-    return min(found, key=lambda entry: (entry[0], [-count for count in entry[1][::-1]]))[1]
+    return min(boxes, key=lambda entry: (entry[0], [-count for count in entry[1][::-1]]))[1]
 
 
 def _boxes(spans: tuple[int, ...], threads: int) -> list[tuple[int, ...]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.cuda.program.nest import CudaNest
 
-__all__ = ["resident_blocks", "with_byte_offsets"]
+__all__ = ["expected_blocks", "use_byte_offsets"]
 
 _CONSTANT = re.compile(r" \+ (\d+)$")
 """A constant at the end of an index."""
@@ -17,7 +17,7 @@ _OTHER_REGISTERS = 32
 """Registers of a thread beside its accumulators and fragments: addresses, conditions, elements being copied."""
 
 
-def resident_blocks(nest: GpuNest) -> int:
+def expected_blocks(nest: CudaNest) -> int:
     """Return how many blocks of a kernel with dynamic shared memory an SM will hold.
 
     The compiler does not know how much dynamic shared memory a launch asks for. It assumes none, and spills registers
@@ -37,7 +37,7 @@ def resident_blocks(nest: GpuNest) -> int:
     return max(1, blocks)
 
 
-def with_byte_offsets(body: str) -> str:
+def use_byte_offsets(body: str) -> str:
     """Rewrite indices of shared memory so that their constants become byte offsets from the start of the array.
 
     The compiler puts the constant part of an unrolled loop's index into the offset of a load. If the index has a second
@@ -64,7 +64,7 @@ def with_byte_offsets(body: str) -> str:
 
 def _has_neighbours(index: str) -> bool:
     """Return whether an index moves by 1 along one loop and otherwise by even numbers: two loads may become one."""
-    factors = [(int(found[1]) if (found := _FACTOR.search(term)) else 1, term) for term in index.split(" + ")]
+    factors = [(int(match[1]) if (match := _FACTOR.search(term)) else 1, term) for term in index.split(" + ")]
     ones = [term for factor, term in factors if factor == 1]
     return len(ones) == 1 and "threadIdx" not in ones[0] and sum(f % 2 for f, _ in factors) == 1
 

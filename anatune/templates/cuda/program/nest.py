@@ -28,7 +28,7 @@ from anatune.templates.cuda.rules import ASYNC_SINCE, MAX_FETCH_BYTES, REDUCTION
 from anatune.templates.gpu.layout import KernelLayout
 from anatune.templates.gpu.ranged import Count, Growth, Ranged, check_ranged, product
 
-__all__ = ["GpuNest", "program_key"]
+__all__ = ["CudaNest", "program_key"]
 
 _LIVE_REGISTERS = 18
 """Registers beside accumulators and fragments; the same as `cuda.times.tile.LIVE_REGISTERS`."""
@@ -36,7 +36,7 @@ _MOST_HELD = 32
 """Most elements that a thread holds in registers between global and shared memory. More would lower the occupancy."""
 
 
-class GpuNest(KernelLayout):
+class CudaNest(KernelLayout):
     """The loops of one checked schedule, for the code generation. Immutable.
 
     The parameters and errors are those of `KernelLayout`. In addition there is a SpaceError if no kernel can have such
@@ -112,38 +112,40 @@ class GpuNest(KernelLayout):
         return math.prod(self.schedule.tiles[axis][1:])
 
     @cached_property
-    def covered(self) -> Mapping[str, int]:
+    def total_extents(self) -> Mapping[str, int]:
         """Axis -> iterations of all its loops. At some extent of a range, a guarded axis has more than its extent."""
-        found, ranged = covered_extents(self.schedule.tiles), self.ranged
+        extents, ranged = covered_extents(self.schedule.tiles), self.ranged
         if ranged is not None and ranged.multiple % self.tile_extent(ranged.axis):
-            found[ranged.axis] = max(found[ranged.axis], ranged.most + 1)
-        return found
+            extents[ranged.axis] = max(extents[ranged.axis], ranged.most + 1)
+        return extents
 
     @cached_property
-    def guarded(self) -> tuple[str, ...]:
+    def guarded_axes(self) -> tuple[str, ...]:
         """The axes whose loops pass their ends."""
-        return tuple(axis for axis, extent in self.workload.extents.items() if self.covered[axis] > extent)
+        return tuple(axis for axis, extent in self.workload.extents.items() if self.total_extents[axis] > extent)
 
     # -- at any extent of a range -----------------------------------------------------------------------------
 
-    def varies(self, axis: str) -> bool:
+    def is_varying(self, axis: str) -> bool:
         """Return whether the extent of an axis is known at run time only."""
         return self.ranged is not None and self.ranged.axis == axis
 
     def end(self, axis: str) -> int | str:
         """Return the extent of an axis: a number, or an expression if it varies."""
-        return self.ranged.parameter if self.ranged is not None and self.varies(axis) else self.workload.extents[axis]
+        return (
+            self.ranged.parameter if self.ranged is not None and self.is_varying(axis) else self.workload.extents[axis]
+        )
 
-    def trips(self, axis: str, level: str) -> int | str:
+    def loop_extent(self, axis: str, level: str) -> int | str:
         """Return the iterations of a level: a number, or an expression if they vary."""
-        if self.ranged is not None and self.varies(axis) and level in (SPATIAL_LEVELS[0], REDUCTION_LEVELS[0]):
+        if self.ranged is not None and self.is_varying(axis) and level in (SPATIAL_LEVELS[0], REDUCTION_LEVELS[0]):
             return Growth(1, self.tile_extent(axis)).text(self.ranged.parameter)
         return self.extent(axis, level)
 
     def dimensions(self, access: Access) -> tuple[int | None, ...]:
         """Return the length of each dimension of a tensor, None if it varies."""
         return tuple(
-            None if any(self.varies(term.axis) for term in terms) else length
+            None if any(self.is_varying(term.axis) for term in terms) else length
             for terms, length in zip(access.indices, access.shape, strict=True)
         )
 
@@ -157,7 +159,7 @@ class GpuNest(KernelLayout):
         """Terms of the sum of a result: a number, or an expression if it varies."""
         return product(*map(self.end, self.reduction))
 
-    def aligned(self, access: Access) -> Access:
+    def limit_alignment(self, access: Access) -> Access:
         """Return a tensor whose lengths have only those divisors that they have at every extent."""
         multiple = 1 if self.ranged is None else self.ranged.multiple
         shape = tuple(multiple if length is None else length for length in self.dimensions(access))
@@ -165,7 +167,9 @@ class GpuNest(KernelLayout):
 
     def multiple_of(self, axis: str) -> int:
         """Return a number that divides the extent of an axis at every extent of the range."""
-        return self.ranged.multiple if self.ranged is not None and self.varies(axis) else self.workload.extents[axis]
+        return (
+            self.ranged.multiple if self.ranged is not None and self.is_varying(axis) else self.workload.extents[axis]
+        )
 
     @cached_property
     def growth(self) -> Growth | None:
@@ -215,26 +219,26 @@ class GpuNest(KernelLayout):
         return max(self.schedule.unroll, self.hardware.compiler.unroll_statements)
 
     @cached_property
-    def unrolled(self) -> frozenset[str]:
+    def unrolled_levels(self) -> frozenset[str]:
         """Levels whose loops are unrolled: from the inside, as long as the body stays within the limit."""
         body = self._product(self.spatial, "vthread", "reg_inner")
-        found = {"vthread", "reg_inner"} if body <= self.limit else set()
+        levels = {"vthread", "reg_inner"} if body <= self.limit else set()
         body *= self._product(self.reduction, "k2")
         if body <= self.limit:
-            found.add("k2")
+            levels.add("k2")
         body *= self._product(self.spatial, "reg_outer")
         if body <= self.limit:
-            found.add("reg_outer")
+            levels.add("reg_outer")
         body *= self._product(self.reduction, "k1")
         # the innermost loop around the register tile: only the schedule decides, not the compiler's own limit
         if body <= max(self.schedule.unroll, 1):
-            found.add("k1")
-        return frozenset(found)
+            levels.add("k1")
+        return frozenset(levels)
 
     @cached_property
     def is_static(self) -> bool:
         """Whether the register tile is indexed by constants only."""
-        return {"vthread", "reg_inner"} <= self.unrolled
+        return {"vthread", "reg_inner"} <= self.unrolled_levels
 
     @cached_property
     def is_fused(self) -> bool:
@@ -247,19 +251,19 @@ class GpuNest(KernelLayout):
         return self.tile_extent(self.last) if self.is_fused else self.extent(self.last, "k2")
 
     @cached_property
-    def chunk(self) -> int:
+    def vector_steps(self) -> int:
         """Iterations of the reduction whose elements are read at once from tiles that lie along the reduction."""
         return max((tile.load for tile in self.tiles if tile.along_reduction), default=1)
 
     @cached_property
     def body_steps(self) -> int:
-        """Iterations of the innermost reduction loop that are unrolled: a multiple of `chunk` that divides `run`."""
+        """Unrolled iterations of the innermost reduction loop: a multiple of `vector_steps` that divides `run`."""
         if not self.is_fused:
-            return self.run if "k2" in self.unrolled else self.chunk
-        given = self.extent(self.last, "k2") if "k2" in self.unrolled else 1
-        most = max(self.schedule.unroll // self.num_accumulators, given, self.chunk)
-        steps = [n for n in range(self.chunk, min(most, self.run) + 1, self.chunk) if self.run % n == 0]
-        return max(steps, default=self.chunk)
+            return self.run if "k2" in self.unrolled_levels else self.vector_steps
+        unrolled_steps = self.extent(self.last, "k2") if "k2" in self.unrolled_levels else 1
+        most = max(self.schedule.unroll // self.num_accumulators, unrolled_steps, self.vector_steps)
+        steps = [n for n in range(self.vector_steps, min(most, self.run) + 1, self.vector_steps) if self.run % n == 0]
+        return max(steps, default=self.vector_steps)
 
     def register_extent(self, access: Access) -> int:
         """Return the elements of `access` that a thread needs for one reduction iteration and one reg_outer tile."""
@@ -278,7 +282,7 @@ class GpuNest(KernelLayout):
         return self.stages * self.shared_elements * self.element_bytes
 
     @cached_property
-    def through_registers(self) -> bool:
+    def copies_through_registers(self) -> bool:
         """Whether all tiles are loaded into registers before any is stored to shared memory, without cp.async.
 
         Otherwise each tile would be waited for: conditions on threads lie between the copies of two tiles, and a
@@ -314,17 +318,17 @@ class GpuNest(KernelLayout):
         )
 
     def _tiles(self) -> tuple[StagedTile, ...]:
-        found = [self._tile(access) for access in self.workload.reads]
+        tiles = [self._tile(access) for access in self.workload.reads]
         # the tile with the strictest alignment comes first: its size is a multiple of that, so all bases are aligned
-        order = sorted(range(len(found)), key=lambda at: -max(found[at].fetch, found[at].load))
+        order = sorted(range(len(tiles)), key=lambda at: -max(tiles[at].fetch, tiles[at].load))
         base = 0
-        for at in order:
-            found[at] = found[at]._replace(base=base)
-            base += found[at].size
-        widest = [max(tile.fetch, tile.load) for tile in found]
+        for number in order:
+            tiles[number] = tiles[number]._replace(base=base)
+            base += tiles[number].size
+        widest = [max(tile.fetch, tile.load) for tile in tiles]
         if self.stages > 1 and any(base % width for width in widest):  # later buffers begin where this one ends
-            found = [_narrowed(tile, base) for tile in found]
-        return tuple(found)
+            tiles = [_narrow_vectors(tile, base) for tile in tiles]
+        return tuple(tiles)
 
     def _tile(self, access: Access) -> StagedTile:
         spans = tuple(
@@ -334,13 +338,13 @@ class GpuNest(KernelLayout):
         for d in range(len(spans) - 2, -1, -1):
             pitches[d] = pitches[d + 1] * spans[d + 1] + (self.pad if d == len(spans) - 2 else 0)
         size = 1 + sum((span - 1) * pitch for span, pitch in zip(spans, pitches, strict=True))
-        guards = guards_of(access, self.covered)
+        guards = guards_of(access, self.total_extents)
         guarded = [any(guard) for guard in guards]
         # no tile covers the whole of a dimension whose length varies
         apart = [flag or length is None for flag, length in zip(guarded, self.dimensions(access), strict=True)]
         sides = tuple(sides_of(access, spans, pitches, apart))
-        asked = self.schedule.vector.get(access.tensor, 1)
-        fetch = fetch_width(asked, self.aligned(access), sides, self._fetch_steps(access), guarded)
+        requested = self.schedule.vector.get(access.tensor, 1)
+        fetch = fetch_width(requested, self.limit_alignment(access), sides, self._fetch_steps(access), guarded)
         tile = StagedTile(
             access=access,
             spans=spans,
@@ -362,7 +366,7 @@ class GpuNest(KernelLayout):
         """Return for each dimension a divisor of the positions at which tiles begin, without its offset."""
         steps = []
         for terms in access.indices:
-            moving = [term for term in terms if self.covered[term.axis] > self.tile_extent(term.axis)]
+            moving = [term for term in terms if self.total_extents[term.axis] > self.tile_extent(term.axis)]
             steps.append(math.gcd(*(term.coefficient * self.tile_extent(term.axis) for term in moving)))
         return steps
 
@@ -383,7 +387,7 @@ class GpuNest(KernelLayout):
         levels = [entry for entry in levels if entry[2] > 1]
         for axis, level, extent, step in levels:
             # along the reduction only if one of its loops is unrolled and the registers hold several iterations
-            along_reduction = level == "k2" and axis == last and (self.is_fused or "k2" in self.unrolled)
+            along_reduction = level == "k2" and axis == last and (self.is_fused or "k2" in self.unrolled_levels)
             if step != 1 or not (level == "reg_inner" or along_reduction):
                 continue
             width = min(widest, extent & -extent)
@@ -402,7 +406,7 @@ class GpuNest(KernelLayout):
         return needed > self.register_cap
 
 
-def _narrowed(tile: StagedTile, base: int) -> StagedTile:
+def _narrow_vectors(tile: StagedTile, base: int) -> StagedTile:
     """Return the tile with vectors that stay aligned if it is moved by `base` elements."""
     load = math.gcd(tile.load, base)
     return tile._replace(fetch=math.gcd(tile.fetch, base), load=load, load_level=tile.load_level if load > 1 else None)
@@ -414,8 +418,8 @@ def program_key(schedule: Schedule) -> str:
     A schedule that cannot become a program has its own key.
     """
     try:
-        nest = GpuNest(schedule)
+        nest = CudaNest(schedule)
     except AnatuneError:
         return schedule.key
     tiles = [(tile.pitches, tile.base, tile.fetch, tile.load, tile.load_level) for tile in nest.tiles]
-    return repr((schedule.tiles, sorted(nest.unrolled), nest.stages, tiles, nest.split))
+    return repr((schedule.tiles, sorted(nest.unrolled_levels), nest.stages, tiles, nest.split))

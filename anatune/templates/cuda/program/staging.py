@@ -10,12 +10,12 @@ from typing import NamedTuple
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.script import Script, affine
 from anatune.templates.cuda.program.fetch import Guard, StagedTile
-from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.cuda.program.nest import CudaNest
 from anatune.templates.gpu.index import all_of
 from anatune.templates.gpu.ranged import product
 from anatune.templates.gpu.writer import neutral
 
-__all__ = ["Staging", "Terms", "digits", "origin", "within"]
+__all__ = ["Staging", "Terms", "digits", "inside_conditions", "origin"]
 
 _MOST_UNROLLED_COPIES = 32
 """Most copies of a thread that are all unrolled, so that their loads overlap."""
@@ -25,7 +25,7 @@ _UNROLLED_COPIES = 16
 Terms = list[tuple[str, int]]
 
 
-class _Piece(NamedTuple):
+class _CopyPiece(NamedTuple):
     """Copies of a thread that share their conditions.
 
     Attributes
@@ -46,18 +46,18 @@ class _Piece(NamedTuple):
 class Staging:
     """Writes the copies of the tiles of one schedule."""
 
-    def __init__(self, nest: GpuNest, text: Script) -> None:
+    def __init__(self, nest: CudaNest, text: Script) -> None:
         self.nest = nest
         self.text = text
         self.dtype = nest.workload.dtype
 
-    def of_step(self, step: str, copy: Callable[[StagedTile, Sequence[Guard]], None]) -> None:
+    def write_step(self, step: str, copy: Callable[[StagedTile, Sequence[Guard]], None]) -> None:
         """Write the copies of all tiles for a step. `copy` writes those of one tile, with tests for its guards.
 
         If axes are guarded, the copies are written twice: for blocks and steps that end inside all axes, which test for
         padding only, and for those at an edge. All threads of a block take the same branch.
         """
-        tiles, inside = self.nest.tiles, within(self.nest, step)
+        tiles, inside = self.nest.tiles, inside_conditions(self.nest, step)
         if inside:
             with self.text.scope(f"if {all_of(inside)}:"):
                 for tile in tiles:
@@ -73,23 +73,23 @@ class Staging:
         lane = " + v" if tile.fetch > 1 else ""
         for piece in self._pieces(tile):
             if target:
-                there = f"{target}[{affine([(piece.place, tile.fetch)])}{lane}]"
+                destination = f"{target}[{affine([(piece.place, tile.fetch)])}{lane}]"
             else:
-                there = f"smem[{offset}{self._shared(tile, piece)}{lane}]"
+                destination = f"smem[{offset}{self._shared(tile, piece)}{lane}]"
             element, conditions = self._element(tile, step, piece, guards, lane)
             if conditions:
                 outside = neutral(self.nest.workload.body, tile.access.dtype)
                 element = f"T.if_then_else({all_of(conditions)}, {element}, {outside})"
             with self.text.scope(*piece.heads, _vector(tile)):
-                self.text.line(f"{there} = {element}")
+                self.text.line(f"{destination} = {element}")
 
     def put(self, tile: StagedTile, source: str, offset: str = "") -> None:
         """Copy a tile from the array `source` of the thread into shared memory."""
         lane = " + v" if tile.fetch > 1 else ""
         for piece in self._pieces(tile):
             with self.text.scope(*piece.heads, _vector(tile)):
-                there = f"{offset}{self._shared(tile, piece)}{lane}"
-                self.text.line(f"smem[{there}] = {source}[{affine([(piece.place, tile.fetch)])}{lane}]")
+                index = f"{offset}{self._shared(tile, piece)}{lane}"
+                self.text.line(f"smem[{index}] = {source}[{affine([(piece.place, tile.fetch)])}{lane}]")
 
     def copy_async(self, tile: StagedTile, step: str, guards: Sequence[Guard], offset: str) -> None:
         """Start the asynchronous copies of a tile of a step. Positions outside the tensor become zeros.
@@ -102,65 +102,74 @@ class Staging:
         for piece in self._pieces(tile):
             repeats = self.nest.workload.body == "max"
             element, conditions = self._element(tile, step, piece, guards, "", repeats=repeats)
-            there = f"T.address_of(smem[{offset}{self._shared(tile, piece)}])"
+            destination = f"T.address_of(smem[{offset}{self._shared(tile, piece)}])"
             size = ""
             if conditions:
                 size = f", T.Select({all_of(conditions)}, T.uint32({num_bytes}), T.uint32(0))"
             with self.text.scope(*piece.heads):
-                self.text.line(f'T.evaluate(T.ptx["{name}"]({there}, T.address_of({element}), {num_bytes}{size}))')
+                self.text.line(
+                    f'T.evaluate(T.ptx["{name}"]({destination}, T.address_of({element}), {num_bytes}{size}))'
+                )
 
     # -- elements of a copy ------------------------------------------------------------------------------------
 
-    def _pieces(self, tile: StagedTile) -> Iterator[_Piece]:
+    def _pieces(self, tile: StagedTile) -> Iterator[_CopyPiece]:
         """Yield the copies of a thread: along each side those that all threads have, then those that only some have."""
         walk = tile.walk
         is_unrolled = walk.copies <= _MOST_UNROLLED_COPIES
         parts = []
-        for at, box in enumerate(walk.box):
-            whole, rest = divmod(walk.positions(at), box)
+        for side_number, box in enumerate(walk.box):
+            whole, rest = divmod(walk.positions(side_number), box)
             parts.append([(0, whole, 0)] * (whole > 0) + [(whole, 1, rest)] * (rest > 0))
         first = 0
         for chosen in itertools.product(*parts):
             conditions = [f"if tx < {walk.threads}:"] if walk.threads < self.nest.num_threads else []
             loops: list[str] = []
             positions: dict[int, tuple[Terms, int]] = {}
-            place: Terms = []
+            number_terms: Terms = []
             size, budget = 1, _UNROLLED_COPIES
-            for at in reversed(range(len(chosen))):
-                start, count, rest = chosen[at]
-                side, box = walk.sides[at], walk.box[at]
-                scale = walk.width if at == len(chosen) - 1 else 1
-                thread = _digit("tx", math.prod(walk.box[at + 1 :]), box, math.prod(walk.box[:at]))
+            for side_number in reversed(range(len(chosen))):
+                start, count, rest = chosen[side_number]
+                side, box = walk.sides[side_number], walk.box[side_number]
+                scale = walk.width if side_number == len(chosen) - 1 else 1
+                thread = _digit("tx", math.prod(walk.box[side_number + 1 :]), box, math.prod(walk.box[:side_number]))
                 if rest:
                     conditions.append(f"if {thread} < {rest}:")
                 terms: Terms = [] if thread == "0" else [(thread, scale)]
                 inner = count if is_unrolled else max(n for n in range(1, budget + 1) if count % n == 0)
                 budget //= inner if inner > 1 or count == 1 else budget
                 for name, kind, extent, apart in (
-                    (f"f{at}", "unroll", inner, 1),
-                    (f"g{at}", "serial", count // inner, inner),
+                    (f"f{side_number}", "unroll", inner, 1),
+                    (f"g{side_number}", "serial", count // inner, inner),
                 ):
                     if extent > 1:
                         loops.insert(0, f"for {name} in T.{kind}({extent}):")
                         terms.append((name, apart * box * scale))
-                        place.append((name, apart * size))
+                        number_terms.append((name, apart * size))
                 positions[side.last] = (terms, start * box * scale)
                 size *= count
-            yield _Piece(conditions + loops, positions, f"({affine(place, first)})")
+            yield _CopyPiece(conditions + loops, positions, f"({affine(number_terms, first)})")
             first += size
 
-    def _shared(self, tile: StagedTile, piece: _Piece) -> str:
+    def _shared(self, tile: StagedTile, piece: _CopyPiece) -> str:
         """Return the index in shared memory to which the current copy goes."""
         constant = tile.base
-        found: Terms = []
+        index_terms: Terms = []
         for dimension, (terms, start) in piece.positions.items():
             pitch = tile.pitches[dimension]
-            found += [(name, size * pitch) for name, size in terms]
+            index_terms += [(name, size * pitch) for name, size in terms]
             constant += start * pitch
-        return affine(found, constant)
+        return affine(index_terms, constant)
 
     def _element(
-        self, tile: StagedTile, step: str, piece: _Piece, guards: Sequence[Guard], lane: str, *, repeats: bool = False
+        self,
+        tile: StagedTile,
+        step: str,
+        piece: _CopyPiece,
+        guards: Sequence[Guard],
+        lane: str,
+        *,
+        repeats: bool = False,
     ) -> tuple[str, list[str]]:
         """Return the tensor's element at which the current copy begins, and the conditions for being inside.
 
@@ -186,26 +195,26 @@ class Staging:
         return f"{access.tensor}[{', '.join(indices) or '()'}]", conditions
 
 
-def origin(nest: GpuNest, axis: str, step: str) -> Terms:
+def origin(nest: CudaNest, axis: str, step: str) -> Terms:
     """Return the position along `axis` at which the tile of a block and a staging step begins."""
     if axis in nest.spatial:
         return digits(nest, "bx", nest.spatial, "block", axis)
     return digits(nest, step, nest.reduction, "k0", axis)
 
 
-def digits(nest: GpuNest, name: str, axes: Sequence[str], level: str, axis: str) -> Terms:
+def digits(nest: CudaNest, name: str, axes: Sequence[str], level: str, axis: str) -> Terms:
     """Return the part of a fused loop variable that belongs to one level of `axis`, with its stride."""
     digit = _digit_of(nest, name, axes, level, axis)
     return [] if digit == "0" else [(digit, nest.stride(axis, level))]
 
 
-def within(nest: GpuNest, step: str = "") -> list[str] | None:
+def inside_conditions(nest: CudaNest, step: str = "") -> list[str] | None:
     """Return the conditions that a block (and a step, if given) ends inside all guarded axes.
 
     None: no block or no step does.
     """
     tests = []
-    for axis in nest.guarded:
+    for axis in nest.guarded_axes:
         is_spatial = axis in nest.spatial
         if not is_spatial and not step:
             continue
@@ -214,7 +223,7 @@ def within(nest: GpuNest, step: str = "") -> list[str] | None:
         if last == 0:
             return None
         digit = _digit_of(nest, name, axes, level, axis)
-        varies = nest.varies(axis)
+        varies = nest.is_varying(axis)
         tests.append(f"({digit} + 1) * {nest.tile_extent(axis)} <= {nest.end(axis)}" if varies else f"{digit} < {last}")
     return tests
 
@@ -223,12 +232,12 @@ def _vector(tile: StagedTile) -> str:
     return f"for v in T.vectorized({tile.fetch}):" if tile.fetch > 1 else ""
 
 
-def _digit_of(nest: GpuNest, name: str, axes: Sequence[str], level: str, axis: str) -> str:
+def _digit_of(nest: CudaNest, name: str, axes: Sequence[str], level: str, axis: str) -> str:
     """Return the digit of one level of `axis` in a fused loop variable."""
-    at = axes.index(axis)
-    inner = product(*(nest.trips(other, level) for other in axes[at + 1 :]))
-    outer = product(*(nest.trips(other, level) for other in axes[:at]))
-    return _digit(name, inner, nest.trips(axis, level), outer)
+    position = axes.index(axis)
+    inner = product(*(nest.loop_extent(other, level) for other in axes[position + 1 :]))
+    outer = product(*(nest.loop_extent(other, level) for other in axes[:position]))
+    return _digit(name, inner, nest.loop_extent(axis, level), outer)
 
 
 def _digit(name: str, inner: int | str, extent: int | str, outer: int | str) -> str:

@@ -6,10 +6,10 @@ import math
 
 from anatune.numerics._jit import jit
 from anatune.numerics.columns import CHUNK_SIZE, Bytes, Floats, Ints
-from anatune.templates.cuda.times.micro import best_micro, loop_effects, micro
-from anatune.templates.cuda.times.tile import limiters, load_points, macro, take_compiled
-from anatune.templates.cuda.times.time import evenly, time
-from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+from anatune.templates.cuda.times.micro import fill_best_micro, fill_loop_effects, fill_micro
+from anatune.templates.cuda.times.tile import fill_limiters, fill_macro, load_points, take_compiled
+from anatune.templates.cuda.times.time import fill_even_time, fill_time
+from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, NestArrays
 
 __all__ = ["ANY_BOUND", "BOUND", "CHECK", "MACRO_BOUND", "PREDICT", "run_points"]
 
@@ -23,7 +23,7 @@ reduction, too. `cuda.model.ranking` says why the bounds hold."""
 def run_points(
     points: Ints,
     task: int,
-    nest: Nest,
+    nest: NestArrays,
     gpu: Gpu,
     table: Bytes,
     c: Chunk,
@@ -56,13 +56,13 @@ def run_points(
     for start in range(0, points.shape[0], CHUNK_SIZE):
         n = min(CHUNK_SIZE, points.shape[0] - start)
         load_points(points, start, n, nest, c)
-        macro(n, nest, gpu, c)
+        fill_macro(n, nest, gpu, c)
         for i in range(n):
             rules[start + i] = int(c.values[Col.RULE, i])
         if task == CHECK:
             continue
         if task == PREDICT:
-            loop_effects(n, gpu, c)
+            fill_loop_effects(n, gpu, c)
             if compiled.shape[0] > 0:
                 take_compiled(start, n, compiled, nest, gpu, c)
         else:
@@ -70,16 +70,16 @@ def run_points(
                 c.values[Col.DYNAMIC, i] = 0.0
                 c.values[Col.REUSE, i] = math.sqrt(c.values[Col.STEPS, i])
         if task >= MACRO_BOUND:
-            best_micro(n, nest, gpu, c)
+            fill_best_micro(n, nest, gpu, c)
         else:
-            micro(n, nest, gpu, c, table)
-        time(n, nest, gpu, c)
+            fill_micro(n, nest, gpu, c, table)
+        fill_time(n, nest, gpu, c)
         if task == ANY_BOUND:
-            evenly(n, nest, gpu, c)
+            fill_even_time(n, nest, gpu, c)
         for i in range(n):
             times[start + i] = c.values[Col.TIME_S, i]
         if columns.shape[0] > 0:
-            limiters(n, gpu, c)
+            fill_limiters(n, gpu, c)
         for row in range(columns.shape[0]):
             for i in range(n):
                 columns[row, start + i] = c.values[row, i]

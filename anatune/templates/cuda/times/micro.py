@@ -8,10 +8,10 @@ from anatune.numerics._jit import jit_helper, jit_scalar, jit_sequence
 from anatune.numerics.columns import Bytes
 from anatune.templates.cuda.times.shared_memory import conflict_degree_one
 from anatune.templates.cuda.times.tile import LIVE_REGISTERS
-from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, NestArrays
 from anatune.templates.gpu.times.waves import SECTOR
 
-__all__ = ["best_micro", "is_dynamic_one", "loop_effects", "micro"]
+__all__ = ["fill_best_micro", "fill_loop_effects", "fill_micro", "is_dynamic_one"]
 
 
 @jit_scalar
@@ -39,7 +39,7 @@ def is_dynamic_one(vthreads: float, reg_inner: float, k2: float, reg_outer: floa
 
 
 @jit_helper
-def loop_effects(n: int, gpu: Gpu, c: Chunk) -> None:
+def fill_loop_effects(n: int, gpu: Gpu, c: Chunk) -> None:
     """Fill DYNAMIC and REUSE, and set SPILLED to all accumulators if they are indexed dynamically.
 
     The loop k2 runs inside reg_outer. If the inner tile fits in the registers, a compiler can keep it there over k2.
@@ -57,7 +57,7 @@ def loop_effects(n: int, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) -> None:
+def _shared_loads(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk, table: Bytes) -> None:
     """Add the shared-memory loads of operand `t`.
 
     A thread reads vectors of up to 16 bytes if its elements are contiguous and aligned in the staged tile: along
@@ -159,7 +159,7 @@ def fetch_one(footprint: float, width: float, threads: float, warps: float, warp
 
 
 @jit_helper
-def _fetches(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def _fetches(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Add the global loads of operand `t`.
 
     Single elements are loaded, as in the generated code, if the width does not divide the rows of the tile or of the
@@ -179,7 +179,7 @@ def _fetches(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def _direct_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) -> None:
+def _direct_loads(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk, best: bool) -> None:
     """Add the loads of an operand that is read from global memory without staging."""
     v = c.values
     fragment = c.fragment[t]
@@ -195,7 +195,7 @@ def _direct_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) ->
 
 
 @jit_helper
-def _stores(n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) -> None:
+def _stores(n: int, nest: NestArrays, gpu: Gpu, c: Chunk, best: bool) -> None:
     result = nest.num_operands
     axis = nest.inner_axis[result]
     apart = float(nest.inner_coefficient[result] * nest.result_bytes)
@@ -207,7 +207,7 @@ def _stores(n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) -> None:
 
 
 @jit_sequence
-def micro(n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) -> None:
+def fill_micro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk, table: Bytes) -> None:
     """Fill the micro quantities of the first `n` points. It needs inner, width and the macro quantities."""
     v = c.values
     for i in range(n):
@@ -226,7 +226,7 @@ def micro(n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) -> None:
 
 
 @jit_sequence
-def best_micro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def fill_best_micro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Fill the micro quantities with values that no point of the macro choice can beat; see `cuda.model.ranking`."""
     v = c.values
     for i in range(n):

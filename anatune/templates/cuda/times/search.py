@@ -16,10 +16,10 @@ import numpy as np
 from anatune.numerics._jit import jit
 from anatune.numerics.columns import Floats, Ints
 
-__all__ = ["Options", "list_macros"]
+__all__ = ["MacroOptions", "list_macros"]
 
 
-class Options(NamedTuple):
+class MacroOptions(NamedTuple):
     """The options of every axis, spatial axes first. Rows are padded to the longest."""
 
     num_options: Ints
@@ -40,7 +40,14 @@ class Options(NamedTuple):
 
 @jit
 def list_macros(
-    start: int, stop: int, num_spatial: int, o: Options, max_threads: int, points: Ints, numbers: Ints, weights: Floats
+    start: int,
+    stop: int,
+    num_spatial: int,
+    o: MacroOptions,
+    max_threads: int,
+    points: Ints,
+    numbers: Ints,
+    weights: Floats,
 ) -> tuple[int, int, float]:
     """Write macro choices as points, beginning with number `start`. Skip those with too many threads.
 
@@ -81,7 +88,7 @@ def list_macros(
             for a in range(over + 1):
                 lost *= o.multiplicity[a, digits[a]]
             skipped += lost
-            at = over
+            axis = over
         else:
             weight = 1.0
             for a in range(num_spatial):
@@ -101,13 +108,13 @@ def list_macros(
             numbers[n] = number
             weights[n] = weight
             n += 1
-            at = num_axes - 1
-        number += o.below[at]
-        for a in range(at + 1, num_axes):
+            axis = num_axes - 1
+        number += o.below[axis]
+        for a in range(axis + 1, num_axes):
             digits[a] = 0
-        while at > 0 and digits[at] + 1 == o.num_options[at]:
-            digits[at] = 0
-            at -= 1
-        digits[at] += 1
-        changed = at
+        while axis > 0 and digits[axis] + 1 == o.num_options[axis]:
+            digits[axis] = 0
+            axis -= 1
+        digits[axis] += 1
+        changed = axis
     return number, n, skipped

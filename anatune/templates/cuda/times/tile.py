@@ -18,11 +18,11 @@ from enum import IntEnum
 from anatune.numerics._jit import jit_helper, jit_sequence
 from anatune.numerics.columns import Floats, Ints
 from anatune.templates.gpu.rules import MAX_GRID
-from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, NestArrays
 from anatune.templates.gpu.times.occupancy import blocks_from_table_one, resident_blocks_one
-from anatune.templates.gpu.times.waves import sector_bytes_one, split_is_broken
+from anatune.templates.gpu.times.waves import is_broken_split, sector_bytes_one
 
-__all__ = ["CudaRule", "limiters", "load_points", "macro", "take_compiled"]
+__all__ = ["CudaRule", "fill_limiters", "fill_macro", "load_points", "take_compiled"]
 
 CudaRule = IntEnum(
     "CudaRule", "threads_per_block shared_bytes_per_block grid_blocks local_bytes_per_thread split_parts"
@@ -41,7 +41,7 @@ SPILL_SLOPE = 2
 
 
 @jit_helper
-def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
+def load_points(points: Ints, start: int, n: int, nest: NestArrays, c: Chunk) -> None:
     """Read points[start : start + n], rows in the order of GpuSpace.columns, into the chunk."""
     v = c.values
     stages, vthreads, reg_inner, reg_outer, k2 = (
@@ -60,61 +60,61 @@ def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
         reg_outer[i] = 1.0
         k2[i] = 1.0
     for a in range(nest.num_spatial):
-        at = 5 * a
+        column = 5 * a
         grid, thread, inner, reg, tile = c.grid[a], c.thread[a], c.inner[a], c.reg[a], c.tile[a]
         inside, extent = c.inside[a], float(nest.extent[a])
         for i in range(n):
             point = points[start + i]
-            consecutive = point[at + 3] * point[at + 4]
-            grid[i] = point[at]
-            thread[i] = point[at + 2]
+            consecutive = point[column + 3] * point[column + 4]
+            grid[i] = point[column]
+            thread[i] = point[column + 2]
             inner[i] = consecutive
-            reg[i] = point[at + 1] * consecutive
-            tile[i] = point[at + 1] * point[at + 2] * consecutive
-            inside[i] = extent / (point[at] * tile[i])
+            reg[i] = point[column + 1] * consecutive
+            tile[i] = point[column + 1] * point[column + 2] * consecutive
+            inside[i] = extent / (point[column] * tile[i])
             if a == nest.unguarded:
-                inside[i] = min(inside[i], point[at] / (point[at] + 1.0))
+                inside[i] = min(inside[i], point[column] / (point[column] + 1.0))
             else:
-                interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
-            vthreads[i] *= point[at + 1]
-            reg_outer[i] *= point[at + 3]
-            reg_inner[i] *= point[at + 4]
+                interior[i] *= 1.0 - 1.0 / point[column] if inside[i] < 1.0 else 1.0
+            vthreads[i] *= point[column + 1]
+            reg_outer[i] *= point[column + 3]
+            reg_inner[i] *= point[column + 4]
     for r in range(nest.num_reduction):
-        at = 5 * nest.num_spatial + 3 * r
+        column = 5 * nest.num_spatial + 3 * r
         tile, inside = c.tile[nest.num_spatial + r], c.inside[nest.num_spatial + r]
         extent = float(nest.extent[nest.num_spatial + r])
         for i in range(n):
             point = points[start + i]
-            stages[i] *= point[at]
-            tile[i] = point[at + 1] * point[at + 2]
-            inside[i] = extent / (point[at] * tile[i])
+            stages[i] *= point[column]
+            tile[i] = point[column + 1] * point[column + 2]
+            inside[i] = extent / (point[column] * tile[i])
             if nest.num_spatial + r == nest.unguarded:
-                inside[i] = min(inside[i], point[at] / (point[at] + 1.0))
+                inside[i] = min(inside[i], point[column] / (point[column] + 1.0))
             else:
-                interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
-            k2[i] *= point[at + 2]
-    at = 5 * nest.num_spatial + 3 * nest.num_reduction
+                interior[i] *= 1.0 - 1.0 / point[column] if inside[i] < 1.0 else 1.0
+            k2[i] *= point[column + 2]
+    column = 5 * nest.num_spatial + 3 * nest.num_reduction
     unroll = v[Col.UNROLL]
     for i in range(n):
         interior[i] = 1.0 - interior[i]
-        unroll[i] = points[start + i, at]
+        unroll[i] = points[start + i, column]
     if nest.staged == 1:
         for t in range(nest.num_operands):
             width = c.width[t]
             for i in range(n):
-                width[i] = points[start + i, at + 1 + t]
+                width[i] = points[start + i, column + 1 + t]
     for i in range(n):
         v[Col.SPLIT, i] = 1.0
     if nest.splits == 1:
-        at += 1 + nest.num_operands
+        column += 1 + nest.num_operands
         for i in range(n):
-            v[Col.SPLIT, i] = points[start + i, at]
-            v[Col.LEFTOVERS, i] = points[start + i, at + 1]
-            v[Col.ATOMIC, i] = points[start + i, at + 2]
+            v[Col.SPLIT, i] = points[start + i, column]
+            v[Col.LEFTOVERS, i] = points[start + i, column + 1]
+            v[Col.ATOMIC, i] = points[start + i, column + 2]
 
 
 @jit_helper
-def _footprints(n: int, nest: Nest, c: Chunk) -> None:
+def _footprints(n: int, nest: NestArrays, c: Chunk) -> None:
     span = c.temporary[0]
     contiguous = c.temporary[1]
     for t in range(nest.num_operands):
@@ -147,7 +147,7 @@ def _footprints(n: int, nest: Nest, c: Chunk) -> None:
 
 
 @jit_helper
-def _lanes(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def _lanes(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     rest = c.temporary[0]
     for i in range(n):
         rest[i] = gpu.warp_size
@@ -160,7 +160,7 @@ def _lanes(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def _shared_bytes(t: int, n: int, nest: Nest, c: Chunk) -> None:
+def _shared_bytes(t: int, n: int, nest: NestArrays, c: Chunk) -> None:
     """Add the shared memory of operand `t`: its tile in every buffer, with padding between rows."""
     shared = c.values[Col.SHARED_BYTES]
     footprint = c.footprint[t]
@@ -182,7 +182,7 @@ def _shared_bytes(t: int, n: int, nest: Nest, c: Chunk) -> None:
 
 
 @jit_helper
-def _operands(n: int, nest: Nest, c: Chunk) -> None:
+def _operands(n: int, nest: NestArrays, c: Chunk) -> None:
     v = c.values
     for i in range(n):
         v[Col.FRAGMENTS, i] = 0.0
@@ -236,12 +236,12 @@ def _split(n: int, gpu: Gpu, c: Chunk) -> None:
         split_tiles = tiles - whole if split > 1.0 else 0.0
         v[Col.SPLIT_TILES, i] = split_tiles
         v[Col.BLOCKS, i] = tiles + split_tiles * (split - 1.0)
-        if v[Col.RULE, i] == 0.0 and split_is_broken(split, v[Col.LEFTOVERS, i], tiles, v[Col.STAGES, i], num_sms):
+        if v[Col.RULE, i] == 0.0 and is_broken_split(split, v[Col.LEFTOVERS, i], tiles, v[Col.STAGES, i], num_sms):
             v[Col.RULE, i] = 1.0 * CudaRule.split_parts.value
 
 
 @jit_helper
-def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def _resources(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     v = c.values
     threads, warps, blocks = v[Col.THREADS], v[Col.WARPS], v[Col.BLOCKS]
     accumulators, steps, shared = v[Col.ACCUMULATORS], v[Col.STEPS], v[Col.SHARED_BYTES]
@@ -286,7 +286,7 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def limiters(n: int, gpu: Gpu, c: Chunk) -> None:
+def fill_limiters(n: int, gpu: Gpu, c: Chunk) -> None:
     """Fill LIMITER: the resource that limits RESIDENT."""
     v = c.values
     for i in range(n):
@@ -296,7 +296,7 @@ def limiters(n: int, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def _dram(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Fill DRAM_BYTES.
 
     An operand that fits in half the L2 is read once. Otherwise each window of concurrent blocks reads its distinct
@@ -339,7 +339,7 @@ def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_sequence
-def macro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def fill_macro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Fill the macro quantities of the first `n` points from grid, thread, reg, tile and STAGES."""
     _footprints(n, nest, c)
     _operands(n, nest, c)
@@ -350,7 +350,7 @@ def macro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def take_compiled(start: int, n: int, compiled: Floats, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def take_compiled(start: int, n: int, compiled: Floats, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Replace registers, shared bytes and spills by those of a compiler, and update what follows from them."""
     v = c.values
     most_warps = gpu.register_cap.shape[0] - 1

@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 
 from anatune.numerics._jit import jit_helper
-from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, NestArrays
 from anatune.templates.gpu.times.waves import SECTOR, SM_FILL_BYTES, TAIL_OVERLAP, combine_s_one, even_waves_one, norm4
 
-__all__ = ["evenly", "time"]
+__all__ = ["fill_even_time", "fill_time"]
 
 FETCH_INSTRUCTIONS = 16.0
 """Instructions per fetched element: load, store, and about 14 for the address of a fused tile index (divisions by
@@ -44,8 +44,8 @@ STORE_CYCLES = 2.0
 
 
 @jit_helper
-def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
-    """Fill TIME_S and its parts for the first `n` points, after `macro` and `micro` (or `best_micro`).
+def fill_time(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
+    """Fill TIME_S and its parts for the first `n` points, after `fill_macro` and `fill_micro` (or `fill_best_micro`).
 
     Bounds rely on how TIME_S depends on the micro quantities; see `cuda.model.ranking`.
     """
@@ -196,8 +196,8 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def evenly(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
-    """Replace TIME_S of points without a split by a time that no split of their reductions can beat, after `time`.
+def fill_even_time(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
+    """Replace TIME_S of points without a split by a time that no split of their reductions can beat, after `fill_time`.
 
     It assumes that all SMs share the work evenly, without waves and waiting, that only compulsory bytes move, and that
     there is a second launch.

@@ -13,7 +13,7 @@ import numpy as np
 
 from anatune.numerics.columns import CHUNK_SIZE, Floats, Ints, int_rows
 
-__all__ = ["Chunk", "Col", "Gpu", "Limiter", "Nest", "new_chunk"]
+__all__ = ["Chunk", "Col", "Gpu", "Limiter", "NestArrays", "new_chunk"]
 
 
 class Gpu(NamedTuple):
@@ -60,7 +60,7 @@ class Gpu(NamedTuple):
     """(warps + 1, registers + 1): resident blocks of an SM, as far as warps and registers limit them."""
 
 
-class Nest(NamedTuple):
+class NestArrays(NamedTuple):
     """The loops and accesses of a workload as arrays.
 
     Axes are numbered in loop order, spatial axes first, then reduction axes. Tensors are numbered operands first, the

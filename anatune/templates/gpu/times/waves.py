@@ -6,8 +6,8 @@ Four functions return the cycles of blocks that run in waves. Each was calibrate
 |---|---|---|---|
 | `even_waves_one` | "cuda", compiled | overlaps the wave before by a constant share | is paid in every wave |
 | `waves_one` | "thin", compiled | overlaps less after more whole waves | is hidden by other blocks |
-| `in_waves` | "triton", arrays | overlaps less with more blocks per SM | is hidden as the caller says |
-| `uneven_waves` | attention with a mask, arrays | is a quarter of a wave: blocks end apart | as the caller says |
+| `cycles_in_waves` | "triton", arrays | overlaps less with more blocks per SM | is hidden as the caller says |
+| `cycles_in_uneven_waves` | masked attention, arrays | is a quarter of a wave: blocks end apart | as the caller says |
 
 `norm4` is a p-norm for compiled code with p = 4, without a power function. `norm` takes arrays and any p.
 """
@@ -30,13 +30,13 @@ __all__ = [
     "TAIL_OVERLAP",
     "Waves",
     "combine_s_one",
+    "cycles_in_uneven_waves",
+    "cycles_in_waves",
     "even_waves_one",
-    "in_waves",
+    "is_broken_split",
     "norm",
     "norm4",
     "sector_bytes_one",
-    "split_is_broken",
-    "uneven_waves",
     "waves_one",
 ]
 
@@ -80,10 +80,10 @@ def sector_bytes_one(footprint: float, run: float, misaligned: int, element_byte
 
 
 @jit_scalar
-def split_is_broken(split: float, leftovers: float, tiles: float, steps: float, num_sms: float) -> bool:
+def is_broken_split(split: float, leftovers: float, tiles: float, steps: float, num_sms: float) -> bool:
     """Return whether a split is illegal: a part has no step, or there are no complete rounds or no leftovers.
 
-    `broken_splits` of `gpu.split_space` is the same for arrays.
+    `find_broken_splits` of `gpu.split_space` is the same for arrays.
     """
     if split == 1.0:
         return False
@@ -212,7 +212,7 @@ def waves_one(
     return Waves(whole_waves * wave + tail, waves, wave)
 
 
-def in_waves(
+def cycles_in_waves(
     blocks: Floats,
     resident: Floats,
     num_sms: float,
@@ -246,7 +246,7 @@ def in_waves(
     return wave, whole * wave + tail
 
 
-def uneven_waves(
+def cycles_in_uneven_waves(
     blocks: Floats,
     resident: Floats,
     num_sms: float,
@@ -254,7 +254,7 @@ def uneven_waves(
     longest_cycles: Callable[[Floats], Floats],
     hidden: Floats,
 ) -> tuple[Floats, Floats]:
-    """Return the same as `in_waves` for blocks that have different numbers of steps.
+    """Return the same as `cycles_in_waves` for blocks that have different numbers of steps.
 
     SMs take the next block when one ends, so that the last ones end a quarter of a wave late.
 

@@ -9,7 +9,7 @@ __all__ = ["AttentionFamily"]
 
 
 class AttentionFamily(Family):
-    """Attention, forward: prefill and decoding, keys in order or in pages."""
+    """Attention (forward): prefill and decoding, with keys in order or in pages."""
 
     bodies = frozenset(("attention",))
     factors = LEVELS

@@ -1,4 +1,4 @@
-"""Attention as kernels of tiles, written as people write Triton: a running softmax over steps of keys."""
+"""Kernels of attention in Triton: a running softmax over steps of keys."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from anatune.templates.triton.program.steps import TRITON_TYPES
 __all__ = ["COMBINED_ROWS", "attention_program"]
 
 COMBINED_ROWS = 4
-"""Rows of the result of a program that combines parts: one a warp."""
+"""Rows of a program that combines parts: one per warp."""
 _PARTS, _COMBINE = "parts", "combine_parts"
 _NARROW = 2**31
 _HIDDEN = "-1e38"
-"""Score of a key that is not seen; finite, so that a row that has seen none yet makes no NaN."""
+"""Score of a key that is not seen. It is finite, so that a row that has seen no key makes no NaN."""
 _PROMOTED_DEPTH = 64
-"""Keys after which sums of 8-bit floats leave the tensor core's own accumulators."""
+"""Keys after which sums of 8-bit floats leave the tensor core's accumulators."""
 
 
 def attention_program(schedule: Schedule) -> TritonProgram:
@@ -32,7 +32,7 @@ def attention_program(schedule: Schedule) -> TritonProgram:
     Raises
     ------
     SpaceError
-        The schedule contradicts itself.
+        The schedule is not legal.
     """
     return _Writer(schedule.check()).program()
 
@@ -56,14 +56,14 @@ class _Writer:
         if self.split > 1:
             # sums of each part, then the logarithm of each row's share of it
             self.workspace = Buffer(_PARTS, "float32", (self.split * (self.elements + self.total_rows),))
-        parts = slice(0 if p.page_size else 2, 3)  # elsewhere pointers have begun at a sequence's head
+        parts = slice(0 if p.page_size else 2, 3)  # without pages, pointers already point to a sequence's head
         self.has_own_values = p.places[1][parts] != p.places[2][parts]
         self.is_masked = p.causal or bool(p.counted) or p.seq_kv % self.block_n > 0
         self.keys, self.later = ("there", "later") if p.counted else ("SEQ_KV", "LATER")
         self.text = Script()
 
     def program(self) -> TritonProgram:
-        """Return it."""
+        """Write the module and return it with its launches."""
         reads = tuple(Buffer.of(access) for access in self.workload.reads)
         result = Buffer.of(self.workload.write)
         options: dict[str, bool | int | str] = {"enable_fp_fusion": True}
@@ -118,7 +118,7 @@ class _Writer:
     # ---- the loop over keys ----
 
     def _write_step(self, reads: tuple[Buffer, ...]) -> None:
-        """Write the function that goes over a range of keys."""
+        """Write the function that loops over a range of keys."""
         text, p = self.text, self.problem
         masked = ", MASKED: tl.constexpr" if self.is_masked else ""
         text.line("@triton.jit")
@@ -150,7 +150,7 @@ class _Writer:
         return f", max_num_imprecise_acc={min(_PROMOTED_DEPTH, self.block_n)}"
 
     def _write_places(self) -> None:
-        """Write where the keys of a step lie: elements from the beginning of their tensor, or of their head."""
+        """Write the positions of the keys of a step: elements from the beginning of their tensor, or of their head."""
         text, p = self.text, self.problem
         if self.described:
             return
@@ -186,7 +186,7 @@ class _Writer:
         return f"tl.load({tensor}_ptr + {places}{mask})"
 
     def _write_mask(self) -> None:
-        """Write which keys a row does not see."""
+        """Write the mask of keys that a row does not see."""
         text, p = self.text, self.problem
         if not self.is_masked:
             return
@@ -265,7 +265,7 @@ class _Writer:
                 self.text.line(f"{tensor}_ptr += batch{wide} * {name}_BATCH + head{wide} * {name}_HEAD")
 
     def _write_ranges(self) -> None:
-        """Write the calls that go over all keys: those that every row of the tile sees, and before and after them."""
+        """Write the calls that loop over all keys: those that all rows of the tile see, and those before and after."""
         text, p = self.text, self.problem
         text.line("first = 0")
         if p.counted == "held":
@@ -321,7 +321,7 @@ class _Writer:
         text.line(")")
 
     def _given(self) -> str:
-        """Return what says where keys and values are."""
+        """Return the arguments that locate keys and values."""
         if self.described:
             return "keys_tiles, values_tiles, group"
         words = ["keys_ptr", "values_ptr"]
@@ -354,7 +354,7 @@ class _Writer:
         text.line("\n")
 
     def _write_combine(self) -> None:
-        """Write the second kernel: parts in a fixed order, so that results do not change from run to run."""
+        """Write the second kernel. It adds parts in a fixed order, so that results do not change from run to run."""
         text, p = self.text, self.problem
         guards = ["(row[:, None] < OUT_ROWS)"] if self.total_rows % COMBINED_ROWS else []
         row_mask = ", mask=row < OUT_ROWS, other=0.0" if guards else ""

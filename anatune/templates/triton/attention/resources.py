@@ -1,6 +1,6 @@
-"""What blocks of attention need: matrix unit, registers, shared memory, and which rule they break.
+"""Resources of blocks of attention: matrix unit, registers, shared memory, and rules.
 
-Read off kernels that Triton 3.9 compiled for sm_80, sm_90, sm_100 and gfx942.
+The numbers were read off kernels that Triton 3.9 compiled for sm_80, sm_90, sm_100 and gfx942.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 OWN_REGISTERS = 44.0
-"""Addresses, counters, running values of a thread. Read off compiled kernels."""
+"""Registers of a thread for addresses, counters and running values. Read off compiled kernels."""
 _BARRIERS = 1024
-"""Bytes of barriers, and what reductions of two groups of warps pass."""
+"""Bytes of barriers, and of the values that two groups of warps exchange in reductions."""
 
 
-_PAGE_RULE = Rule("page", "keys of a step that come by descriptors, more than a head has", 0.0)
+_PAGE_RULE = Rule("page", "keys per step that descriptors copy across pages", 0.0)
 
 
 def _least_depth(spec: GpuSpec, problem: AttentionProblem) -> int:
@@ -55,36 +55,36 @@ def _least_depth(spec: GpuSpec, problem: AttentionProblem) -> int:
 
 @lru_cache(maxsize=64)
 def attention_rules(problem: AttentionProblem, spec: GpuSpec) -> tuple[Rule, ...]:
-    """Return what limits tiles on a device, in the order in which it is tested: the table of no tiles."""
+    """Return the rules for tiles on a device, in the order in which they are tested."""
     return attention_resources(problem, AttentionTiles.of([]), spec).rules
 
 
 def attention_units(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec) -> Ints:
-    """Return what multiplies, of `Unit`."""
+    """Return the codes of `Unit` that multiply."""
     found = instructions_of(spec.arch, problem.dtype)
     assert found is not None
     return wide_units(tiles.block_m, tiles.num_warps, *found)
 
 
 def warp_grid(tiles: AttentionTiles) -> tuple[Floats, Floats]:
-    """Return the warps along rows and along keys, of units that read registers: rows first."""
+    """Return the warps along rows and along keys, for units that read registers. Rows come first."""
     rows = np.minimum(tiles.num_warps, np.maximum(1, tiles.block_m // 16)).astype(np.float64)
     return rows, tiles.num_warps / rows
 
 
 def repetition(problem: AttentionProblem, tiles: AttentionTiles) -> Floats:
-    """Return how often products are computed, units that read registers: too many warps repeat each other's work."""
+    """Return how often products are computed by units that read registers: too many warps repeat each other's work."""
     columns = np.minimum(tiles.block_n, problem.depth) / 8.0
     found: Floats = np.maximum(1.0, warp_grid(tiles)[1] / columns)
     return found
 
 
 def _shared_bytes(problem: AttentionProblem, tiles: AttentionTiles, unit: Ints) -> Ints:
-    """Return the bytes of queries, of the stages of keys and values, and of what warps exchange.
+    """Return the bytes of queries, of the stages of keys and values, and of data that warps exchange.
 
-    Queries stay in shared memory (not AMD's), and where warps lie along keys they exchange scores, too. Without stages
-    keys and values take turns; 8-bit values without descriptors are turned in registers. Of 90 programs of Triton 3.9
-    for sm_90 81 % are within 1 KiB, of 47 for sm_80 87 %; others, small tiles mostly, ask for up to 16 KiB more.
+    Queries stay in shared memory (not on AMD). Warps along keys exchange scores, too. With one stage, keys and values
+    take turns. 8-bit values without descriptors are transposed in registers. Within 1 KiB are 81 % of 90 programs of
+    Triton 3.9 for sm_90 and 87 % of 47 for sm_80; others, mostly small tiles, use up to 16 KiB more.
     """
     element, wide = problem.element_bytes, is_wide(unit)
     queries = tiles.block_m * problem.depth * element
@@ -103,9 +103,9 @@ def _shared_bytes(problem: AttentionProblem, tiles: AttentionTiles, unit: Ints) 
 def attention_resources(
     problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec, known: Floats | None = None
 ) -> Resources:
-    """Return what the blocks of `tiles` need on a device, and which rule they break first.
+    """Return the resources of the blocks of `tiles` on a device, and the first rule that each tile breaks.
 
-    `known`: (3, num_tiles), what a compiler said: registers, shared bytes, spilled registers of a thread.
+    `known` has a compiler's numbers, (3, num_tiles): registers, shared bytes, spilled registers of a thread.
     """
     unit = attention_units(problem, tiles, spec)
     threads = spec.compute.warp_size * tiles.num_warps
@@ -116,7 +116,7 @@ def attention_resources(
     scores = tiles.block_m * tiles.block_n * repeated / lanes
     own = (unit == Unit.MMA) & along_rows
     queries = np.where(own, tiles.block_m * problem.depth / lanes * problem.element_bytes / 4.0, 0.0)
-    # sums of tcgen05 are in tensor memory, but pass the registers to be scaled
+    # sums of tcgen05 are in tensor memory, but pass through registers to be scaled
     wanted = np.ceil(OWN_REGISTERS + sums + 1.5 * scores + queries)
     cap = register_cap(tiles.num_warps, spec)
     registers = np.minimum(wanted, cap).astype(np.int64)

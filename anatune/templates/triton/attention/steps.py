@@ -1,4 +1,4 @@
-"""Which steps of keys each block goes over: counted, tile by tile."""
+"""The number of steps of keys that each block computes, counted tile by tile."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Steps:
-    """Of every tile, (num_tiles,) each."""
+    """The numbers of steps of the blocks, (num_tiles,) each."""
 
     blocks: Floats
-    """Of the grid, parts of keys counted."""
+    """Blocks of the grid, including parts of keys."""
     mean: Floats
-    """Steps of a block."""
+    """Mean number of steps of a block."""
     most: Floats
-    """Steps of the longest one."""
+    """Steps of the longest block."""
     masked: Floats
-    """Share of them in which some keys are not seen."""
+    """Share of the steps in which some keys are not seen."""
 
 
 def count_steps(problem: AttentionProblem, tiles: AttentionTiles) -> Steps:
-    """Return the steps of every tile's blocks."""
+    """Return the numbers of steps of every tile's blocks."""
     sizes = np.stack([tiles.block_m, tiles.block_n])
     known, places = np.unique(sizes, axis=1, return_inverse=True)
     table = np.array([_counted(problem, int(m), int(n)) for m, n in known.T])[places.reshape(-1)].T
@@ -40,7 +40,7 @@ def count_steps(problem: AttentionProblem, tiles: AttentionTiles) -> Steps:
 
 
 def _counted(problem: AttentionProblem, block_m: int, block_n: int) -> tuple[float, float, float, float]:
-    """Return tiles of a group, mean and largest number of steps, share of masked ones."""
+    """Return (tiles of a group, mean and largest number of steps, share of masked steps)."""
     count = -(-problem.rows // block_m)
     later = problem.seq_kv - problem.seq_q
     if not problem.causal:

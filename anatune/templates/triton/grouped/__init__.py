@@ -12,7 +12,7 @@ __all__ = ["ScaledFamily"]
 
 
 class ScaledFamily(Family):
-    """Products with scales (8 and 4 bits, weights only), plain or of experts."""
+    """Products with scales (8-bit or 4-bit operands, or weights only), of one weight or of experts."""
 
     bodies = frozenset(("scaled_matmul", "grouped_matmul"))
     factors = LEVELS
@@ -21,7 +21,7 @@ class ScaledFamily(Family):
     check = staticmethod(check_scaled)
 
     def error_of(self, schedule: Schedule) -> float:
-        """Return the largest error of sums that lose bits in parts, over the result's scale; 0: they are plain ones."""
+        """Return the largest error of sums that lose bits, relative to the result's scale. 0: sums lose no bits."""
         problem = check_supported(schedule.workload, gpu_of(schedule))
         if not loses_sums_of(multiplied(problem), gpu_of(schedule)):
             return 0.0

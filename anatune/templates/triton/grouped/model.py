@@ -1,4 +1,4 @@
-"""The analytical model of products with scales and of products of experts: one workload on one device."""
+"""The analytical model of products with scales and of products of experts, for one workload on one device."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ __all__ = ["ScaledModel"]
 class ScaledModel(TritonModel):
     """Predicts the time of Triton's kernels of `workload` on `hardware`, and ranks them exactly.
 
-    4-bit floats are timed as half as many of 8 bits: units multiply them at twice the rate. Scales are bytes of each
-    stage and of DRAM, weights that become numbers of the data's type take instructions (`needs`). What scales of mx
-    formats wait for on their way to the units is left out.
+    4-bit floats are timed as half as many 8-bit floats, because units multiply them at twice the rate. Scales add bytes
+    to each stage and to DRAM. Conversion of weights adds instructions (`needs`). The time in which scales of mx formats
+    reach the units is not modelled.
 
-    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+    Models are deterministic, and threads may share them. Every prediction depends on its own point only.
 
     Raises
     ------
     SpaceError
-        The template does not apply (`rules.check_supported`).
+        The template does not take the workload or device (`rules.check_supported`).
     SpecError
-        The spec does not say what the device's matrix units do.
+        The spec does not have the rates of the device's matrix units.
     """
 
     space: ScaledSpace
@@ -89,15 +89,15 @@ class ScaledModel(TritonModel):
 
     @cached_property
     def floor_s(self) -> float:
-        """Seconds that no schedule can beat here: all matrix units busy, and the launch."""
+        """A time that no schedule of the space can beat, in seconds: all matrix units busy, plus the launch."""
         launch_s = self.hardware.launch.overhead_s
         return (super().floor_s - launch_s) / self._pairs + launch_s
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:
-        """Memory level -> lower bound on the bytes that cross it: each operand once, or Hong and Kung's for products.
+        """Memory level -> lower bound on the bytes that cross it: each operand once, or Hong and Kung's bound.
 
-        Those of experts add up: 2 m n k / sqrt(S) elements for a memory of S of them. Source: [IOLB] Sec. 6.
+        The bounds of experts add up: 2 m n k / sqrt(S) elements for a memory of S elements. Source: [IOLB] Sec. 6.
         """
         found = float(self.workload.compulsory_bytes)
         size = min(self._own.format.data_bits, self._own.format.weight_bits) / 8

@@ -1,4 +1,4 @@
-"""Products with scales and products of experts as kernels of tiles, written as people write Triton."""
+"""Kernels of products with scales and of products of experts in Triton."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scaled_program(schedule: Schedule) -> TritonProgram:
     Raises
     ------
     SpaceError
-        The schedule contradicts itself.
+        The schedule is not legal.
     """
     return _Writer(schedule.check()).program()
 
@@ -37,8 +37,8 @@ def scaled_program(schedule: Schedule) -> TritonProgram:
 class _Writer:
     """Writes the module of one schedule.
 
-    Conditions that indices are within their extents are "" where tiles divide these: `rows_left` of rows of the data,
-    `columns_left` of rows of the weights.
+    `rows_left` and `columns_left` are the conditions that indices of rows of the data and of the weights are inside
+    their extents. They are "" if tiles divide the extents.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -51,7 +51,7 @@ class _Writer:
         self.workspace: Buffer | None = None
         if self.sizes.split > 1:
             self.workspace = Buffer("parts", "float32", (self.sizes.split, *write.shape))
-        # pointers of weights move to their expert before anything is added to them
+        # pointers of weights are moved to their expert before offsets are added
         parts = dict.fromkeys(("weight", "weight_scales", "weight_zeros"), p.experts or 1)
         largest = max(read.num_elements // parts.get(read.tensor, 1) for read in self.workload.reads)
         self.wide = max(largest, write.num_elements * self.sizes.split) >= _NARROW
@@ -67,7 +67,7 @@ class _Writer:
         }
 
     def program(self) -> TritonProgram:
-        """Return it."""
+        """Write the module and return it with its launches."""
         reads, result = tuple(Buffer.of(access) for access in self.workload.reads), Buffer.of(self.workload.write)
         options: dict[str, bool | int | str] = {"enable_fp_fusion": True}
         launched = {**options, **({"waves_per_eu": w} if (w := self._option("waves_per_eu")) else {})}
@@ -146,7 +146,7 @@ class _Writer:
             self._write_result()
 
     def _write_rows(self) -> None:
-        """Write which rows a program takes; of experts: whose they are."""
+        """Write the rows of a program, and for experts the expert."""
         text, p = self.text, self.problem
         if not p.experts:
             text.line(f"row = {_cast('first_m + tl.arange(0, BLOCK_M)', wide=self.wide)}")
@@ -171,7 +171,7 @@ class _Writer:
             text.line(f"{tensor}_ptr += expert.to(tl.int64) * ({size})" if size else f"{tensor}_ptr += expert")
 
     def _sizes_of_experts(self) -> dict[str, str]:
-        """Return what belongs to an expert: tensor -> its elements of one expert; "" for one."""
+        """Return tensor -> its elements per expert, as an expression; "" for one element."""
         p, found = self.problem, self.format
         each = "COLUMNS * RUNS" if p.run else "COLUMNS" if found.converts or p.scales == "rows" else ""
         each = "SCALE_ROWS * RUNS" if p.scales == "blocks" else each
@@ -185,7 +185,7 @@ class _Writer:
         return {tensor: size for tensor, size in sizes.items() if tensor in known}
 
     def _write_columns(self) -> None:
-        """Write which columns a program takes: rows of the weights."""
+        """Write the columns of a program, which are rows of the weights."""
         text = self.text
         if self.problem.activation:
             text.line("# columns of the gate and of what it lets through in turn: their sums are side by side")
@@ -195,7 +195,7 @@ class _Writer:
             text.line(f"col = {_cast('first_n + tl.arange(0, BLOCK_N)', wide=self.wide)}")
 
     def _write_operands(self) -> None:
-        """Write where operands lie: what the steps of k leave alone."""
+        """Write the part of the operands' addresses that is the same in all steps of k."""
         text = self.text
         if self._has_runs():
             for tensor, rows in (("data", self.data_row),) * (self.format.run > 0) + (("weight", "col"),):
@@ -249,7 +249,7 @@ class _Writer:
         return self._load(tensor, f"at_{tensor} + {first}", *masks)
 
     def _load(self, tensor: str, place: str, *masks: str) -> str:
-        """Return the expression of a load; what is masked is zero."""
+        """Return the expression of a load. Masked elements are zero."""
         zero = "0" if self.workload.tensor(tensor).dtype in INTEGER_RANGE else "0.0"
         wanted = [mask for mask in masks if mask]
         guarded = f", mask={' & '.join(wanted)}, other={zero}" if wanted else ""
@@ -269,7 +269,7 @@ class _Writer:
         return self._load(tensor, f"at_{operand}_runs + first_k // RUN", *masks)
 
     def _write_conversion(self) -> None:
-        """Write how stored weights become numbers of the data's type."""
+        """Write the conversion of stored weights to the data's type."""
         text, p = self.text, self.problem
         if self.packs["weight"] == 2:
             text.line("# two numbers a byte, the one of even k in the low bits")
@@ -292,7 +292,7 @@ class _Writer:
         text.line(f"weight = weight{whole}.to(tl.{TRITON_TYPES[self.format.data]})")
 
     def _has_runs(self) -> bool:
-        """Whether a step has several scales of a row, which then have addresses of their own."""
+        """Return whether a row has several scales in a step. They then have separate addresses."""
         return self.format.run > 0 or (self.format.converts and 0 < self.problem.run < self.sizes.blocks["k"])
 
     def _of_rows(self) -> str:
@@ -300,15 +300,15 @@ class _Writer:
         return self._load("data_scales", f"{self.data_row} * RUNS + first_k // SIDE", self.rows_left)
 
     def _of_blocks(self) -> str:
-        """Return the expression of a step's scale of the weights, or of one for each column."""
+        """Return the expression of a step's scale of the weights: one, or one for each column."""
         if not crosses_blocks(self.problem, self.sizes.blocks["n"]):
             return self._load("weight_scales", "first_n // SIDE * RUNS + first_k // SIDE")
         return self._load("weight_scales", "col // SIDE * RUNS + first_k // SIDE", self.columns_left)
 
-    # ---- behind the last step ----
+    # ---- after the last step ----
 
     def _write_scales(self) -> None:
-        """Write what sums are multiplied with."""
+        """Write the multiplication of the sums with scales."""
         text, p, found = self.text, self.problem, self.format
         if found.run == 16:
             text.line("sums *= tl.load(factor_ptr)")
@@ -342,5 +342,5 @@ class _Writer:
 
 
 def _cast(index: str, *, wide: bool) -> str:
-    """Return an index in 64 bits where elements are counted so."""
+    """Return an index in 64 bits if elements are counted in 64 bits."""
     return f"({index}).to(tl.int64)" if wide else index

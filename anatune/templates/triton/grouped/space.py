@@ -1,4 +1,4 @@
-"""The space of tiles of products with scales and of products of experts.
+"""The space of products with scales and of products of experts.
 
 A point is an integer vector in the order of `ScaledSpace.columns`. The space is small enough to be evaluated whole.
 """
@@ -19,21 +19,21 @@ __all__ = ["ScaledSpace"]
 
 
 class ScaledSpace(TileSpace):
-    """All schedules of one such product on one GPU.
+    """All schedules of one product with scales, or of experts, on one GPU.
 
-    Guarantees: deterministic; safe to share between threads (immutable).
+    Spaces are deterministic and immutable, so that threads may share them.
 
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        Workload and device.
     is_legal : callable
-        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+        Test of the hardware's limits, which the model supplies: (num_points, num_columns) int64 -> (num_points,) bool.
 
     Raises
     ------
     SpaceError
-        As `check_supported`.
+        The errors of `check_supported`.
     """
 
     limits = OPTIONS
@@ -51,7 +51,7 @@ class ScaledSpace(TileSpace):
         most = MOST_TILE
         if axis == "k":
             found = self.problem.format
-            # rows of weights that are converted may be as long as others'
+            # rows of weights that are converted may be as long as rows of other weights
             deepest = MOST_DEPTH * 8 // max(found.data_bits // 2, found.weight_bits)
             most = SIDE if self.problem.scales == "blocks" else deepest
         return self._powers(axis, self.least[axis], min(most, self.extents[axis]))
@@ -60,7 +60,7 @@ class ScaledSpace(TileSpace):
         return max(64, self.least[axis])
 
     def _values_of(self, option: str) -> tuple[int, ...]:
-        """Return the values of an option that are tried."""
+        """Return the values of an option in the space."""
         values: dict[str, tuple[int, ...]] = {
             "group_m": (1, 16) if self.problem.experts else (1, 8),
             "split_k": splits(self.problem.rows * self.problem.columns, self.problem.k, self.hardware),

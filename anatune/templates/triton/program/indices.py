@@ -1,9 +1,9 @@
-"""How fused indices of a product are taken apart into what moves through a tensor.
+"""Decomposition of the fused indices of a product into pieces that move through a tensor.
 
 Notation
 --------
 piece : neighbouring axes of a fused index that move through a tensor with one stride, ``index // below % extent``.
-kind : what an expression varies with inside a tile: a vector along "m", "n" or "k", or "" for one number.
+kind : the index along which an expression varies within a tile: "m", "n" or "k" for a vector, "" for a scalar.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Piece(NamedTuple):
     fused : str
         "m", "n", "k" or "batch".
     axes : tuple of str
-        Outer to inner.
+        Axes, outer to inner.
     below : int
-        Iterations of the index's axes inside of them.
+        Iterations of the axes of the index that are inside of them.
     extent : int
-        Their own iterations.
+        Iterations of these axes.
     outermost : bool
-        There is none outside of them.
+        Whether there is no axis outside of them.
     """
 
     fused: str
@@ -44,24 +44,24 @@ class Piece(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether it is the index itself."""
+        """Whether the piece is the whole index."""
         return self.below == 1 and self.outermost
 
     @property
     def name(self) -> str:
-        """What programs call it."""
+        """The name of the piece in programs."""
         return self.fused if self.whole else f"{self.fused}_{'_'.join(self.axes)}"
 
 
 class Walk(NamedTuple):
-    """How one fused index moves through a tensor.
+    """The movement of one fused index through a tensor.
 
     Attributes
     ----------
     pieces : tuple of (Piece, int)
-        With their strides, elements: dimensions that are never left.
+        Pieces with their strides in elements, for dimensions in which positions always lie inside.
     guarded : dict of int to tuple of (Piece, int)
-        Dimension that may be left (padding) -> pieces with their coefficients in its index.
+        Dimension in which positions may lie outside (padding) -> pieces with their coefficients in its index.
     """
 
     pieces: tuple[tuple[Piece, int], ...]
@@ -81,18 +81,18 @@ def pieces_of(
     strides: Mapping[str, int],
     alone: Collection[str] = (),
 ) -> tuple[tuple[Piece, int], ...]:
-    """Return the pieces of a fused index that move through a tensor and their strides, inner to outer.
+    """Return the pieces of a fused index that move through a tensor, with their strides, inner to outer.
 
     Parameters
     ----------
     extents, strides : mapping of str to int
-        Axis -> iterations; axis -> elements that one moves, 0 or missing for those that do not move.
+        Axis -> iterations; axis -> elements that one iteration moves, 0 or missing if it moves nothing.
     alone : collection of str
-        Axes that are not joined with others: those of a dimension that may be left.
+        Axes that are not joined with others: those of a dimension in which positions may lie outside.
     """
     axes = gemm.axes(index)
     if gemm.extents[index] == 1 and index != "batch" and not alone and any(axis in strides for axis in axes):
-        return ((Piece(index, axes, 1, 1, True), 1),)  # a tile has other places all the same, which are masked
+        return ((Piece(index, axes, 1, 1, True), 1),)  # other positions of the tile exist, too, and are masked
     found: list[tuple[Piece, int]] = []
     below, total, is_next = 1, gemm.extents[index], False
     for axis in reversed(axes):
@@ -113,7 +113,7 @@ def pieces_of(
 
 
 def walk_of(access: Access, index: str, gemm: ImplicitGemm, workload: Workload) -> Walk:
-    """Return how a fused index moves through a tensor."""
+    """Return the movement of a fused index through a tensor."""
     extents, sizes = workload.extents, dimension_strides(access.shape)
     guards = guarded_dimensions(access, workload)
     strides: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The small kernel that adds up parts of sums, in a fixed order, and makes results of them."""
+"""The kernel that adds up parts of sums in a fixed order and stores the results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PARTS_NAME = "add_parts"
 
 
 def write_parts(text: Script, workload: Workload, parts_pointer: str, parameters: list[str], sizes: TileSizes) -> None:
-    """Write the kernel; parts lie as the result does, one behind the other.
+    """Write the kernel. Parts have the layout of the result and follow each other.
 
     Parameters
     ----------
     parts_pointer : str
         Parameter of the parts.
     parameters : list of str
-        All of them.
+        All parameters.
     sizes : TileSizes
         Sizes of the product.
     """
@@ -44,7 +44,7 @@ def write_parts(text: Script, workload: Workload, parts_pointer: str, parameters
 
 
 def _load(access: Access, write: Access, mask: str) -> str:
-    """Return the elements of a step's operand that belong to results: it has some of their dimensions."""
+    """Return the elements of an epilogue operand for the results. It has some of their dimensions."""
     sizes = dimension_strides(access.shape)
     if access.indices == write.indices:
         where = "at"

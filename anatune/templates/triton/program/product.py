@@ -1,4 +1,4 @@
-"""Products and convolutions as kernels of tiles: what a schedule says, written as people write Triton."""
+"""Kernels of products and convolutions in Triton."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ __all__ = ["triton_program"]
 
 _PARTS = "parts"
 _LINE = 60
-"""Letters of an address and a condition that fit into one line."""
+"""Most letters of an address and a condition that fit in one line."""
 
 
 def triton_program(schedule: Schedule, ranged: Ranged | None = None) -> TritonProgram:
-    """Return the Triton module of a schedule; `ranged`: for a range of extents of which it is the largest one's.
+    """Return the Triton module of a schedule, or with `ranged` that of a range with the schedule's largest extent.
 
     Raises
     ------
     SpaceError
-        The schedule contradicts itself, or addresses depend on the extent that varies.
+        The schedule is not legal, or addresses depend on the extent that varies.
     BuildError
-        A step of its epilogue has no Triton source, or parts of sums of a result with gaps are asked for.
+        A step of the epilogue has no Triton source, or the schedule splits sums of a result with gaps.
     """
     if ranged is not None:
         check_ranged(schedule.workload, ranged)
@@ -59,18 +59,16 @@ class _ProductWriter:
         self.workspace: Buffer | None = None
         if self.sizes.split > 1:
             if write.num_elements != self.gemm.extents["batch"] * self.gemm.extents["m"] * self.gemm.extents["n"]:
-                raise BuildError(
-                    f"{write.tensor} has elements that nothing writes, so sums have no parts; set split_k=1"
-                )
+                raise BuildError(f"{write.tensor} has elements that no sum writes, so k cannot be split; set split_k=1")
             dtype = ACCUMULATOR_DTYPE.get(self.workload.dtype, "float32")
             self.workspace = Buffer(_PARTS, dtype, (self.sizes.split, *write.shape))
         self.descriptors = self._descriptors()
-        # steps behind sums of integers are each rounded on their own: `core.workload.number_formats`
+        # steps after sums of integers are rounded one by one: `core.workload.number_formats`
         is_exact = ACCUMULATOR_DTYPE.get(self.workload.dtype) == "int32"
         self.options: dict[str, bool | int | str] = {"enable_fp_fusion": not is_exact}
 
     def program(self) -> TritonProgram:
-        """Return it."""
+        """Write the module and return it with its launches."""
         axis = "" if self.ranged is None else self.ranged.axis
         reads = tuple(Buffer.of(access, axis) for access in (self.gemm.left.access, self.gemm.right.access))
         more = tuple(Buffer.of(access, axis) for access in self.workload.epilogue_reads)
@@ -157,12 +155,12 @@ class _ProductWriter:
         return ("m", "k") if operand.rows == "m" else ("k", "n")
 
     def _rows(self, operand: Operand) -> tuple[Place, bool] | None:
-        """Write what the steps of k leave alone of an operand's addresses.
+        """Write the part of an operand's addresses that is the same in all steps of k.
 
         Returns
         -------
         tuple or None
-            Where its rows lie, and whether that has the lanes of k. None: a descriptor knows.
+            The positions of its rows, and whether they include the lanes of k. None: the operand has a descriptor.
         """
         access, lines, tile = operand.access, self.lines, self._tile_of(operand)
         if access.tensor in self.descriptors:
@@ -179,7 +177,7 @@ class _ProductWriter:
         return Place({"": [*numbers, lines.define(f"at_{access.tensor}", at)]}, rows.positions), True
 
     def _load(self, operand: Operand, rows: tuple[Place, bool] | None) -> str:
-        """Write how a step gets an operand's tile, and return its name."""
+        """Write the load of an operand's tile in a step, and return its name."""
         name = "left" if operand.rows == "m" else "right"
         cast = ""
         other = self.gemm.left if operand.rows == "n" else self.gemm.right
@@ -209,19 +207,19 @@ class _ProductWriter:
         return f"tl.load({place}, mask={mask}, other={zero})"
 
     def _steps_left(self, tile: tuple[str, ...]) -> str:
-        """Return the condition that there are so many iterations of k; "" where tiles divide it."""
+        """Return the condition that iterations of k are left for a step, or "" if tiles divide k."""
         if self.gemm.extents["k"] % self.lines.blocks["k"] == 0:
             return ""
         return f"({spread(self.lines.lane_k, 'k', tile)} < K - first_k)"
 
     def _within(self, index: str, tile: tuple[str, ...]) -> str:
-        """Return the condition that an index is within its extent; "" where tiles divide it."""
+        """Return the condition that an index is inside its extent, or "" if tiles divide it."""
         if self.sizes.divisor(index) % self.lines.blocks[index] == 0:
             return ""
         return f"({spread(self.lines.whole(index), index, tile)} < {index.upper()})"
 
     def _guards(self, access: Access, d: int, parts: Sequence[tuple[str, str]], tile: tuple[str, ...]) -> list[str]:
-        """Return the conditions that positions in a dimension are within the tensor, those that can fail."""
+        """Return those conditions that can fail of positions in a dimension lying inside the tensor."""
         last = access.offsets[d] + sum(t.coefficient * (self.workload.extents[t.axis] - 1) for t in access.indices[d])
         kinds = [kind for _, kind in parts if kind]
         if len(parts) == 1:
@@ -276,7 +274,7 @@ class _ProductWriter:
         return f"{word}{text}" if conditions else ""
 
     def _step_operand(self, access: Access) -> str:
-        """Write the load of a step's operand; return it spread over the tile."""
+        """Write the load of an epilogue operand, and return it spread over the tile."""
         places = [self.lines.place(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")]
         kinds = tuple(kind for kind in ("m", "n") if any(kind in place.offsets for place in places))
         mask = self._result_mask(", mask=", kinds)
@@ -286,7 +284,7 @@ class _ProductWriter:
         return spread(name, kinds[0], ("m", "n")) if len(kinds) == 1 else name
 
     def _descriptors(self) -> dict[str, Descriptor]:
-        """Return the operands and the result that are copied by tensor descriptors."""
+        """Return the descriptors of the operands and the result that are copied with them."""
         if not self.schedule.options.get("descriptors"):
             return {}
         wanted = [(o.access, self._tile_of(o)) for o in self.gemm.operands]

@@ -9,7 +9,7 @@ __all__ = ["RowFamily"]
 
 
 class RowFamily(Family):
-    """Kernels that read rows, and write rows."""
+    """Kernels that read and write rows of activations."""
 
     bodies = frozenset(BODIES)
     factors = LEVELS

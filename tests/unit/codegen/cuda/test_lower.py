@@ -11,7 +11,7 @@ from anatune.codegen.cuda.lower import cuda_kernel, lower_gpu
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import AnatuneError, BuildError, SpaceError
 from anatune.templates.cuda.program.hints import _has_neighbours
-from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.cuda.program.nest import CudaNest
 from anatune.templates.gpu.split import split_of
 
 GPU = anatune.hardware("rtx3090")
@@ -223,7 +223,7 @@ def test_what_cannot_be_generated_is_one_clear_line(problem, message):
 def test_tensors_beyond_32_bit_addresses_are_refused():
     workload = anatune.elementwise((65536, 65536), op="relu")
     with pytest.raises(BuildError, match="4294967296 elements"):
-        GpuNest(anatune.space(workload, GPU).schedule({}))
+        CudaNest(anatune.space(workload, GPU).schedule({}))
 
 
 def test_every_operator_has_a_case_here():
@@ -238,7 +238,7 @@ def test_the_same_schedule_gives_the_same_source():
 
 def test_schedules_of_another_template_are_refused():
     with pytest.raises(SpaceError, match="expected a GPU and cuda or pipelined"):
-        GpuNest(msgspec.structs.replace(schedule(), template="cpu"))
+        CudaNest(msgspec.structs.replace(schedule(), template="cpu"))
 
 
 def test_a_short_pipeline_is_compiled():

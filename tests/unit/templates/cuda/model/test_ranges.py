@@ -116,7 +116,7 @@ def test_bounds_of_macro_choices_are_below_each_split():
 def test_intervals_follow_the_time_of_extents():
     found = family("conv2d 1..8x64x30x30 128x64x3x3")
     tiles, numbers = found._tiles, found.workload.numbers
-    floors = np.array([tiles.floor(extent) for extent in numbers.tolist()])
+    floors = np.array([tiles.least_time_s(extent) for extent in numbers.tolist()])
     known = found._octaves(Watch(0.0))  # one part of the macro choices each
     assert [one.first for one in known[1:]] == [one.last + 1 for one in known[:-1]]
     assert all(floors[one.last] <= 2 * floors[one.first] for one in known)
@@ -155,7 +155,7 @@ def test_bounds_of_the_first_interval_hide_nothing_from_the_others():
     for octave in known[1:]:
         numbers = found.workload.numbers
         alone = _Octave(found._tiles, numbers, octave.first, octave.last, 0.0, [])
-        alone.look(Watch())
+        alone.bound_choices(Watch())
         assert (alone.macros == octave.macros).all()
         assert (alone.bounds == octave.bounds).all()
         assert alone.cut_s == octave.cut_s

@@ -11,7 +11,7 @@ import anatune
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.core.workload.nest import Access, Term
 from anatune.templates.cuda.program.fetch import Guard, Side, fetch_width, guards_of, sides_of, walk_of
-from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.cuda.program.nest import CudaNest
 
 GPU = anatune.hardware("rtx3090")
 
@@ -119,7 +119,7 @@ def test_the_kernel_axes_of_a_1x1_convolution_do_not_keep_it_from_reading_vector
     workload = anatune.conv2d(1, 64, 14, 14, 64, 1, 1)
     tiles = {"f": (4, 1, 8, 1, 2), "y": (14, 1, 1, 1, 1), "x": (1, 2, 7, 1, 1), "rc": (4, 4, 4)}
     point = anatune.space(workload, GPU).schedule(tiles, 64, {"data": 2, "weight": 4})
-    nest = GpuNest(point)
+    nest = CudaNest(point)
     assert nest.last == "rc"
     assert {tile.access.tensor: tile.fetch for tile in nest.tiles} == {"data": 2, "weight": 4}
     source = cuda_kernel(point).source
