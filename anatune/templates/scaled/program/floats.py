@@ -1,6 +1,6 @@
-"""Products of many rows as float32, as LLVM IR: a part of a tile's weights is unpacked once for all rows of a piece.
+"""Products of many rows in float32, as LLVM IR. A part of a tile's weights is unpacked once for all rows of a piece.
 
-Of weights of 4 bits and exact activations, digits take more instructions than float32 products do.
+With 4-bit weights and exact activations, digits take more instructions than float32 products do.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _UNROLL = 4
 def unpack_function(name: str, product: ScaledProduct, width: int) -> Function:
     """Return the function that unpacks weights of a tile: for each k those of all columns.
 
-    It takes the weights, scales and zero points where there are some, of a tile from the first element on, and memory
-    for float32; then the words along k.
+    Its arguments are the weights, scales and (if there are any) zero points of a tile from the first element on, memory
+    for float32 numbers, and the number of words along k.
     """
     lanes = product.lanes
     code = LlvmCode(lanes, "float32", "add")
@@ -82,15 +82,15 @@ def float_function(
 ) -> Function:
     """Return the microkernel of some rows and columns of a tile for a part of k.
 
-    It takes activations of the rows, unpacked weights, operands of the fused steps, and the result; then the elements
-    along k, a multiple of `_UNROLL`.
+    Its arguments are activations of the rows, unpacked weights, operands of the epilogue, the result, and the number of
+    elements along k, a multiple of `_UNROLL`.
 
     Parameters
     ----------
     rows, vectors, width, used, steps
-        As of `functions.ProductKernel`; steps of the last part alone.
+        See `functions.ProductKernel`. Only the last part of k has steps.
     goes_on : bool
-        Whether the result holds sums of earlier parts.
+        Whether the result already holds sums of earlier parts.
     """
     lanes = product.lanes
     code = LlvmCode(lanes, "float32", "add")

@@ -1,10 +1,11 @@
-"""The functions of products with weights of few bits, as LLVM IR: activations to digits, and the microkernel.
+"""The functions of products with 8-bit or 4-bit weights, as LLVM IR: activations to digits, and the microkernel.
 
-Weights of a tile of columns lie word by word: for each word along k those of all columns of the tile, so that a lane is
-a column. Of 4 bits a word holds k, k + 2, .. in its low halves of bytes and k + 1, k + 3, .. in the high ones, as they
-come; digits lie in the order in which they are multiplied.
-Source: integer products as in llama.cpp's ggml (VPMADDUBSW of 4-bit weights with int8 activations); powers of two for
-each run and several digits are ours.
+Weights of a tile of columns are stored word by word. For each word along k there are those of all columns of the tile,
+so that a lane is a column. A word of 4-bit weights holds k, k + 2, .. in the low halves of its bytes and k + 1, k + 3,
+.. in the high halves. Digits are stored in the order in which they are multiplied.
+
+Source: integer products as in llama.cpp's ggml (VPMADDUBSW of 4-bit weights with int8 activations). Powers of two for
+each run, and several digits, are additions of this project.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from anatune.templates.scaled.rules import ScaledProduct
 __all__ = ["ProductKernel", "digits_function", "store_finished"]
 
 _LEAST = 2.0**-100
-"""Activations below this are zeros where all of a run are: their powers would leave float32."""
+"""Threshold below which all activations of a run count as zero. Their powers would not fit in float32."""
 _BIAS = 0x8080
-"""128 in each of the two lower digits, so that cutting bits off leaves what is nearest."""
+"""128 in each of the two lower digits, so that cutting off bits rounds to nearest."""
 _POWER = {("bytes", 3): 21, ("words", 2): 13, ("words", 1): 13}
-"""Digits -> power of two that brings numbers between 1 and 2 to integers of as many bits."""
+"""Digits -> power of two that scales numbers between 1 and 2 to integers of as many bits."""
 _SHIFT = 15
-"""Bits of the second digit of 16."""
+"""Number of bits of the second 16-bit digit."""
 _EXPONENT = 0x7F800000
 
 _AHEAD_BYTES = 2048
-"""How far ahead of the products weights are asked for."""
+"""Distance of the prefetch of weights ahead of the products."""
 _LINE_BYTES = 64
 _FENCED = 3
-"""Sums from which on LLVM is kept from adding them up in another order: it would hold more numbers than registers."""
+"""Least number of sums for which LLVM must not reorder additions. It would hold more numbers than there are
+registers."""
 _REGISTER = "v"
 """Letter of vector registers in constraints of inline assembly."""
 
@@ -46,9 +48,9 @@ def _power(product: ScaledProduct, digits: int) -> int | None:
 def digits_function(name: str, product: ScaledProduct, digits: int) -> Function:
     """Return the function that makes digits of a row.
 
-    It takes activations (k,) and words as `ScaledProduct.row_words` counts them: of each run its digits, highest first,
-    the power as float32, and the sum of its activations, times minus the offset of the weights unless there are zero
-    points.
+    Its arguments are activations (k,) and words (`ScaledProduct.row_words`). It writes for each run its digits, highest
+    first, the power as float32, and the sum of its activations. Without zero points the sum is multiplied by minus the
+    offset of the weights.
     """
     lanes = product.lanes
     code = LlvmCode(lanes, "float32", "max")
@@ -94,7 +96,7 @@ class _Run:
             exponent = code.emit(f"and i32 {code.emit(f'bitcast float {bounded} to i32')}, {_EXPONENT}")
             scale = code.emit(f"bitcast i32 {code.emit(f'sub i32 {exponent}, {power << 23}')} to float")
             factor = code.emit(f"bitcast i32 {code.emit(f'sub i32 {(254 + power) << 23}, {exponent}')} to float")
-        # What is no number makes results that are none.
+        # A NaN makes results that are NaN.
         scale = code.emit(f"fadd float {scale}, {code.emit(f'fsub float {most}, {most}')}")
         sums = ["zeroinitializer"] * (2 if product.digit_bits == 16 else 1)
         for place, vector in enumerate(vectors):
@@ -119,7 +121,7 @@ class _Run:
         return whole, code.emit(f"fptosi {code.vector} {whole} to {self.integers}")
 
     def _bytes(self, scaled: str) -> tuple[list[str], list[str]]:
-        """Return what is summed, and digits of 8 bits in 32."""
+        """Return the integers to sum, and 8-bit digits in 32 bits."""
         code, integers = self.code, self.integers
         _, whole = self._rounded(scaled)
         if self.digits == 1:
@@ -132,7 +134,7 @@ class _Run:
         return [whole], found
 
     def _words(self, scaled: str) -> tuple[list[str], list[str]]:
-        """Return what is summed, and digits of 16 bits in 32."""
+        """Return the integers to sum, and 16-bit digits in 32 bits."""
         code = self.code
         whole, high = self._rounded(scaled)
         if self.digits == 1:
@@ -158,7 +160,7 @@ class _Run:
         code.line(f"  store {kind} {small}, ptr {code.address(self.there, 'float32', offset)}, align 4")
 
     def _total(self, sums: Sequence[str]) -> str:
-        """Return the sum of a run's integers as a number."""
+        """Return the sum of a run's integers as a float32 number."""
         code, found = self.code, ""
         for number, value in enumerate(sums):
             whole = code.call("i32", f"llvm.vector.reduce.add.v{code.lanes}i32", [(self.integers, value)])
@@ -172,9 +174,9 @@ class _Run:
 def store_finished(
     code: LlvmCode, steps: Sequence[str], operands: list[str], value: str, column: int, at: int, target: str, used: int
 ) -> None:
-    """Store a vector of results behind the fused steps.
+    """Store a vector of results after the epilogue.
 
-    Elements of steps' operands are at `column` where they lie along the columns, else at `at`.
+    Operands of the epilogue that lie along the columns are read at `column`, others at `at`.
     """
     pointers = iter(operands)
     for step in steps:
@@ -189,20 +191,20 @@ def store_finished(
 class ProductKernel:
     """The microkernel of some rows and columns of a tile.
 
-    It takes the weights of a tile, its scales, its zero points where there are some, digits of the rows, operands of
-    the fused steps, and the result.
+    Its arguments are the weights of a tile, its scales, its zero points (if there are any), digits of the rows,
+    operands of the epilogue, and the result.
 
     Parameters
     ----------
     rows : int
     vectors : sequence of int
-        Which vectors of the tile.
+        Numbers of the vectors of the tile.
     width : int
         Vectors of a tile.
     used : sequence of int
-        Columns of each that exist.
+        For each vector, the number of columns that exist.
     steps : sequence of str
-        What is fused behind the product.
+        Steps of the epilogue.
     """
 
     def __init__(
@@ -228,7 +230,7 @@ class ProductKernel:
         self.zeros = bases[2] if product.has_zeros else ""
         self.words, *operands, self.result = bases[2 + product.has_zeros :]
         self.tiles = [(row, vector) for row in range(rows) for vector in vectors]
-        # A scale of a whole column is applied behind the loop.
+        # A scale of a whole column is applied after the loop.
         runs = product.group // product.run if product.group < product.depth or product.group == product.run else 1
         self.is_whole = product.group == product.depth and product.group > product.run
         start = ["zeroinitializer"] * len(self.tiles)
@@ -256,7 +258,7 @@ class ProductKernel:
         return code.load_vector(code.address(base, "float32", vector * code.lanes), "float32", 1, code.lanes)
 
     def _zero(self, place: str, vector: int) -> str:
-        """Return what is subtracted from weights of a vector of columns in a group, negative."""
+        """Return minus the number that is subtracted from weights, for a vector of columns in a group."""
         code, product = self.code, self.product
         start = code.emit(f"mul i64 {place}, {self.width * code.lanes}")
         base = code.emit(f"getelementptr i8, ptr {self.zeros}, i64 {start}")
@@ -267,7 +269,7 @@ class ProductKernel:
         return code.binary("sub", code.constant(0.0), zero)
 
     def _group(self, place: str, state: list[str], runs: int) -> list[str]:
-        """Write some runs that share scales; return the sums behind them."""
+        """Write some runs that share scales. Return the sums after them."""
         code, product = self.code, self.product
         first = code.emit(f"mul i64 {place}, {runs}") if runs > 1 else place
         sums = list(state) if self.is_whole else [""] * len(self.tiles)
@@ -313,7 +315,7 @@ class ProductKernel:
         return code.emit(f"bitcast {self.integers} {code.splat(word, 'i32')} to {kind}")
 
     def _run(self, weights: str, start: int, words: str, at: Sequence[int]) -> list[str]:
-        """Return the products of a run, by tile: numbers that are integers."""
+        """Return the products of a run by tile, as float32 numbers with integer values."""
         code, product = self.code, self.product
         sums: dict[tuple[int, int], str] = {}  # by tile and digit
         pitch = 4 * code.lanes * self.width
@@ -347,7 +349,7 @@ class ProductKernel:
         return same_integers(number, self.code.lanes * 32 // bits, bits)
 
     def _unpacked(self, packed: str, part: int) -> str:
-        """Return a part of a vector of words as it is multiplied: lower halves first."""
+        """Return a part of a vector of words as it is multiplied. Lower halves come first."""
         code, product = self.code, self.product
         if product.bits == 8 and product.digit_bits == 8:
             return code.emit(f"xor {self.bytes} {packed}, {self._splat(-128, 8)}")
@@ -361,7 +363,7 @@ class ProductKernel:
         return code.emit(f"and {self.bytes} {packed}, {self._splat(15, 8)}")
 
     def _multiplied(self, weights: str, digits: str, sums: str) -> str:
-        """Return sums with the products of a word of each column, in the instruction's own numbers."""
+        """Return sums plus the products of a word of each column, in the integers of the instruction."""
         code, product = self.code, self.product
         bits = 32 * code.lanes
         if product.instruction == "vpdpbusd":
@@ -375,13 +377,13 @@ class ProductKernel:
         return code.emit(f"add {self.shorts} {sums}, {found}") if sums else found
 
     def _pairs(self, left: str, right: str) -> str:
-        """Return sums of two products of 16 bits."""
+        """Return sums of two 16-bit products each."""
         bits = 32 * self.code.lanes
         name = {128: "sse2.pmadd.wd", 256: "avx2.pmadd.wd", 512: "avx512.pmaddw.d.512"}[bits]
         return self.code.call(self.integers, f"llvm.x86.{name}", [(self.shorts, left), (self.shorts, right)])
 
     def _joined(self, digits: list[str]) -> str:
-        """Return the sums of digits as numbers."""
+        """Return the sums of digits as float32 numbers."""
         code, product = self.code, self.product
 
         def number(value: str) -> str:

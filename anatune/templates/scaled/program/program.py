@@ -23,11 +23,11 @@ from anatune.templates.scaled.rules import FLOAT_PIECE, FLOAT_ROWS, FLOATS_FROM,
 __all__ = ["program_of"]
 
 _FLOAT_BYTES = 1 << 16
-"""Most memory of a part of a tile's unpacked weights: an eighth to a half of usual L2 caches."""
+"""Most memory of a part of a tile's unpacked weights: between an eighth and a half of usual L2 caches."""
 
 
 class _Writer:
-    """Shared state while one schedule is written down."""
+    """Writes the program of one schedule."""
 
     def __init__(self, schedule: Schedule, threads: int, prefix: str, extents: Extents) -> None:
         self.workload, self.extents, self.prefix = schedule.workload, extents, prefix
@@ -51,19 +51,19 @@ class _Writer:
         self.workers = threads if self.is_parallel else 1
         unit = product.run if product.group == product.depth else max(product.group, product.run)
         self.part = min(product.depth, max(1, _FLOAT_BYTES // 4 // self.width // unit) * unit)
-        """Elements along k that are unpacked at once."""
+        """Number of elements along k that are unpacked at once."""
 
     @property
     def packed(self) -> tuple[Access, ...]:
-        """Operands that are packed ahead."""
+        """Operands that are packed before the kernel runs."""
         return self.workload.reads[1:]
 
     def size(self, access: Access) -> int:
-        """Return the elements of an operand's packed form; those of columns that are not there are zeros."""
+        """Return the elements of an operand's packed form. Columns that do not exist are zeros."""
         return self.tiles * self.width * access.shape[1]
 
     def main(self, *, prepacked: bool) -> str:
-        """Return the kernel."""
+        """Return the text of the kernel."""
         text, output = Script(), self.workload.write
         data = self.workload.reads[0]
         shapes = {access.tensor: self.extents.shape(access) for access in self.workload.operands}
@@ -126,11 +126,11 @@ class _Writer:
                 self._tile(text, lambda columns: self._rows(text, own, sizes, partial(calls, columns)))
 
     def _floats(self, text: Script, names: dict[str, str], rows: str) -> None:
-        """Write the products of unpacked weights: a part of k after the other, unpacked for all rows of a piece."""
+        """Write the products of unpacked weights. Parts of k follow each other, each unpacked for all rows of a piece."""
         product, part, data = self.product, self.part, self.workload.reads[0].tensor
         is_one = rows.isdigit() and int(rows) <= FLOAT_PIECE
         pieces = "1" if is_one else f"T.truncdiv({rows} + {FLOAT_PIECE - 1}, {FLOAT_PIECE})"
-        each_piece = f"T.truncdiv({rows} + {pieces} - 1, {pieces})"  # as equal as whole microkernels are
+        each_piece = f"T.truncdiv({rows} + {pieces} - 1, {pieces})"  # equal pieces, as far as microkernels allow
         size_of_piece = f"(T.truncdiv({each_piece} + {FLOAT_ROWS - 1}, {FLOAT_ROWS}) * {FLOAT_ROWS})"
         each, turns = 32 // product.bits, -(-self.tiles // self.workers)
         self.functions["unpack"] = unpack_function(f"{self.prefix}_unpack", product, self.vectors)
@@ -177,7 +177,7 @@ class _Writer:
                 self._tile(text, parts)
 
     def _tile(self, text: Script, write: Callable[[int], None]) -> None:
-        """Write what is done with a tile of columns, of which the last one may have fewer."""
+        """Write the statements for a tile of columns. The last tile may have fewer columns."""
         rest = self.product.columns - (self.tiles - 1) * self.width
         if rest == self.width or self.tiles == 1:
             write(rest)
@@ -188,7 +188,7 @@ class _Writer:
             write(rest)
 
     def _rows(self, text: Script, own: str, sizes: Sequence[int], write: Callable[[str, int], None]) -> None:
-        """Write the calls for all rows: tiles of fewer rows for those that are left over."""
+        """Write the calls for all rows. Smaller tiles cover the remaining rows."""
         before = "0"
         for number, size in enumerate(sizes):
             left = own if not number else f"({own} - {before})"
@@ -208,7 +208,7 @@ class _Writer:
             yield variable if count != "1" else "0"
 
     def _call(self, text: Script, names: dict[str, str], first: str, columns: int, start: str, rows: int) -> None:
-        """Write the calls of microkernels of some rows: of as many vectors at once as their registers hold."""
+        """Write the calls of microkernels of some rows, each with as many vectors as its registers hold."""
         product, lanes = self.product, self.product.lanes
         used = [min(lanes, max(0, columns - vector * lanes)) for vector in range(self.vectors)]
         there = [vector for vector in range(self.vectors) if used[vector]]
@@ -240,7 +240,7 @@ class _Writer:
         return str(text)
 
     def _pack(self, text: Script, access: Access, target: str) -> None:
-        """Write the loops that bring rows of an operand side by side: words of weights, single scales."""
+        """Write the loops that place rows of an operand side by side: words of weights, single scales."""
         unit = 4 if access.tensor == "weight" else 1
         count, pitch = access.shape[1] // unit, self.width * access.shape[1]
         whole, rest = divmod(self.product.columns, self.width)
@@ -278,13 +278,13 @@ def program_of(
     Parameters
     ----------
     threads : int
-        1 makes the parallel loop serial.
+        Number of threads. With 1 the parallel loop is serial.
     prepacked : bool
-        Weights, scales and zero points are taken in packed form; otherwise the kernel packs them in every run.
+        Whether weights, scales and zero points are passed in packed form. Otherwise the kernel packs them in every run.
     prefix : str
-        Of the functions' names.
+        Prefix of the functions' names.
     extents : Extents
-        Says so where the number of rows is known at run time; the schedule is that of any.
+        Extents of the kernel, if the number of rows is known at run time only. The schedule is then for any number.
 
     Raises
     ------

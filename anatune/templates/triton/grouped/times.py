@@ -153,7 +153,7 @@ class _Scaled(Walk):
     def traffic(
         self, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float
     ) -> Traffic:
-        """Return the bytes that blocks take from L2 and DRAM. The servers' kernel fetches other rows in place of padding.
+        """Return the bytes that blocks take from L2 and DRAM. Servers' kernels fetch other rows in place of padding.
 
         Equal rows of one copying instruction are fetched once.
         """
