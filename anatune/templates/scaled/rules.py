@@ -108,7 +108,7 @@ class ScaledProduct(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """Number that is subtracted from weights in addition to zero points, because they are multiplied as unsigned."""
+        """Number subtracted from weights in addition to zero points, because they are multiplied as unsigned."""
         if self.instruction == "maddwd":
             return 0
         return 128 if self.bits == 8 else 0 if self.has_zeros else 8
@@ -144,8 +144,8 @@ def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
     isa = hardware.compute.isa
     if isa not in ISAS:
         raise SpaceError(
-            f"{hardware.name} has {isa}, but the template scaled needs {' or '.join(ISAS)}; unpack the weights and plan "
-            "a matmul"
+            f"{hardware.name} has {isa}, but the template scaled needs {' or '.join(ISAS)}; unpack the weights and "
+            "plan a matmul"
         )
     bits = SCALED_FORMATS[str(own["dtype"]).partition(":")[0]].weight_bits
     rows, columns, depth = (workload.extents[axis] for axis in "ijk")

@@ -126,7 +126,7 @@ class _Writer:
                 self._tile(text, lambda columns: self._rows(text, own, sizes, partial(calls, columns)))
 
     def _floats(self, text: Script, names: dict[str, str], rows: str) -> None:
-        """Write the products of unpacked weights. Parts of k follow each other, each unpacked for all rows of a piece."""
+        """Write the products of unpacked weights, part by part along k, each unpacked for all rows of a piece."""
         product, part, data = self.product, self.part, self.workload.reads[0].tensor
         is_one = rows.isdigit() and int(rows) <= FLOAT_PIECE
         pieces = "1" if is_one else f"T.truncdiv({rows} + {FLOAT_PIECE - 1}, {FLOAT_PIECE})"
