@@ -110,13 +110,13 @@ class ScaledModel(WholeModel):
         pieces = np.ceil(product.rows / piece)
         threads = np.where(split > 0, np.minimum(core.num_cores, tiles), 1.0)
         at_once = np.maximum(1.0, np.minimum(vector, (core.registers - OTHERS) // (row * digits)))
-        own, unpack, registers = self._cycles(row, at_once, digits)
+        multiply, unpack, registers = self._cycles(row, at_once, digits)
         registers = np.where(is_float, FLOAT_ROWS * np.minimum(vector, 2.0) + 3.0, registers)
         _, rules, _ = first_broken(self._limits(registers, (split > 0) & ((tiles < 2) | (core.num_cores < 2))))
         share = np.where(split > 0, np.ceil(tiles / threads) / tiles, 1.0)
         kernels = np.ceil(product.rows / row) * tiles * vector / at_once
         seconds = share / core.clock_hz
-        product_s = kernels * (product.runs * own + _CALL_CYCLES) * seconds
+        product_s = kernels * (product.runs * multiply + _CALL_CYCLES) * seconds
         unpack_s = kernels * product.runs * unpack * seconds
         operations = np.array([_DIGIT_OPERATIONS[int(one)] for one in digits])
         digits_s = product.rows * product.depth / product.lanes * operations / (core.fma_per_cycle + 1.0)
@@ -125,9 +125,9 @@ class ScaledModel(WholeModel):
         at_a_time = np.minimum(vector, 2.0)
         step = np.maximum(FLOAT_ROWS * at_a_time / core.fma_per_cycle, (FLOAT_ROWS + at_a_time) / core.loads)
         step = np.maximum(step, core.fma_latency)  # the sums of a step depend on those of the step before
-        own_s = rows_each * product.depth * step * seconds
+        multiply_s = rows_each * product.depth * step * seconds
         fetched = np.ceil(product.rows / FLOAT_PIECE) * tiles * vector * product.depth
-        product_s = np.where(is_float, own_s / core.reachable, product_s)
+        product_s = np.where(is_float, multiply_s / core.reachable, product_s)
         unpack_s = np.where(is_float, fetched * _UNPACKED / (core.fma_per_cycle + 1.0) * seconds, unpack_s)
         digits_s = np.where(is_float, 0.0, digits_s)
         row_bytes = 4.0 * np.where(is_float, product.depth, product.runs * (digits * product.digit_words + 2.0))

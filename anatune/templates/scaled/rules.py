@@ -118,7 +118,7 @@ class ScaledProduct(NamedTuple):
         """Number of runs of a row."""
         return self.depth // self.run
 
-    def at_once(self, rows: int, vectors: int, digits: int) -> int:
+    def vectors_at_once(self, rows: int, vectors: int, digits: int) -> int:
         """Return how many vectors of a tile a microkernel of `rows` rows takes, so that the sums fit in registers."""
         return max(1, min(vectors, (self.registers - OTHERS) // (rows * digits)))
 
@@ -135,7 +135,7 @@ def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
     SpaceError
         The workload is not a product of float32 with 8-bit or 4-bit weights, or the CPU lacks the instructions.
     """
-    own = workload.attribute
+    attributes = workload.attribute
     if workload.body != "scaled_matmul" or workload.dtype != "float32":
         raise SpaceError(
             f"{workload.operator} of {workload.formats}: the template scaled takes scaled_matmul of float32xint8 or "
@@ -144,12 +144,12 @@ def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
     isa = hardware.compute.isa
     if isa not in ISAS:
         raise SpaceError(
-            f"{hardware.name} has {isa}, but the template scaled needs {' or '.join(ISAS)}; unpack the weights and "
+            f"{hardware.name} has {isa}, expected {' or '.join(ISAS)} for the template scaled; unpack the weights and "
             "plan a matmul"
         )
-    bits = SCALED_FORMATS[str(own["dtype"]).partition(":")[0]].weight_bits
+    bits = SCALED_FORMATS[str(attributes["dtype"]).partition(":")[0]].weight_bits
     rows, columns, depth = (workload.extents[axis] for axis in "ijk")
-    group = int(str(own["group"])) or depth
+    group = int(str(attributes["group"])) or depth
     run = _RUN if group % _RUN == 0 else _RUN // 2
     if group % run or depth % group:
         raise SpaceError(f"{workload.describe()}: k is {depth}, expected a multiple of {_RUN // 2}; pad it")
@@ -157,8 +157,8 @@ def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
     instruction = "vpdpbusd" if has_dot else "maddubs" if bits == 4 else "maddwd"
     exact = 2 if instruction == "maddwd" else 3
     return ScaledProduct(
-        rows, columns, depth, bits, run, group, hardware.fp32_lanes, instruction, exact, bool(own["zero_points"]),
-        hardware.compute.num_vector_registers,
+        rows, columns, depth, bits, run, group, hardware.fp32_lanes, instruction, exact,
+        bool(attributes["zero_points"]), hardware.compute.num_vector_registers,
     )  # fmt: skip
 
 

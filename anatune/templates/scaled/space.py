@@ -7,8 +7,8 @@ A schedule, outer to inner::
       for tile of columns, factor "tile" of j: its weights are read from memory once a piece          parallel?
         for call of the piece: microkernel of "row" rows x "vector" vectors of columns, all of k, "run" at a time
 
-Remaining rows are computed by smaller microkernels. `ScaledProduct.at_once` says how many vectors a microkernel takes
-at once. ``Schedule.options``:
+Remaining rows are computed by smaller microkernels. `ScaledProduct.vectors_at_once` says how many vectors a microkernel
+takes. ``Schedule.options``:
 
 ========== ===========================================================================================================
 "digits"   Number of integers that an activation is converted to: as many as are as exact as float32, or 1 (with the

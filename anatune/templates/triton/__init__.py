@@ -20,7 +20,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.templates.gpu.template import GpuTemplate
 from anatune.templates.triton.attention import AttentionFamily
-from anatune.templates.triton.family import Family, ProductFamily
+from anatune.templates.triton.family import KernelFamily, ProductFamily
 from anatune.templates.triton.grouped import ScaledFamily
 from anatune.templates.triton.instructions import instructions_of, operand_type
 from anatune.templates.triton.rows import RowFamily
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["TRITON"]
 
 _PRODUCTS = ProductFamily()
-_OTHERS: tuple[Family, ...] = (AttentionFamily(), RowFamily(), ScaledFamily())
-_FAMILIES: dict[str, Family] = {body: family for family in _OTHERS for body in family.bodies}
+_OTHERS: tuple[KernelFamily, ...] = (AttentionFamily(), RowFamily(), ScaledFamily())
+_FAMILIES: dict[str, KernelFamily] = {body: family for family in _OTHERS for body in family.bodies}
 """Body of a workload -> its family. Products are the family of all other bodies; its rules reject those it cannot
 take."""
 
 
-def _family_of(workload: Workload) -> Family:
+def _family_of(workload: Workload) -> KernelFamily:
     return _FAMILIES.get(workload.body, _PRODUCTS)
 
 

@@ -42,8 +42,8 @@ lane."""
 
 def square_of(tiles: Tiles) -> Ints:
     """Return the rows of the results of one instruction: 32 if both sides of the tile have as many, else 16."""
-    found: Ints = np.where(np.minimum(tiles.block_m, tiles.block_n) >= SQUARES[1], SQUARES[1], SQUARES[0])
-    return found
+    square: Ints = np.where(np.minimum(tiles.block_m, tiles.block_n) >= SQUARES[1], SQUARES[1], SQUARES[0])
+    return square
 
 
 def wave_grid(tiles: Tiles) -> tuple[Ints, Ints]:
@@ -72,8 +72,8 @@ def registers(problem: MatmulProblem, tiles: Tiles, instruction: Instruction, sp
     stage = (tiles.block_m * problem.element_bytes + tiles.block_n * problem.right_element_bytes) * tiles.block_k
     waiting = np.where(tiles.num_stages > 1, stage / lanes / 4.0, 0.0) if spec.arch != DIRECT_ARCH else 0.0
     wanted = _OWN_REGISTERS + tiles.block_m * tiles.block_n / lanes + operands + waiting
-    found: Floats = np.ceil(wanted + _COPIES * np.maximum(0.0, wanted - _NAMED_REGISTERS))
-    return found
+    total: Floats = np.ceil(wanted + _COPIES * np.maximum(0.0, wanted - _NAMED_REGISTERS))
+    return total
 
 
 class Products(NamedTuple):

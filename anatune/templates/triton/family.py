@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from anatune.templates.gpu.ranged import Ranged
     from anatune.templates.triton.program import TritonProgram
 
-__all__ = ["Family", "ProductFamily", "lost_error"]
+__all__ = ["KernelFamily", "ProductFamily", "lost_error"]
 
 _SUM_BITS, _DEEP = 13, 32
 """Fraction bits that Hopper's tensor cores keep in sums of 8-bit floats, and products per addition. Source:
 [DeepSeek-V3] Sec. 3.3.2."""
 
 
-class Family(ABC):
+class KernelFamily(ABC):
     """The kernels of the template "triton" for workloads with certain bodies; `TritonTemplate` delegates to it.
 
     Attributes
@@ -97,7 +97,7 @@ def lost_error(workload: Workload, depth: int) -> float:
     return 4.0 * TRUNCATION * 2.0**-_SUM_BITS * math.sqrt(depth / _DEEP) + rounding_error(workload, TRUNCATION)
 
 
-class ProductFamily(Family):
+class ProductFamily(KernelFamily):
     """Products of two operands with any loop nest. Its rules also reject the bodies that no family takes."""
 
     bodies = frozenset(("multiply_add",))

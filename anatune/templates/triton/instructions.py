@@ -29,7 +29,7 @@ __all__ = [
     "SCALED_ROWS",
     "TENSOR_COLUMNS",
     "Instruction",
-    "Unit",
+    "ProductUnit",
     "has_descriptors",
     "instruction_of",
     "instructions_of",
@@ -49,7 +49,7 @@ SCALED_DEPTH = 128
 _DESCRIPTORS_SINCE = 9.0
 
 
-class Unit(IntEnum):
+class ProductUnit(IntEnum):
     """The hardware that multiplies."""
 
     FMA = 0
@@ -64,7 +64,7 @@ class Instruction(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    unit : Unit
+    unit : ProductUnit
         The hardware that multiplies.
     as_dtype : str
         Type of the operands when they are multiplied.
@@ -77,17 +77,17 @@ class Instruction(msgspec.Struct, frozen=True):
         Whether operands are converted first, because the device has no instruction for their type.
     """
 
-    unit: Unit
+    unit: ProductUnit
     as_dtype: str
     depth: int
     least_depth: int
     emulated: bool
 
 
-class _Device(msgspec.Struct, frozen=True):
+class _MatrixUnits(msgspec.Struct, frozen=True):
     """The matrix units of one architecture."""
 
-    unit: Unit
+    unit: ProductUnit
     native: Mapping[str, int]
     """Operand type -> steps of k per instruction."""
     small: Mapping[str, int] = MappingProxyType({})
@@ -108,25 +108,25 @@ _ADA = {**_AMPERE, **dict.fromkeys(_OCP, 32)}
 _AS_HALF = dict.fromkeys(_OCP, "float16")
 _BLACKWELL = {"mxfp8": 32, "mxfp4": 64, "nvfp4": 64}
 
-_DEVICES: dict[str, _Device] = {
-    "sm_80": _Device(Unit.MMA, _AMPERE, converted={"float8_e5m2": "float16"}),
-    "sm_89": _Device(Unit.MMA, _ADA),
-    "sm_90": _Device(Unit.WGMMA, _ADA, _AMPERE, _AS_HALF),
-    "sm_100": _Device(Unit.TCGEN05, _ADA, _AMPERE, _AS_HALF, _BLACKWELL),
-    "sm_103": _Device(Unit.TCGEN05, {**_TF32, **dict.fromkeys(_OCP, 32)}, _AMPERE, _AS_HALF, _BLACKWELL),
-    "sm_120": _Device(Unit.MMA, _ADA, scaled=_BLACKWELL),
-    "gfx90a": _Device(
-        Unit.MFMA,
+_DEVICES: dict[str, _MatrixUnits] = {
+    "sm_80": _MatrixUnits(ProductUnit.MMA, _AMPERE, converted={"float8_e5m2": "float16"}),
+    "sm_89": _MatrixUnits(ProductUnit.MMA, _ADA),
+    "sm_90": _MatrixUnits(ProductUnit.WGMMA, _ADA, _AMPERE, _AS_HALF),
+    "sm_100": _MatrixUnits(ProductUnit.TCGEN05, _ADA, _AMPERE, _AS_HALF, _BLACKWELL),
+    "sm_103": _MatrixUnits(ProductUnit.TCGEN05, {**_TF32, **dict.fromkeys(_OCP, 32)}, _AMPERE, _AS_HALF, _BLACKWELL),
+    "sm_120": _MatrixUnits(ProductUnit.MMA, _ADA, scaled=_BLACKWELL),
+    "gfx90a": _MatrixUnits(
+        ProductUnit.MFMA,
         {"float16": 8, "bfloat16": 8, "float32": 2, "int8": 8},
         converted={**_AS_HALF, **dict.fromkeys(_FNUZ, "float32")},
     ),
-    "gfx942": _Device(
-        Unit.MFMA,
+    "gfx942": _MatrixUnits(
+        ProductUnit.MFMA,
         {"float16": 8, "bfloat16": 8, "float32": 2, "tf32": 4, "int8": 16, **dict.fromkeys(_FNUZ, 16)},
         converted=_AS_HALF,
     ),
-    "gfx950": _Device(
-        Unit.MFMA,
+    "gfx950": _MatrixUnits(
+        ProductUnit.MFMA,
         {"float16": 16, "bfloat16": 16, "float32": 2, "int8": 32, **dict.fromkeys(_OCP, 64)},
         converted=dict.fromkeys(_FNUZ, "float16"),
         scaled={"mxfp8": 64, "mxfp4": 64},
@@ -134,7 +134,7 @@ _DEVICES: dict[str, _Device] = {
 }
 ARCHS = tuple(_DEVICES)
 """Architectures in the table. sm_86 and sm_87 are like sm_80, sm_121 is like sm_120."""
-_LANES = Instruction(Unit.FMA, "float32", 1, 1, emulated=False)
+_LANES = Instruction(ProductUnit.FMA, "float32", 1, 1, emulated=False)
 _ROW_BYTES = 32
 """Least bytes of a row of operands for NVIDIA's instructions; Triton's `min_dot_size` is the same."""
 _MFMA_BYTES = 16
@@ -161,19 +161,19 @@ def instructions_of(arch: str, dtype: str) -> tuple[Instruction, Instruction] | 
         return _LANES, _LANES
     if not any(dtype in table for table in (device.native, device.small, device.converted)):
         return None
-    small = _instruction(Unit.MMA, device.small, device, dtype) if device.small else None
+    small = _instruction(ProductUnit.MMA, device.small, device, dtype) if device.small else None
     if small is not None and dtype not in device.native:
         return small, small
     wide = _instruction(device.unit, device.native, device, dtype)
     return wide, small or wide
 
 
-def _instruction(unit: Unit, native: Mapping[str, int], device: _Device, dtype: str) -> Instruction:
+def _instruction(unit: ProductUnit, native: Mapping[str, int], device: _MatrixUnits, dtype: str) -> Instruction:
     as_dtype = dtype if dtype in native else device.converted[dtype]
     if as_dtype == "float32" != dtype:  # then Triton uses no matrix instruction
-        return Instruction(Unit.FMA, as_dtype, 1, 1, emulated=True)
+        return Instruction(ProductUnit.FMA, as_dtype, 1, 1, emulated=True)
     depth = native[as_dtype]
-    least = min(depth, _MFMA_BYTES // DTYPES[as_dtype]) if unit == Unit.MFMA else _ROW_BYTES // DTYPES[dtype]
+    least = min(depth, _MFMA_BYTES // DTYPES[as_dtype]) if unit == ProductUnit.MFMA else _ROW_BYTES // DTYPES[dtype]
     return Instruction(unit, as_dtype, depth, least, as_dtype != dtype)
 
 
@@ -191,7 +191,7 @@ def scaled_instruction(arch: str, word: str) -> Instruction | None:
     return Instruction(device.unit, word, device.scaled[word], SCALED_DEPTH, emulated=False)
 
 
-def instruction_of(spec: GpuSpec, dtype: str, unit: Unit | None = None) -> Instruction:
+def instruction_of(spec: GpuSpec, dtype: str, unit: ProductUnit | None = None) -> Instruction:
     """Return the instruction that multiplies operands of a type on a device, for wide tiles or for a given unit.
 
     Raises
@@ -199,19 +199,19 @@ def instruction_of(spec: GpuSpec, dtype: str, unit: Unit | None = None) -> Instr
     SpaceError
         The device has no matrix units that Triton uses, or Triton cannot compile products of these operands.
     """
-    found = instructions_of(spec.arch, dtype)
-    if found is None:
-        known = known_operands(spec.arch)
-        if not known:
+    instructions = instructions_of(spec.arch, dtype)
+    if instructions is None:
+        operands = known_operands(spec.arch)
+        if not operands:
             raise SpaceError(
                 f"{spec.name} ({spec.arch}) has no matrix units that Triton uses, expected sm_80 or later or one of "
                 f"{', '.join(arch for arch in ARCHS if arch.startswith('gfx'))}; choose another device or template"
             )
         raise SpaceError(
             f"{spec.name} ({spec.arch}) has no matrix instruction for {dtype} operands, and Triton does not convert "
-            f"them; expected one of {', '.join(known)}, or another device"
+            f"them; expected one of {', '.join(operands)}, or another device"
         )
-    wide, small = found
+    wide, small = instructions
     return small if unit == small.unit else wide
 
 

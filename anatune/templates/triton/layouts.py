@@ -19,7 +19,15 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["Layout", "exchange_bytes", "stored", "sums_of_mma", "sums_of_tcgen05", "warps_of_mma", "warps_of_wgmma"]
+__all__ = [
+    "ResultLayout",
+    "exchange_bytes",
+    "mma_layout",
+    "stored_layout",
+    "tcgen05_layout",
+    "warps_of_mma",
+    "warps_of_wgmma",
+]
 
 Bits = tuple[int, ...]
 
@@ -29,7 +37,7 @@ _ACCESS_BITS = 128
 _LANES = 32
 
 
-class Layout(NamedTuple):
+class ResultLayout(NamedTuple):
     """The bits of a result's index that are registers, lanes and warps."""
 
     registers: Bits
@@ -67,16 +75,16 @@ def warps_of_wgmma(rows: int, warps: int) -> tuple[int, int]:
     return warps_m, warps // warps_m
 
 
-def sums_of_mma(rows: int, columns: int, warps_m: int, warps_n: int, width: int = 8) -> Layout:
+def mma_layout(rows: int, columns: int, warps_m: int, warps_n: int, width: int = 8) -> ResultLayout:
     """Return the layout of the sums of ``mma.sync`` (`width` 8) and of ``wgmma`` (`width`: its columns)."""
     m, n = _bits(columns, rows * columns), _bits(1, columns)
     inner = _log2(width)
     cut_n, cut_m = inner + _log2(warps_n), 4 + _log2(warps_m)
     registers = (n[0], m[3], *n[3:inner], *n[cut_n:], *m[cut_m:])
-    return Layout(registers, (*n[1:3], *m[:3]), (*m[4:cut_m], *n[inner:cut_n]))
+    return ResultLayout(registers, (*n[1:3], *m[:3]), (*m[4:cut_m], *n[inner:cut_n]))
 
 
-def sums_of_tcgen05(rows: int, columns: int, warps: int) -> Layout:
+def tcgen05_layout(rows: int, columns: int, warps: int) -> ResultLayout:
     """Return the layout of sums read from tensor memory: each of 4 or 8 warps reads 32 rows (16 if there are 64)."""
     m, n = list(_bits(columns, rows * columns)), list(_bits(1, columns))
     lanes, by_warp = (m[:4], m[4:6]) if rows == 64 else (m[:5], m[5:7])
@@ -85,10 +93,10 @@ def sums_of_tcgen05(rows: int, columns: int, warps: int) -> Layout:
         by_warp = [*by_warp, rest.pop(0) if rest else n.pop()]
     if rows == 64:
         lanes = [*lanes, n.pop()]
-    return Layout((*n, *rest), tuple(lanes), tuple(by_warp))
+    return ResultLayout((*n, *rest), tuple(lanes), tuple(by_warp))
 
 
-def stored(rows: int, columns: int, warps: int, result_bits: int) -> Layout:
+def stored_layout(rows: int, columns: int, warps: int, result_bits: int) -> ResultLayout:
     """Return the layout in which a tile is stored: 16 bytes per thread if possible, warps along rows first."""
     m, n = _bits(columns, rows * columns), _bits(1, columns)
     wide = min(_ACCESS_BITS // result_bits, max(1, rows * columns // (warps * _LANES)), columns)
@@ -97,11 +105,13 @@ def stored(rows: int, columns: int, warps: int, result_bits: int) -> Layout:
     first, lane = _log2(wide), _log2(wide * by_n)
     cut, down = lane + _log2(warps_n), _log2(_LANES // by_n)
     along = down + _log2(warps // warps_n)
-    return Layout((*n[:first], *n[cut:], *m[along:]), (*n[first:lane], *m[:down]), (*n[lane:cut], *m[down:along]))
+    return ResultLayout((*n[:first], *n[cut:], *m[along:]), (*n[first:lane], *m[:down]), (*n[lane:cut], *m[down:along]))
 
 
 @lru_cache(maxsize=4096)
-def exchange_bytes(before: Layout, after: Layout, bits: int, *, matrix_loads: bool, matrix_stores: bool) -> int:
+def exchange_bytes(
+    before: ResultLayout, after: ResultLayout, bits: int, *, matrix_loads: bool, matrix_stores: bool
+) -> int:
     """Return the bytes of shared memory for a change of layout, 0 if lanes and warps are the same in both.
 
     Parameters
@@ -119,28 +129,28 @@ def exchange_bytes(before: Layout, after: Layout, bits: int, *, matrix_loads: bo
 
 
 def _rounds(
-    before: Layout, after: Layout, bits: int, size: int, matrix_loads: bool, matrix_stores: bool
+    before: ResultLayout, after: ResultLayout, bits: int, size: int, matrix_loads: bool, matrix_stores: bool
 ) -> Iterator[tuple[int, int]]:
     """Yield (bank conflicts, minus the number of rounds) for every pair of a store and a load that fit together."""
     wide = _log2(_ACCESS_BITS // bits)
     kinds = [_PLAIN, _MATRIX, *([_TURNED] if bits == 16 else [])]
-    found = False
+    fits_any = False
     for store in kinds if matrix_stores else [_PLAIN]:
         for load in kinds if matrix_loads else [_PLAIN]:
             vector = _vector(before, after, wide - len(store.inside), wide - len(load.inside), store, load)
             if vector is None:
                 continue
-            lines = [_touched(store, before, vector), _touched(load, after, vector)]
+            lines = [_accessed_bits(store, before, vector), _accessed_bits(load, after, vector)]
             if lines[0] is None or lines[1] is None:
                 continue
-            found = True
+            fits_any = True
             kept = min(len(a.inside) + len(a.after) - 3 for a in (store, load))
-            yield _in_segments(before, after, bits, size, vector, lines[0], lines[1], kept)
-    if not found:
-        yield _narrow(before, after, bits, size)
+            yield _count_conflicts(before, after, bits, size, vector, lines[0], lines[1], kept)
+    if not fits_any:
+        yield _narrow_rounds(before, after, bits, size)
 
 
-def _narrow(before: Layout, after: Layout, bits: int, size: int) -> tuple[int, int]:
+def _narrow_rounds(before: ResultLayout, after: ResultLayout, bits: int, size: int) -> tuple[int, int]:
     """Return the same for ordinary accesses of less than 16 bytes."""
     vector = [bit for bit in before.registers if bit in after.registers][: _log2(_ACCESS_BITS // bits)]
     word = _log2(_WORD_BITS // bits)
@@ -156,11 +166,16 @@ def _narrow(before: Layout, after: Layout, bits: int, size: int) -> tuple[int, i
         vector = vector[:word]
     words = max(0, len(vector) - word)
     lines = [tuple(bit for bit in side.lanes[: len(side.lanes) - words]) for side in (before, after)]
-    return _in_segments(before, after, bits, size, tuple(vector), lines[0], lines[1], 0)
+    return _count_conflicts(before, after, bits, size, tuple(vector), lines[0], lines[1], 0)
 
 
 def _vector(
-    before: Layout, after: Layout, registers_before: int, registers_after: int, store: _Access, load: _Access
+    before: ResultLayout,
+    after: ResultLayout,
+    registers_before: int,
+    registers_after: int,
+    store: _Access,
+    load: _Access,
 ) -> Bits | None:
     """Return the bits within 16 bytes that both instructions access, or None if they do not fit together."""
     if registers_before < registers_after:
@@ -180,7 +195,7 @@ def _vector(
     return (*common[:registers_after], *inside)
 
 
-def _touched(access: _Access, side: Layout, vector: Bits) -> Bits | None:
+def _accessed_bits(access: _Access, side: ResultLayout, vector: Bits) -> Bits | None:
     """Return the bits of the eight threads or rows that one cycle accesses in addition to the vector."""
     missing = 3 - len(access.after)
     free = [bit for bit in side.registers if bit not in vector][:missing]
@@ -189,8 +204,8 @@ def _touched(access: _Access, side: Layout, vector: Bits) -> Bits | None:
     return (*free, *(side.lanes[number] for number in access.after))
 
 
-def _in_segments(
-    before: Layout, after: Layout, bits: int, size: int, vector: Bits, store: Bits, load: Bits, kept: int
+def _count_conflicts(
+    before: ResultLayout, after: ResultLayout, bits: int, size: int, vector: Bits, store: Bits, load: Bits, kept: int
 ) -> tuple[int, int]:
     """Return (bank conflicts, minus the number of rounds), from the bits that distinguish lines of all banks."""
     in_line = min(_log2(_BANKS * _WORD_BITS // (2 ** len(vector) * bits)), size - len(vector))

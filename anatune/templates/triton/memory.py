@@ -136,8 +136,8 @@ def _dram_bytes(
 
 def _pieces(run: NDArray[np.int64], element: float, pieces: float) -> Floats:
     """Return the factor of additional DRAM work if a stage reads part of a line, and a later stage the rest."""
-    found: Floats = 1.0 + pieces * (1.0 - np.minimum(1.0, run * element / _LINE))
-    return found
+    factor: Floats = 1.0 + pieces * (1.0 - np.minimum(1.0, run * element / _LINE))
+    return factor
 
 
 def _kept_share(problem: MatmulProblem, spec: GpuSpec, turns: int) -> float:

@@ -18,7 +18,7 @@ from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Rule
 from anatune.templates.gpu.model import BLOCK_RESOURCES, MEMORY_LANES, TRAFFIC, BaseGpuModel
 from anatune.templates.triton.constants import CONSTANTS
-from anatune.templates.triton.instructions import Unit, instructions_of, operand_type
+from anatune.templates.triton.instructions import ProductUnit, instructions_of, operand_type
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import multiply_adds_per_cycle, resources
 from anatune.templates.triton.rules import multiplied_dtype
@@ -58,17 +58,17 @@ class TileModel(BaseGpuModel):
     space: TileSpace
 
     @abstractmethod
-    def _scores(self, points: Points, known: Floats | None) -> TileScores:
-        """Return the scores of points. `known`: a compiler's numbers of them, (3, num_points)."""
+    def _scores(self, points: Points, compiled: Floats | None) -> TileScores:
+        """Return the scores of points. `compiled`: a compiler's numbers of them, (3, num_points)."""
 
     @property
     def _sharing_threads(self) -> int:
         return 0  # matrix units read operands from shared memory, or from registers of several warps
 
     def _fill(
-        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+        self, points: Points, task: int, compiled: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
     ) -> None:
-        scores = self._scores(points, known if known.size else None)
+        scores = self._scores(points, compiled if compiled.size else None)
         need, compute = scores.resources, self.hardware.compute
         rules[:], times[:] = need.rule, scores.time_s
         if not len(columns):
@@ -94,7 +94,7 @@ class TileModel(BaseGpuModel):
             "ILP": accumulators / 4.0,
         }
 
-    def _products_s(self, dtype: str, units: Iterable[Unit]) -> float:
+    def _products_s(self, dtype: str, units: Iterable[ProductUnit]) -> float:
         """Return the seconds of all products on the fastest of some units, plus the launch."""
         compute = self.hardware.compute
         rate = max(multiply_adds_per_cycle(self.hardware, dtype, unit) for unit in units)
@@ -137,23 +137,23 @@ class TritonModel(TileModel):
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
         return Tiles(**self.space.columns_of(points, Tiles.__dataclass_fields__))
 
-    def _scores(self, points: Points, known: Floats | None) -> TileScores:
+    def _scores(self, points: Points, compiled: Floats | None) -> TileScores:
         tiles = self.tiles(points)
-        scores = self._scores_of(tiles, known)
+        scores = self._scores_of(tiles, compiled)
         need = scores.resources
         unfit = (tiles.persistent == 1) & ((tiles.split_k > 1) | (tiles.descriptors == 0))
         need.rule[(need.rule == 0) & unfit] = len(self.rules)
         return replace(scores, parts={"mma_s": scores.parts["compute_s"], **scores.parts})
 
-    def _scores_of(self, tiles: Tiles, known: Floats | None) -> TileScores:
-        """Return the scores of tiles. `known`: a compiler's numbers of them."""
-        return score_tiles(self.problem, tiles, self.hardware, known=known, constants=WARM_CONSTANTS)
+    def _scores_of(self, tiles: Tiles, compiled: Floats | None) -> TileScores:
+        """Return the scores of tiles. `compiled`: a compiler's numbers of them."""
+        return score_tiles(self.problem, tiles, self.hardware, compiled=compiled, constants=WARM_CONSTANTS)
 
     @cached_property
     def floor_s(self) -> float:
         """A time that no schedule of the space can beat, in seconds: all matrix units busy, plus the launch."""
-        known = instructions_of(self.hardware.arch, self.problem.dtype) or ()
-        return self._products_s(self.problem.dtype, [kind.unit for kind in known])
+        instructions = instructions_of(self.hardware.arch, self.problem.dtype) or ()
+        return self._products_s(self.problem.dtype, [kind.unit for kind in instructions])
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
         """Return the tie-break keys, least important first. Three stages are best, then four, more, two, one."""

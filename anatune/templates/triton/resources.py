@@ -34,7 +34,7 @@ from anatune.templates.triton import cdna
 from anatune.templates.triton.instructions import (
     TENSOR_COLUMNS,
     Instruction,
-    Unit,
+    ProductUnit,
     instruction_of,
     instructions_of,
     known_operands,
@@ -47,10 +47,10 @@ __all__ = [
     "GRID",
     "OPTION_FIELDS",
     "TILE_FIELDS",
-    "Beside",
+    "ExtraNeeds",
+    "ProductUnit",
     "Resources",
     "Tiles",
-    "Unit",
     "depth_rule",
     "is_wide",
     "least_depth",
@@ -98,7 +98,7 @@ class Resources:
     """The resources of a block, and the blocks that an SM holds, (num_tiles,) each."""
 
     unit: Ints
-    """Codes of `Unit`."""
+    """Codes of `ProductUnit`."""
     threads: Ints
     accumulators: Ints | Floats
     """Results of a thread, at least 1."""
@@ -121,7 +121,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Beside:
+class ExtraNeeds:
     """Resources in addition to those of a product's operands and sums, (num_tiles,) each."""
 
     registers: Floats
@@ -131,7 +131,7 @@ class Beside:
     """Columns of tensor memory."""
 
 
-def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: Unit) -> float:
+def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: ProductUnit) -> float:
     """Return the multiply-adds per cycle and SM of a unit for operands of a type.
 
     Raises
@@ -142,7 +142,7 @@ def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: Unit) -> float:
         The spec does not have the rates of the device's matrix units.
     """
     compute = spec.compute
-    if unit == Unit.FMA:
+    if unit == ProductUnit.FMA:
         return compute.fp32_lanes_per_sm * compute.reachable_fraction
     as_dtype = instruction_of(spec, dtype, unit).as_dtype
     if as_dtype == "float32":
@@ -154,17 +154,21 @@ def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: Unit) -> float:
             "group, as `anatune hw show a100` has one, or choose dtype float32"
         )
     rate = peak / 2.0 / compute.num_sms / compute.clock_hz
-    return rate * (spec.tensor_cores.mma_sync_fraction if unit == Unit.MMA else 1.0)
+    return rate * (spec.tensor_cores.mma_sync_fraction if unit == ProductUnit.MMA else 1.0)
 
 
 def resources(
-    problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats | None = None, beside: Beside | None = None
+    problem: MatmulProblem,
+    tiles: Tiles,
+    spec: GpuSpec,
+    compiled: Floats | None = None,
+    beside: ExtraNeeds | None = None,
 ) -> Resources:
     """Return the resources of the blocks of `tiles` on a device, and the first rule that each tile breaks.
 
     Parameters
     ----------
-    known : (3, num_tiles), optional
+    compiled : (3, num_tiles), optional
         A compiler's numbers: registers of a thread, shared bytes, spilled registers of a thread.
     beside : ExtraNeeds, optional
         Resources beyond those of a plain product.
@@ -174,30 +178,35 @@ def resources(
     SpaceError
         The device has matrix units, but no instruction for such operands.
     """
-    found = _instructions(problem, spec)
-    unit = _units(tiles, spec, *found)
+    instructions = _instructions(problem, spec)
+    unit = _units(tiles, spec, *instructions)
     exact = tiles.block_m * tiles.block_n / (spec.compute.warp_size * tiles.num_warps)
     threads = spec.compute.warp_size * (tiles.num_warps + SPECIAL_WARPS * tiles.warp_specialize)
     accumulators = np.maximum(1, np.ceil(exact)).astype(np.int64)
     cap = register_cap(tiles.num_warps, spec)
-    wanted = _wanted_registers(problem, tiles, unit, exact)
-    if found[0].unit == Unit.MFMA:
-        wanted = np.where(unit == Unit.MFMA, cdna.registers(problem, tiles, found[0], spec), wanted)
+    wanted = _count_registers(problem, tiles, unit, exact)
+    if instructions[0].unit == ProductUnit.MFMA:
+        wanted = np.where(unit == ProductUnit.MFMA, cdna.registers(problem, tiles, instructions[0], spec), wanted)
     wanted = wanted if beside is None else wanted + np.ceil(beside.registers)
     registers = np.minimum(wanted, cap).astype(np.int64)
     shares = np.minimum(spec.registers.per_block // threads // 8 * 8, most_registers(spec))
     registers = np.where(tiles.warp_specialize == 1, shares, registers)
-    by_unit = {int(instruction.unit): instruction for instruction in (*found, _LANES)}
+    by_unit = {int(instruction.unit): instruction for instruction in (*instructions, _LANES)}
     shared = shared_bytes(problem, tiles, unit, by_unit, spec) + (0 if beside is None else beside.shared_bytes)
-    if known is not None:
-        registers, shared = known[:2].astype(np.int64)
+    if compiled is not None:
+        registers, shared = compiled[:2].astype(np.int64)
     blocks = -(-problem.m // tiles.block_m) * -(-problem.n // tiles.block_n) * tiles.split_k * problem.batch
     # results of tcgen05 pass through registers before they are stored, packed to half their size
-    least = exact * np.where(unit == Unit.TCGEN05, 0.5, np.where(_is_twice(tiles, unit), 2.0, 1.0)) + LEAST_REGISTERS
-    columns = np.where(unit == Unit.TCGEN05, tiles.block_n * -(-tiles.block_m // 128) * (1 + tiles.persistent), 0)
+    least = (
+        exact * np.where(unit == ProductUnit.TCGEN05, 0.5, np.where(_holds_sums_twice(tiles, unit), 2.0, 1.0))
+        + LEAST_REGISTERS
+    )
+    columns = np.where(
+        unit == ProductUnit.TCGEN05, tiles.block_n * -(-tiles.block_m // 128) * (1 + tiles.persistent), 0
+    )
     columns = columns if beside is None else columns + beside.columns
     sizes = np.stack([tiles.block_m, tiles.block_n, tiles.block_k])
-    odd, shallowest = sizes & (sizes - 1) != 0, found[0].least_depth
+    odd, shallowest = sizes & (sizes - 1) != 0, instructions[0].least_depth
     threads_rule, shared_rule = block_rules(spec, "bytes of the stages")
     table = (
         Limit(_SIZES_RULE, np.where(odd, sizes, GRID).min(axis=0), odd.any(axis=0)),
@@ -207,7 +216,7 @@ def resources(
         Limit(registers_rule("accumulators and addresses of a thread", spec), least, least > cap),
         Limit(GRID_RULE, blocks),
         Limit(_COLUMNS_RULE, columns),
-        Limit(_SPECIAL_RULE, tiles.warp_specialize, _stays_whole(tiles, unit, blocks, spec)),
+        Limit(_SPECIAL_RULE, tiles.warp_specialize, _wastes_specialised_warps(tiles, unit, blocks, spec)),
     )
     resident, limiter = residency(spec, threads, registers, shared)
     if beside is not None:  # tensor memory is allocated in powers of two
@@ -215,8 +224,8 @@ def resources(
             resident, TENSOR_COLUMNS // 2 ** np.ceil(np.log2(np.maximum(columns, 1))).astype(np.int64)
         )
         resident = np.maximum(1, resident)
-    spilled = np.maximum(0.0, np.where((unit == Unit.TCGEN05) & (tiles.promote == 0), 0.0, wanted - cap))
-    spilled = spilled if known is None else known[2]
+    spilled = np.maximum(0.0, np.where((unit == ProductUnit.TCGEN05) & (tiles.promote == 0), 0.0, wanted - cap))
+    spilled = spilled if compiled is None else compiled[2]
     return Resources(
         unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, *first_broken(table)
     )
@@ -232,18 +241,18 @@ def registers_rule(held: str, spec: GpuSpec) -> Rule:
     return Rule("registers_per_thread", held, float(most_registers(spec)))
 
 
-def _stays_whole(tiles: Tiles, unit: Ints, blocks: Ints, spec: GpuSpec) -> NDArray[np.bool_]:
+def _wastes_specialised_warps(tiles: Tiles, unit: Ints, blocks: Ints, spec: GpuSpec) -> NDArray[np.bool_]:
     """Return which tiles ask for specialised warps that the compiler does not use or that do not help, (num_tiles,)."""
     walks = (tiles.persistent == 1) & (tiles.descriptors == 1) & (tiles.split_k == 1)
-    alone = (unit != Unit.TCGEN05) | ~walks | (blocks <= spec.compute.num_sms)
-    found: NDArray[np.bool_] = alone & (tiles.warp_specialize == 1)
-    return found
+    is_useless = (unit != ProductUnit.TCGEN05) | ~walks | (blocks <= spec.compute.num_sms)
+    wastes: NDArray[np.bool_] = is_useless & (tiles.warp_specialize == 1)
+    return wastes
 
 
 def least_depth(spec: GpuSpec, dtype: str) -> int:
     """Return the smallest block_k of a product on a device's matrix units, 1 if it has none for such operands."""
-    found = instructions_of(spec.arch, dtype)
-    return 1 if found is None else found[0].least_depth
+    instructions = instructions_of(spec.arch, dtype)
+    return 1 if instructions is None else instructions[0].least_depth
 
 
 @lru_cache(maxsize=64)
@@ -258,7 +267,7 @@ def residency(spec: GpuSpec, threads: Ints, registers: Ints, shared_bytes: Ints)
     return np.maximum(1, resident), limiter
 
 
-_LANES = Instruction(Unit.FMA, "float32", 1, 1, emulated=False)
+_LANES = Instruction(ProductUnit.FMA, "float32", 1, 1, emulated=False)
 
 
 def _instructions(problem: MatmulProblem, spec: GpuSpec) -> tuple[Instruction, Instruction]:
@@ -266,33 +275,33 @@ def _instructions(problem: MatmulProblem, spec: GpuSpec) -> tuple[Instruction, I
     if not known_operands(spec.arch):
         return _LANES, _LANES
     instruction_of(spec, problem.dtype)
-    found = instructions_of(spec.arch, problem.dtype)
-    assert found is not None
-    return found
+    instructions = instructions_of(spec.arch, problem.dtype)
+    assert instructions is not None
+    return instructions
 
 
 def _units(tiles: Tiles, spec: GpuSpec, wide: Instruction, small: Instruction) -> Ints:
-    if wide.unit == Unit.MFMA:
+    if wide.unit == ProductUnit.MFMA:
         square = np.minimum(tiles.block_m, tiles.block_n)
         fits = (square >= 16) & (tiles.block_k >= wide.least_depth * np.where(square < 32, 2, 1))
-        return np.where(fits, Unit.MFMA, Unit.FMA).astype(np.int64)
+        return np.where(fits, ProductUnit.MFMA, ProductUnit.FMA).astype(np.int64)
     return wide_units(tiles.block_m, tiles.num_warps, wide, small)
 
 
 def wide_units(block_m: Ints, num_warps: Ints, wide: Instruction, small: Instruction) -> Ints:
-    """Return the codes of `Unit` that multiply tiles: wide units if the tiles are large enough for them."""
-    if wide.unit not in (Unit.WGMMA, Unit.TCGEN05):
+    """Return the codes of `ProductUnit` that multiply tiles: wide units if the tiles are large enough for them."""
+    if wide.unit not in (ProductUnit.WGMMA, ProductUnit.TCGEN05):
         return np.full(len(block_m), wide.unit, dtype=np.int64)
     fits = (block_m >= _WIDE_ROWS) & (num_warps % _WIDE_WARPS == 0)
-    if wide.unit == Unit.TCGEN05:
+    if wide.unit == ProductUnit.TCGEN05:
         fits &= num_warps <= _MOST_TCGEN05_WARPS
     return np.where(fits, wide.unit, small.unit).astype(np.int64)
 
 
 def is_wide(unit: Ints) -> NDArray[np.bool_]:
     """Return which units take operands from shared memory, so that a warp only starts them, (num_tiles,)."""
-    found: NDArray[np.bool_] = (unit == Unit.WGMMA) | (unit == Unit.TCGEN05)
-    return found
+    wide: NDArray[np.bool_] = (unit == ProductUnit.WGMMA) | (unit == ProductUnit.TCGEN05)
+    return wide
 
 
 def most_registers(spec: GpuSpec) -> int:
@@ -314,7 +323,7 @@ def register_cap(num_warps: Ints, spec: GpuSpec) -> Ints:
     return register_limit(num_warps, _sm(spec, most))
 
 
-def _wanted_registers(problem: MatmulProblem, tiles: Tiles, unit: Ints, exact: Floats) -> Floats:
+def _count_registers(problem: MatmulProblem, tiles: Tiles, unit: Ints, exact: Floats) -> Floats:
     """Return the registers that the compiler would use. Fitted to 82 kernels of Triton 3.9; mean error 12.
 
     They hold the accumulators and operands of the next steps. Operands that are transposed or converted in registers
@@ -326,14 +335,14 @@ def _wanted_registers(problem: MatmulProblem, tiles: Tiles, unit: Ints, exact: F
     table = np.array([(60.0, 1.5), mma, wgmma, (20.0, 1.0), (0.0, 0.0)])
     wanted = table[unit, 0] + table[unit, 1] * exact
     # tensor descriptors need no addresses in registers
-    wanted = np.where((unit == Unit.WGMMA) & (tiles.descriptors == 1), _DESCRIBED_REGISTERS + exact, wanted)
+    wanted = np.where((unit == ProductUnit.WGMMA) & (tiles.descriptors == 1), _DESCRIBED_REGISTERS + exact, wanted)
     # tcgen05 keeps its sums in tensor memory; promoted sums are added up in registers, beside those of a step
-    wanted = np.where((unit == Unit.TCGEN05) & (tiles.promote > 0), _MOVED_REGISTERS + 2.0 * exact, wanted)
-    found: Floats = np.ceil(wanted + np.where(_is_twice(tiles, unit), exact, 0.0))
-    return found
+    wanted = np.where((unit == ProductUnit.TCGEN05) & (tiles.promote > 0), _MOVED_REGISTERS + 2.0 * exact, wanted)
+    total: Floats = np.ceil(wanted + np.where(_holds_sums_twice(tiles, unit), exact, 0.0))
+    return total
 
 
-def _is_twice(tiles: Tiles, unit: Ints) -> NDArray[np.bool_]:
+def _holds_sums_twice(tiles: Tiles, unit: Ints) -> NDArray[np.bool_]:
     """Return which tiles hold their sums twice: in the matrix units' accumulators and in those they are promoted to."""
-    found: NDArray[np.bool_] = (unit == Unit.WGMMA) & (tiles.promote > 0)
-    return found
+    twice: NDArray[np.bool_] = (unit == ProductUnit.WGMMA) & (tiles.promote > 0)
+    return twice

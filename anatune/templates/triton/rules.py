@@ -14,7 +14,7 @@ from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_cover, check_names
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.instructions import (
-    Unit,
+    ProductUnit,
     has_descriptors,
     instruction_of,
     instructions_of,
@@ -77,21 +77,21 @@ def is_amd(hardware: GpuSpec) -> bool:
 
 def options_of(workload: Workload, hardware: GpuSpec) -> tuple[str, ...]:
     """Return the options that a schedule has: those that change the code for this workload and device."""
-    own = ("waves_per_eu", "matrix_instr_nonkdim") if is_amd(hardware) else ()
+    amd_options = ("waves_per_eu", "matrix_instr_nonkdim") if is_amd(hardware) else ()
     tma = ("descriptors", "persistent") if has_descriptors(hardware) and _is_described(workload) else ()
     promote = ("promote",) if loses_sums(workload, hardware) else ()
     special = ("warp_specialize",) if tma and _has_tensor_memory(workload, hardware) else ()
-    return ("group_m", "split_k", "num_warps", "num_stages", *tma, *promote, *special, *own)
+    return ("group_m", "split_k", "num_warps", "num_stages", *tma, *promote, *special, *amd_options)
 
 
 def _has_tensor_memory(workload: Workload, hardware: GpuSpec) -> bool:
     """Return whether tcgen05 multiplies operands without conversion. On sm_90 specialised warps change no code."""
-    found = instructions_of(hardware.arch, operand_type(multiplied_dtype(workload)))
-    return found is not None and found[0].unit == Unit.TCGEN05 and _lie_ready(workload)
+    instructions = instructions_of(hardware.arch, operand_type(multiplied_dtype(workload)))
+    return instructions is not None and instructions[0].unit == ProductUnit.TCGEN05 and _need_no_conversion(workload)
 
 
 @lru_cache(maxsize=64)
-def _lie_ready(workload: Workload) -> bool:
+def _need_no_conversion(workload: Workload) -> bool:
     """Return whether warps need not convert operands, or transpose 32-bit ones, between copy and product."""
     gemm = implicit_gemm(workload)
     sizes = {DTYPE_BYTES[operand.access.dtype] for operand in gemm.operands}
@@ -117,21 +117,21 @@ def loses_sums_of(dtype: str, hardware: GpuSpec) -> bool:
 
 def check_options(workload: Workload, hardware: GpuSpec, options: Iterable[str]) -> None:
     """Raise SpaceError for options that a schedule of this workload does not have on this device."""
-    known = options_of(workload, hardware)
+    allowed = options_of(workload, hardware)
     for name in ("descriptors", "persistent"):
-        if name in options and name not in known:
+        if name in options and name not in allowed:
             raise SpaceError(
                 f"option {name}: {hardware.name} ({hardware.arch}) has no tensor descriptors for this "
                 f"{workload.operator}, expected sm_90 or later, and plain matrices whose rows are multiples of 16 "
                 "bytes; leave the option out"
             )
-    if "warp_specialize" in options and "warp_specialize" not in known:
+    if "warp_specialize" in options and "warp_specialize" not in allowed:
         raise SpaceError(
             f"option warp_specialize: {hardware.name} ({hardware.arch}) has no specialised warps for this "
             f"{workload.operator}, expected tcgen05 (sm_100, sm_103) and operands with tensor descriptors that need no "
             "conversion; leave the option out"
         )
-    check_names("options", options, known, "option")
+    check_names("options", options, allowed, "option")
 
 
 def multiplied_dtype(workload: Workload) -> str:
@@ -183,10 +183,10 @@ def check_tiles(
     schedule: Schedule,
     levels: Mapping[str, tuple[str, ...]],
     extents: Mapping[str, int],
-    known: Sequence[str],
+    allowed: Sequence[str],
     limits: Mapping[str, tuple[int, int]],
 ) -> None:
-    """Raise SpaceError unless tiles are powers of two for each index and the options are `known` with values in range.
+    """Raise SpaceError unless tiles are powers of two for each index and the options are `allowed`, in range.
 
     Parameters
     ----------
@@ -198,8 +198,8 @@ def check_tiles(
         Option -> least and largest value.
     """
     options = schedule.options
-    check_names("options", options, known, "option")
-    for name in known:
+    check_names("options", options, allowed, "option")
+    for name in allowed:
         check_count(f"option {name}", options.get(name), *limits[name])
     check_count("unroll", schedule.unroll, 0, 0)
     check_names("vector", schedule.vector, (), "tensor")
@@ -218,9 +218,9 @@ def check_triton(schedule: Schedule) -> None:
     """Raise SpaceError unless the schedule is a product of the template "triton"."""
     workload, hardware, options = schedule.workload, gpu_of(schedule), schedule.options
     gemm = check_supported(workload, hardware)
-    known = options_of(workload, hardware)
+    allowed = options_of(workload, hardware)
     check_options(workload, hardware, options)
-    check_tiles(schedule, LEVELS, gemm.extents, known, OPTIONS)
+    check_tiles(schedule, LEVELS, gemm.extents, allowed, OPTIONS)
     steps, split = schedule.tiles["k"][0], options["split_k"]
     if isinstance(split, int) and split > steps:
         raise SpaceError(f"option split_k is {split}, expected at most {steps}, the number of steps along k")

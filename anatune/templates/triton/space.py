@@ -87,11 +87,11 @@ class TileSpace(Space):
             sizes.append(2 * sizes[-1])
         return listed(axis, [f"{axis}.tile"], np.array(sizes, dtype=np.int64)[:, None], f"one of {tuple(sizes)}")
 
-    def columns_of(self, points: NDArray[np.int64], known: Collection[str]) -> dict[str, NDArray[np.int64]]:
-        """Return name -> column of points (num_points, len(columns)), for "block_..." and the options in `known`."""
+    def columns_of(self, points: NDArray[np.int64], names: Collection[str]) -> dict[str, NDArray[np.int64]]:
+        """Return name -> column of points (num_points, len(columns)), for "block_..." and the options in `names`."""
         columns = dict(zip(self.columns, np.ascontiguousarray(np.atleast_2d(points).T), strict=True))
         sizes = {f"block_{axis}": columns[f"{axis}.tile"] for axis in self.axes}
-        return sizes | {name: column for name, column in columns.items() if name in known}
+        return sizes | {name: column for name, column in columns.items() if name in names}
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
         """Return the schedule of one point (a vector in the order of `columns`)."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["OPTION_FIELDS", "TILE_FIELDS", "TileBatch", "Tiles", "none_said", "stage_preference"]
+__all__ = ["OPTION_FIELDS", "TILE_FIELDS", "TileBatch", "Tiles", "no_option", "stage_preference"]
 
 Ints = NDArray[np.int64]
 
@@ -21,7 +21,7 @@ OPTION_FIELDS = ("descriptors", "persistent", "promote", "warp_specialize")
 steps of k after which sums leave the matrix units, warps that only copy or only start products."""
 
 
-def none_said() -> Ints:
+def no_option() -> Ints:
     """Return the default of an option that is left out. `TileBatch` replaces it by one zero per tile."""
     return np.zeros(0, dtype=np.int64)
 
@@ -63,10 +63,10 @@ class Tiles(TileBatch):
     num_stages: Ints
     split_k: Ints
     group_m: Ints
-    descriptors: Ints = field(default_factory=none_said)
-    persistent: Ints = field(default_factory=none_said)
-    promote: Ints = field(default_factory=none_said)
-    warp_specialize: Ints = field(default_factory=none_said)
+    descriptors: Ints = field(default_factory=no_option)
+    persistent: Ints = field(default_factory=no_option)
+    promote: Ints = field(default_factory=no_option)
+    warp_specialize: Ints = field(default_factory=no_option)
     options: ClassVar[tuple[str, ...]] = OPTION_FIELDS
 
 

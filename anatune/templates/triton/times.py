@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.gpu.times.waves import cycles_in_waves, norm
 from anatune.templates.triton.constants import CONSTANTS, Constants
-from anatune.templates.triton.instructions import Unit, has_descriptors, instruction_of
+from anatune.templates.triton.instructions import ProductUnit, has_descriptors, instruction_of
 from anatune.templates.triton.memory import PART_BYTES, Grid, Traffic, adding_s
 from anatune.templates.triton.problem import DTYPES, MatmulProblem
 from anatune.templates.triton.resources import WARP, Resources, is_wide, resources
 from anatune.templates.triton.tiles import Tiles, stage_preference
-from anatune.templates.triton.work import PRODUCT, Walk, Work
+from anatune.templates.triton.work import PRODUCT, KernelModel, Work
 
 __all__ = ["PARTS", "TileScores", "kernel_s", "score_tiles", "sustained_flop_per_s", "tile_order"]
 
@@ -64,31 +64,27 @@ def score_tiles(
     spec: GpuSpec,
     *,
     warm: int = 0,
-    known: Floats | None = None,
+    compiled: Floats | None = None,
     constants: Constants = CONSTANTS,
-    walk: Walk = PRODUCT,
+    kernel: KernelModel = PRODUCT,
 ) -> TileScores:
-    """Predict the time of every tile.
+    """Predict the time of every tile of a kind of kernel; `compiled`: see `resources`.
 
     Parameters
     ----------
     warm
         Number of right operands that take turns in a product that is repeated without a break; 1: always the same. L2
         then holds what fits, and the code is there. 0: operands and code come from DRAM.
-    known
-        A compiler's numbers, see `resources`.
-    walk
-        The kind of kernel: its grid, traffic and work.
 
     Raises
     ------
     anatune.errors.SpecError
         The spec does not have the rates of the device's tensor cores.
     """
-    need = resources(problem, tiles, spec, known, walk.beside())
-    grid = walk.grid(problem, tiles, need)
-    moved = walk.traffic(problem, tiles, grid, spec, warm=warm, pieces=constants.pieces)
-    work = _with_results(walk.work(problem, tiles, need, spec, constants), problem, tiles, grid, spec)
+    need = resources(problem, tiles, spec, compiled, kernel.extra_needs())
+    grid = kernel.grid(problem, tiles, need)
+    moved = kernel.traffic(problem, tiles, grid, spec, warm=warm, pieces=constants.pieces)
+    work = _add_result_stores(kernel.work(problem, tiles, need, spec, constants), problem, tiles, grid, spec)
     stage = _stage(tiles, need, grid, moved, work, spec, constants)
     compute = spec.compute
     clock, num_sms = compute.clock_hz, float(compute.num_sms)
@@ -102,21 +98,22 @@ def score_tiles(
     stores += results / (4.0 * WARP) * 5.0 * cost / compute.issue_per_cycle_per_sm
     first = spec.l2.latency_cycles if moved.kept == 1.0 else spec.dram.latency_cycles
     fill = first + moved.stage * stage.sm_byte + constants.block_cycles
-
     overlap = constants.overlap_converted if problem.converts else constants.overlap_latency
 
     def block_cycles(at_once: Floats) -> Floats:
         """Return the cycles of an SM with `at_once` blocks until all of them end."""
         together = norm(overlap, at_once * stage.busy, stage.alone)
-        stages = grid.steps * np.where(need.unit == Unit.FMA, _of_lanes(tiles, stage, at_once, spec), together)
+        stages = grid.steps * np.where(
+            need.unit == ProductUnit.FMA, _lane_cycles(tiles, stage, at_once, spec), together
+        )
         # specialised warps start the next tile's products while the others store this tile
         beside = norm(constants.overlap_wide, stages, at_once * stores)
         cycles: Floats = np.where(tiles.warp_specialize == 1, beside, stages + at_once * stores) + fill
         return cycles
 
-    hidden = fill * _hidden(tiles, grid)
+    hidden = fill * _hidden_share(tiles, grid)
     wave, cycles = cycles_in_waves(grid.blocks, grid.resident, num_sms, block_cycles, hidden, constants.tail_overlap)
-    cycles = cycles + walk.idle_cycles(tiles, grid, spec, constants)
+    cycles = cycles + kernel.idle_cycles(tiles, grid, spec, constants)
     cycles = cycles + tiles.warp_specialize * stores  # no products overlap the stores of the last tile
     l2_s = moved.l2 / _tiles_bytes_per_s(tiles, grid, spec, constants)
     dram_s = moved.dram / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
@@ -149,7 +146,7 @@ def kernel_s(sms_s: Floats, l2_s: Floats, dram_s: Floats, power_s: Floats, const
     return norm(constants.overlap_power, time_s, power_s)
 
 
-def _with_results(work: Work, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec) -> Work:
+def _add_result_stores(work: Work, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec) -> Work:
     """Return the work of a stage, plus its share of storing the results in kernels with specialised warps.
 
     There the results pass through shared memory while another tile is multiplied.
@@ -160,7 +157,7 @@ def _with_results(work: Work, problem: MatmulProblem, tiles: Tiles, grid: Grid, 
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _StageCycles:
     """Cycles of one stage of a block, (num_tiles,) each."""
 
     compute: Floats
@@ -177,7 +174,7 @@ class _Stage:
 
 def _stage(
     tiles: Tiles, need: Resources, grid: Grid, moved: Traffic, work: Work, spec: GpuSpec, constants: Constants
-) -> _Stage:
+) -> _StageCycles:
     """Return the cycles of a stage."""
     num_sms = float(spec.compute.num_sms)
     parts = float(spec.registers.num_sub_partitions)
@@ -195,23 +192,25 @@ def _stage(
     l2_cycle = _tiles_bytes_per_s(tiles, grid, spec, constants) / spec.compute.clock_hz
     sm_byte = np.maximum(1.0 / constants.l2_port_bytes, np.minimum(num_sms, grid.blocks) / l2_cycle)
     chain = np.maximum(work.compute * np.ceil(warps / parts) * parts / warps, work.chain)
-    is_fma = need.unit == Unit.FMA
+    is_fma = need.unit == ProductUnit.FMA
     # with a serial part after the products, it includes the instructions of warps that only start products
     beside = np.where(wide & (work.serial > 0.0), 0.0, work.issue + work.convert)
     together = norm(overlap, compute, beside, work.shared)
-    own = np.where(is_fma, np.maximum(busy * parts / warps, work.chain), np.maximum(together, chain))
-    own = own + work.serial
+    work_cycles = np.where(is_fma, np.maximum(busy * parts / warps, work.chain), np.maximum(together, chain))
+    work_cycles = work_cycles + work.serial
     missing = np.minimum(1.0, moved.dram / moved.l2)
     latency = spec.l2.latency_cycles + missing * (spec.dram.latency_cycles - spec.l2.latency_cycles)
     # if products wait for the serial part, fewer loads are in flight, and each of them waits less
-    load = np.minimum(1.0, moved.stage * np.minimum(num_sms, grid.blocks) * held / np.maximum(own, 1.0) / l2_cycle)
+    load = np.minimum(
+        1.0, moved.stage * np.minimum(num_sms, grid.blocks) * held / np.maximum(work_cycles, 1.0) / l2_cycle
+    )
     queue = 1.0 + (constants.queue - 1.0) * np.where(work.serial > 0.0, load, 1.0)
     arrival = queue * latency + moved.stage * sm_byte
-    alone = _alone(tiles, need, work, own, arrival, constants)
-    return _Stage(compute, busy, np.where(is_fma, alone, np.maximum(alone, busy)), held, sm_byte)
+    alone = _cycles_alone(tiles, need, work, work_cycles, arrival, constants)
+    return _StageCycles(compute, busy, np.where(is_fma, alone, np.maximum(alone, busy)), held, sm_byte)
 
 
-def _of_lanes(tiles: Tiles, stage: _Stage, at_once: Floats, spec: GpuSpec) -> Floats:
+def _lane_cycles(tiles: Tiles, stage: _StageCycles, at_once: Floats, spec: GpuSpec) -> Floats:
     """Return the cycles of a stage of `at_once` blocks on CUDA cores.
 
     Their warps wait for loads throughout a stage. Warps that share a scheduler fill each other's waits in the share of
@@ -220,8 +219,8 @@ def _of_lanes(tiles: Tiles, stage: _Stage, at_once: Floats, spec: GpuSpec) -> Fl
     of_warp = stage.busy * spec.registers.num_sub_partitions / tiles.num_warps
     waits = np.maximum(stage.alone - of_warp, 0.0)
     others = np.maximum(at_once * stage.busy - of_warp, 0.0)
-    found: Floats = np.maximum(at_once * stage.busy, of_warp) + waits * waits / np.maximum(waits + others, 1.0)
-    return found
+    cycles: Floats = np.maximum(at_once * stage.busy, of_warp) + waits * waits / np.maximum(waits + others, 1.0)
+    return cycles
 
 
 def _tiles_bytes_per_s(tiles: Tiles, grid: Grid, spec: GpuSpec, constants: Constants) -> Floats:
@@ -232,8 +231,8 @@ def _tiles_bytes_per_s(tiles: Tiles, grid: Grid, spec: GpuSpec, constants: Const
     gain = constants.descriptor_gain if has_descriptors(spec) else 1.0
     waves = grid.blocks / (spec.compute.num_sms * grid.resident)
     apart = np.where(grid.resident > 1, waves / (waves + constants.drift_waves), 0.0)
-    found: Floats = copied * np.where(tiles.descriptors > 0, gain, 1.0) * (constants.in_step ** (1.0 - apart))
-    return found
+    rate: Floats = copied * np.where(tiles.descriptors > 0, gain, 1.0) * (constants.in_step ** (1.0 - apart))
+    return rate
 
 
 def sustained_flop_per_s(spec: GpuSpec, dtype: str) -> float | None:
@@ -255,19 +254,21 @@ def _power_s(problem: MatmulProblem, spec: GpuSpec) -> float:
     return 0.0 if rate is None else 2.0 * problem.batch * problem.m * problem.n * problem.k / rate
 
 
-def _alone(tiles: Tiles, need: Resources, work: Work, compute: Floats, arrival: Floats, constants: Constants) -> Floats:
+def _cycles_alone(
+    tiles: Tiles, need: Resources, work: Work, compute: Floats, arrival: Floats, constants: Constants
+) -> Floats:
     """Return the cycles of a stage of a block alone on its SM: `compute`, and waiting for `arrival` of its operands."""
     ahead = np.where(work.asynchronous, tiles.num_stages, np.minimum(tiles.num_stages, 2)) - 1.0
     # operands that are read into registers free their buffer for the next copy when the last of them is read
     ahead = ahead - np.where(~is_wide(need.unit) & (ahead > 0), constants.held, 0.0)
     # one wgmma still reads its buffer when the next copy is issued, unless its sums are needed at once
-    ahead = ahead - np.where((need.unit == Unit.WGMMA) & (work.serial == 0.0), constants.wide_pending, 0.0)
+    ahead = ahead - np.where((need.unit == ProductUnit.WGMMA) & (work.serial == 0.0), constants.wide_pending, 0.0)
     step = np.where(is_wide(need.unit), 0.0, constants.step_cycles)
     pipelined = np.maximum(compute + step, arrival / np.maximum(ahead, 0.2))
     return np.where(ahead >= 0.2, pipelined, compute + arrival + 2.0 * constants.step_cycles)
 
 
-def _hidden(tiles: Tiles, grid: Grid) -> Floats:
+def _hidden_share(tiles: Tiles, grid: Grid) -> Floats:
     """Return the share of a block's first loads that other blocks hide (if persistent: its previous tile)."""
     share: Floats = np.where(tiles.persistent > 0, 1.0, 1.0 - 1.0 / grid.resident)
     return share
@@ -281,7 +282,7 @@ def tile_order(scores: TileScores, problem: MatmulProblem, tiles: Tiles) -> NDAr
     Therefore a tile counts as 2 % slower for every better tile of its shape, so that the first tiles have several
     shapes.
     """
-    order = _plain_order(np.log(scores.time_s), problem, tiles)
+    order = _order_by_time(np.log(scores.time_s), problem, tiles)
     order = order[scores.resources.rule[order] == 0]
     shapes = np.stack([tiles.block_m, tiles.block_n, tiles.num_warps])[:, order]
     by_shape = np.lexsort(shapes)  # stable: best first within a shape
@@ -290,12 +291,12 @@ def tile_order(scores: TileScores, problem: MatmulProblem, tiles: Tiles) -> NDAr
     better = np.empty(len(order), dtype=np.int64)
     better[by_shape] = number - np.maximum.accumulate(np.where(changes, number, 0))
     spread: NDArray[np.int64] = order[
-        _plain_order(np.log(scores.time_s[order]) + np.log1p(_SIBLING_SHARE) * better, problem, tiles.take(order))
+        _order_by_time(np.log(scores.time_s[order]) + np.log1p(_SIBLING_SHARE) * better, problem, tiles.take(order))
     ]
     return spread
 
 
-def _plain_order(logarithms: Floats, problem: MatmulProblem, tiles: Tiles) -> NDArray[np.int64]:
+def _order_by_time(logarithms: Floats, problem: MatmulProblem, tiles: Tiles) -> NDArray[np.int64]:
     """Return the positions of tiles in the order of these logarithms of times, with ties broken."""
     steps = np.floor(logarithms / np.log1p(_TIE_SHARE))
     stages = stage_preference(tiles.num_stages)

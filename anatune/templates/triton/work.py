@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton import cdna
 from anatune.templates.triton.constants import Constants
-from anatune.templates.triton.instructions import Unit, has_descriptors, instruction_of, instructions_of
+from anatune.templates.triton.instructions import ProductUnit, has_descriptors, instruction_of, instructions_of
 from anatune.templates.triton.memory import Grid, Traffic, traffic
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import (
     LEAST_CAPABILITY,
     WARP,
-    Beside,
+    ExtraNeeds,
     Resources,
     most_registers,
     multiply_adds_per_cycle,
 )
 from anatune.templates.triton.tiles import Tiles
 
-__all__ = ["PRODUCT", "Walk", "Work", "stage_work"]
+__all__ = ["PRODUCT", "KernelModel", "Work", "stage_work"]
 
 Floats = NDArray[np.float64]
 
@@ -68,7 +68,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class _Tile:
+class _TileFloats:
     """The sizes of tiles as floats, and the bytes of their operands in shared memory."""
 
     m: Floats
@@ -79,7 +79,7 @@ class _Tile:
     right: Floats
 
     @classmethod
-    def of(cls, problem: MatmulProblem, tiles: Tiles) -> _Tile:
+    def of(cls, problem: MatmulProblem, tiles: Tiles) -> _TileFloats:
         m, n, k = (t.astype(np.float64) for t in (tiles.block_m, tiles.block_n, tiles.block_k))
         left, right = m * k * problem.element_bytes, n * k * problem.right_element_bytes
         return cls(m, n, k, tiles.num_warps.astype(np.float64), left, right)
@@ -87,18 +87,22 @@ class _Tile:
 
 def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants) -> Work:
     """Return the work of one stage of every tile."""
-    t = _Tile.of(problem, tiles)
+    t = _TileFloats.of(problem, tiles)
     unit = need.unit
-    is_mma, is_fma = unit == Unit.MMA, unit == Unit.FMA
+    is_mma, is_fma = unit == ProductUnit.MMA, unit == ProductUnit.FMA
     # steps of k per tensor-core instruction
     deep = {4: 8.0, 2: 16.0, 1: 32.0}[problem.element_bytes]
     if problem.is_float8 and (spec.compute_capability or 0.0) < _CAPABILITY_OF_FP8:
         deep = 16.0  # converted to float16
-    known = None if spec.arch.startswith("gfx") else instructions_of(spec.arch, problem.dtype)
-    halves = problem.is_float8 and known is not None and known[known[1].unit == Unit.MMA].emulated
+    instructions = None if spec.arch.startswith("gfx") else instructions_of(spec.arch, problem.dtype)
+    halves = (
+        problem.is_float8
+        and instructions is not None
+        and instructions[instructions[1].unit == ProductUnit.MMA].emulated
+    )
     repeated, mma_slots, mma_reads, mma_converted = _mma(problem, tiles, t, 16.0 if halves else deep)
     if spec.arch in cdna.ARCHS:
-        is_mma = unit == Unit.MFMA
+        is_mma = unit == ProductUnit.MFMA
         instruction = instruction_of(spec, problem.dtype)
         deep = float(instruction.depth)
         repeated, mma_slots, mma_reads, mma_converted = cdna.products(problem, tiles, instruction)
@@ -108,10 +112,10 @@ def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuS
     if has_descriptors(spec):
         copy_slots = np.where(tiles.descriptors > 0, constants.copy_instructions, copy_slots)
 
-    rate = np.array([_rate(spec, problem.dtype, code, unit, constants) for code in Unit])[unit]
+    rate = np.array([_rate(spec, problem.dtype, code, unit, constants) for code in ProductUnit])[unit]
     compute = t.m * t.n * t.k * np.where(is_mma, repeated, 1.0) / rate
-    own = np.where(is_fma, lanes.slots, np.where(is_mma, mma_slots, t.k / deep))
-    issue = (own + copy_slots + t.warps * constants.step_instructions) / spec.compute.issue_per_cycle_per_sm
+    unit_slots = np.where(is_fma, lanes.slots, np.where(is_mma, mma_slots, t.k / deep))
+    issue = (unit_slots + copy_slots + t.warps * constants.step_instructions) / spec.compute.issue_per_cycle_per_sm
     moved = np.where(tiles.promote > 0, t.m * t.n / WARP * t.k / np.maximum(tiles.promote, 1), 0.0)
     issue = issue + moved / spec.compute.issue_per_cycle_per_sm
     reads = np.where(is_fma, lanes.reads, np.where(is_mma, mma_reads, wide_reads))
@@ -127,7 +131,7 @@ def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuS
     return Work(compute, issue, shared, convert, chain, asynchronous, np.zeros(len(tiles)))
 
 
-def _mma(problem: MatmulProblem, tiles: Tiles, t: _Tile, deep: float) -> tuple[Floats, Floats, Floats, Floats]:
+def _mma(problem: MatmulProblem, tiles: Tiles, t: _TileFloats, deep: float) -> tuple[Floats, Floats, Floats, Floats]:
     """Return (repetition of products, instructions, bytes read, elements converted) of ``mma.sync``.
 
     Warps form a grid. If the tile is too small for the grid, warps repeat the work of others.
@@ -147,14 +151,14 @@ def _mma(problem: MatmulProblem, tiles: Tiles, t: _Tile, deep: float) -> tuple[F
     return repeated, slots, reads, converted
 
 
-def _wide(problem: MatmulProblem, t: _Tile, unit: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def _wide(problem: MatmulProblem, t: _TileFloats, unit: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Return (bytes read, elements converted) of ``wgmma`` and ``tcgen05``, which read operands from shared memory.
 
     Each 64 rows (tcgen05: 128) of the left operand are multiplied by the whole right operand.
     """
     groups = np.maximum(1.0, t.warps / 4.0)
     groups_n = np.maximum(1.0, groups / np.maximum(1.0, t.m / 64.0))
-    rows = np.where(unit == Unit.TCGEN05, 128.0, 64.0)
+    rows = np.where(unit == ProductUnit.TCGEN05, 128.0, 64.0)
     right = t.n * t.k * problem.element_bytes
     reads = t.left * groups_n + right * np.maximum(1.0, t.m / rows)
     if not problem.converts:
@@ -174,7 +178,7 @@ class _Lanes:
     """Cycles of a thread that waits for each of its loads."""
 
 
-def _fma(problem: MatmulProblem, t: _Tile, spec: GpuSpec) -> _Lanes:
+def _fma(problem: MatmulProblem, t: _TileFloats, spec: GpuSpec) -> _Lanes:
     """Return the cost of one stage of products on CUDA cores.
 
     A thread has squares of up to 4 x 4 results, `side` wide. Lanes lie along n first. A thread loads 16 bytes of an
@@ -206,14 +210,14 @@ def _fma(problem: MatmulProblem, t: _Tile, spec: GpuSpec) -> _Lanes:
 
 
 def _copies(
-    problem: MatmulProblem, t: _Tile, spec: GpuSpec, constants: Constants
+    problem: MatmulProblem, t: _TileFloats, spec: GpuSpec, constants: Constants
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Return (instructions of the copies of a stage, bytes that they write, whether they are asynchronous)."""
     run_m = (t.k if problem.a_along_k else t.m) * problem.element_bytes
     run_n = (t.n if problem.b_along_n else t.k) * problem.right_element_bytes
     copied = t.left * np.maximum(1.0, _LINES / run_m) + t.right * np.maximum(1.0, _LINES / run_n)
-    width_m = _aligned_bytes(problem.k if problem.a_along_k else problem.m, problem.element_bytes)
-    width_n = _aligned_bytes(problem.n if problem.b_along_n else problem.k, problem.right_element_bytes)
+    width_m = _copy_width(problem.k if problem.a_along_k else problem.m, problem.element_bytes)
+    width_n = _copy_width(problem.n if problem.b_along_n else problem.k, problem.right_element_bytes)
     lanes = spec.compute.warp_size
     copies = np.maximum(t.warps, t.left / width_m / lanes) + np.maximum(t.warps, t.right / width_n / lanes)
     capability = spec.compute_capability or 0.0
@@ -224,7 +228,7 @@ def _copies(
     return copies * (constants.copy_instructions + np.where(direct, 0.0, 2.0)), copied, asynchronous
 
 
-def _pointer_registers(problem: MatmulProblem, t: _Tile) -> Floats:
+def _pointer_registers(problem: MatmulProblem, t: _TileFloats) -> Floats:
     """Return the additional registers of a thread for operands whose rows are not aligned to 16 bytes.
 
     They hold addresses. Copies narrower than 4 bytes are not asynchronous, so that their values wait in registers, too.
@@ -234,19 +238,19 @@ def _pointer_registers(problem: MatmulProblem, t: _Tile) -> Floats:
         (t.left, problem.k if problem.a_along_k else problem.m, problem.element_bytes),
         (t.right, problem.n if problem.b_along_n else problem.k, problem.right_element_bytes),
     ):
-        width = _aligned_bytes(pitch, element)
+        width = _copy_width(pitch, element)
         each = 2.0 + (1.0 if width < 4 else 0.0)
         total += loaded / (t.warps * WARP) * (each / width - 2.0 / _COPY_BYTES)
     return total
 
 
-def _rate(spec: GpuSpec, dtype: str, unit: Unit, used: NDArray[np.int64], constants: Constants) -> float:
+def _rate(spec: GpuSpec, dtype: str, unit: ProductUnit, used: NDArray[np.int64], constants: Constants) -> float:
     """Return the rate of a unit, or 1 if no tile uses it."""
     if not (used == unit).any():
         return 1.0
     alone = 1.0 / spec.compute.reachable_fraction  # the losses of FMA are counted separately
-    by_registers = unit in (Unit.MMA, Unit.MFMA)
-    reach = alone if unit == Unit.FMA else constants.reach_mma if by_registers else constants.reach_wide
+    by_registers = unit in (ProductUnit.MMA, ProductUnit.MFMA)
+    reach = alone if unit == ProductUnit.FMA else constants.reach_mma if by_registers else constants.reach_wide
     return multiply_adds_per_cycle(spec, dtype, unit) * reach
 
 
@@ -262,7 +266,7 @@ def _warp_grid(tiles: Tiles) -> tuple[Floats, Floats]:
         columns = np.where(more & ~along_m, 2.0 * columns, columns)
 
 
-def _aligned_bytes(extent: int, element: float) -> float:
+def _copy_width(extent: int, element: float) -> float:
     """Return the bytes that one copy of a thread moves. Rows of the operand must start at multiples of it."""
     width = _COPY_BYTES
     while width > element and extent * element % width:
@@ -270,7 +274,7 @@ def _aligned_bytes(extent: int, element: float) -> float:
     return float(width)
 
 
-class Walk:
+class KernelModel:
     """The parts of the time that depend on the kind of kernel, for `times.score_tiles`; here of a plain product."""
 
     def grid(self, problem: MatmulProblem, tiles: Tiles, need: Resources) -> Grid:
@@ -287,7 +291,7 @@ class Walk:
         """Return the work of one stage of a block."""
         return stage_work(problem, tiles, need, spec, constants)
 
-    def beside(self) -> Beside | None:
+    def extra_needs(self) -> ExtraNeeds | None:
         """Return the resources of blocks in addition to operands and sums."""
         return None
 
@@ -296,4 +300,4 @@ class Walk:
         return np.zeros(len(tiles))
 
 
-PRODUCT = Walk()
+PRODUCT = KernelModel()

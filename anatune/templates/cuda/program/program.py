@@ -97,7 +97,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
             return
         if nest.copies_through_registers:
             for tile in nest.tiles:
-                self._allocate(_register_array(tile), tile.walk.copies * tile.fetch, self.dtype)
+                self._allocate(_next_tile(tile), tile.walk.copies * tile.fetch, self.dtype)
         if nest.stages == 1:
             with self.text.scope(f"for step in range({part.turns}):" if part.most > 1 else ""):
                 self._stage(part.step("step" if part.most > 1 else "0"))
@@ -116,29 +116,26 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
             self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
             with self.text.scope(part.before(1)):
                 for tile in nest.tiles:
-                    self.staging.put(
-                        tile, _register_array(tile), f"(step + 1) % {nest.stages} * {nest.shared_elements} + "
-                    )
+                    self.staging.put(tile, _next_tile(tile), f"(step + 1) % {nest.stages} * {nest.shared_elements} + ")
 
     def _stage(self, step: str) -> None:
         """Copy all tiles of a step into the first buffer."""
         self._fetch(step)
         for tile in self.nest.tiles if self.nest.copies_through_registers else ():
-            self.staging.put(tile, _register_array(tile))
+            self.staging.put(tile, _next_tile(tile))
 
     def _fetch(self, step: str) -> None:
         """Copy all tiles of a step into registers, or directly into the first buffer."""
         held, staging = self.nest.copies_through_registers, self.staging
         staging.write_step(
-            step, lambda tile, guards: staging.fetch(tile, step, guards, target=_register_array(tile) if held else "")
+            step, lambda tile, guards: staging.fetch(tile, step, guards, target=_next_tile(tile) if held else "")
         )
 
     def _write_async_pipeline(self, part: Part) -> None:
         """Write the loop with cp.async: step n + stages - 1 is being fetched while step n is computed.
 
-        One barrier per step is enough. After it, the copies of step n by all threads have arrived, and all threads have
-        read the buffer of step n - 1, which the next copies overwrite. Source: [PTX-ISA] cp.async; [CUTLASS] multistage
-        mainloop.
+        One barrier per step is enough: after it, all copies of step n are there, and all threads have read the buffer
+        of step n - 1, which the next copies overwrite. Source: [PTX-ISA] cp.async; [CUTLASS] multistage mainloop.
         """
         nest = self.nest
         ahead = nest.stages - 1
@@ -313,9 +310,8 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
         for tile in nest.tiles:
             if nest.is_static:
                 along = tile.along_reduction
-                terms = [
-                    (name, size * (nest.vector_steps if along else 1)) for name, size in self._fragment_terms(tile)
-                ]
+                scale = nest.vector_steps if along else 1
+                terms = [(name, size * scale) for name, size in self._fragment_terms(tile)]
                 values.append(f"frag_{tile.access.tensor}[{affine([*terms, ('s', 1)] if along else terms)}]")
                 continue
             registers = [
@@ -449,6 +445,6 @@ def _is_aligned(access: Access, axis: str, width: int) -> bool:
     return others and access.shape[-1] % width == 0 and access.offsets[-1] % width == 0
 
 
-def _register_array(tile: StagedTile) -> str:
+def _next_tile(tile: StagedTile) -> str:
     """Return the name of a thread's array for the elements of a tile that it copies."""
     return f"next_{tile.access.tensor}"

@@ -59,17 +59,17 @@ def digits_function(name: str, product: ScaledProduct, digits: int) -> Function:
     target = code.emit("getelementptr i32, ptr %p1, i64 %o1")
     words = digits * product.digit_words + 2
 
-    def run(place: str, _: list[str]) -> list[str]:
-        here = code.emit(f"getelementptr float, ptr {source}, i64 {code.emit(f'mul i64 {place}, {product.run}')}")
-        there = code.emit(f"getelementptr i32, ptr {target}, i64 {code.emit(f'mul i64 {place}, {words}')}")
-        _Run(code, product, digits, here, there).write()
+    def run(number: str, _: list[str]) -> list[str]:
+        here = code.emit(f"getelementptr float, ptr {source}, i64 {code.emit(f'mul i64 {number}, {product.run}')}")
+        there = code.emit(f"getelementptr i32, ptr {target}, i64 {code.emit(f'mul i64 {number}, {words}')}")
+        _RunDigits(code, product, digits, here, there).write()
         return []
 
     Loops(code).over("0", str(product.runs), "1", [], run)
     return finished(code)
 
 
-class _Run:
+class _RunDigits:
     """Writes the digits of one run."""
 
     def __init__(self, code: LlvmCode, product: ScaledProduct, digits: int, here: str, there: str) -> None:
@@ -99,51 +99,51 @@ class _Run:
         # A NaN makes results that are NaN.
         scale = code.emit(f"fadd float {scale}, {code.emit(f'fsub float {most}, {most}')}")
         sums = ["zeroinitializer"] * (2 if product.digit_bits == 16 else 1)
-        for place, vector in enumerate(vectors):
+        for position, vector in enumerate(vectors):
             scaled = code.binary("mul", vector, code.splat(factor))
-            parts = self._words(scaled) if product.digit_bits == 16 else self._bytes(scaled)
+            parts = self._word_digits(scaled) if product.digit_bits == 16 else self._byte_digits(scaled)
             for number, value in enumerate(parts[0]):
                 sums[number] = code.emit(f"add {self.integers} {sums[number]}, {value}")
             for digit, value in enumerate(parts[1]):
-                self._store(digit, place, value)
+                self._store(digit, position, value)
         total = self._total(sums)
         total = code.emit(f"fmul float {total}, {scale}")
         if not product.has_zeros:
             total = code.emit(f"fmul float {total}, {code.number(-float(product.offset))}")
-        for place, value in enumerate((scale, total)):
-            at = code.address(self.there, "float32", digits * product.digit_words + place)
-            code.line(f"  store float {value}, ptr {at}, align 4")
+        for position, value in enumerate((scale, total)):
+            pointer = code.address(self.there, "float32", digits * product.digit_words + position)
+            code.line(f"  store float {value}, ptr {pointer}, align 4")
 
-    def _rounded(self, value: str) -> tuple[str, str]:
+    def _round(self, value: str) -> tuple[str, str]:
         """Return numbers rounded to integers, as float32 and as integers."""
         code = self.code
         whole = code.call(code.vector, f"llvm.rint.v{code.lanes}f32", [(code.vector, value)])
         return whole, code.emit(f"fptosi {code.vector} {whole} to {self.integers}")
 
-    def _bytes(self, scaled: str) -> tuple[list[str], list[str]]:
+    def _byte_digits(self, scaled: str) -> tuple[list[str], list[str]]:
         """Return the integers to sum, and 8-bit digits in 32 bits."""
         code, integers = self.code, self.integers
-        _, whole = self._rounded(scaled)
+        _, whole = self._round(scaled)
         if self.digits == 1:
             return [whole], [whole]
         biased = code.emit(f"add {integers} {whole}, {same_integers(_BIAS, code.lanes)}")
-        found = [code.emit(f"ashr {integers} {biased}, {same_integers(16, code.lanes)}")]
+        digits = [code.emit(f"ashr {integers} {biased}, {same_integers(16, code.lanes)}")]
         for shift in (8, 0):
             part = code.emit(f"lshr {integers} {biased}, {same_integers(shift, code.lanes)}") if shift else biased
-            found.append(code.emit(f"xor {integers} {part}, {same_integers(128, code.lanes)}"))
-        return [whole], found
+            digits.append(code.emit(f"xor {integers} {part}, {same_integers(128, code.lanes)}"))
+        return [whole], digits
 
-    def _words(self, scaled: str) -> tuple[list[str], list[str]]:
+    def _word_digits(self, scaled: str) -> tuple[list[str], list[str]]:
         """Return the integers to sum, and 16-bit digits in 32 bits."""
         code = self.code
-        whole, high = self._rounded(scaled)
+        whole, high = self._round(scaled)
         if self.digits == 1:
             return [high], [high]
         rest = code.binary("mul", code.binary("sub", scaled, whole), code.constant(float(1 << _SHIFT)))
-        low = self._rounded(rest)[1]
+        low = self._round(rest)[1]
         return [high, low], [high, low]
 
-    def _store(self, digit: int, place: int, value: str) -> None:
+    def _store(self, digit: int, position: int, value: str) -> None:
         """Store a vector of digits in the order in which they are multiplied."""
         code, product = self.code, self.product
         bits, lanes = product.digit_bits, code.lanes
@@ -156,23 +156,30 @@ class _Run:
             order = list(range(lanes))
         kind = f"<{lanes} x i{bits}>"
         small = code.holding(kind).shuffle(small, "poison", order)
-        offset = digit * product.digit_words + place * lanes * bits // 32
+        offset = digit * product.digit_words + position * lanes * bits // 32
         code.line(f"  store {kind} {small}, ptr {code.address(self.there, 'float32', offset)}, align 4")
 
     def _total(self, sums: Sequence[str]) -> str:
         """Return the sum of a run's integers as a float32 number."""
-        code, found = self.code, ""
+        code, total = self.code, ""
         for number, value in enumerate(sums):
             whole = code.call("i32", f"llvm.vector.reduce.add.v{code.lanes}i32", [(self.integers, value)])
             part = code.emit(f"sitofp i32 {whole} to float")
             if number:
                 part = code.emit(f"fmul float {part}, {code.number(2.0**-_SHIFT)}")
-            found = code.emit(f"fadd float {found}, {part}") if found else part
-        return found
+            total = code.emit(f"fadd float {total}, {part}") if total else part
+        return total
 
 
 def store_finished(
-    code: LlvmCode, steps: Sequence[str], operands: list[str], value: str, column: int, at: int, target: str, used: int
+    code: LlvmCode,
+    steps: Sequence[str],
+    operands: list[str],
+    value: str,
+    column: int,
+    offset: int,
+    target: str,
+    used: int,
 ) -> None:
     """Store a vector of results after the epilogue.
 
@@ -183,7 +190,7 @@ def store_finished(
         if STEP_OPERANDS[step] is None:
             value = FUNCTIONS[step](code, value)
             continue
-        pointer = code.address(next(pointers), "float32", column if step == "bias" else at)
+        pointer = code.address(next(pointers), "float32", column if step == "bias" else offset)
         value = code.binary("add", value, code.load_vector(pointer, "float32", 1, used))
     code.store_vector(value, target, "float32", used)
 
@@ -242,25 +249,25 @@ class ProductKernel:
                 scaled.append(code.binary("mul", value, self._scale("0", vector)))
             sums = scaled
         for (row, vector), value in zip(self.tiles, sums, strict=True):
-            at = row * product.columns + vector * lanes
-            pointer = code.address(self.result, "float32", at)
-            store_finished(code, steps, operands, value, vector * lanes, at, pointer, used[vector])
+            offset = row * product.columns + vector * lanes
+            pointer = code.address(self.result, "float32", offset)
+            store_finished(code, steps, operands, value, vector * lanes, offset, pointer, used[vector])
         self.function = finished(code)
 
-    def _scale(self, place: str, vector: int) -> str:
+    def _scale(self, group: str, vector: int) -> str:
         """Return the scales of a vector of columns in a group."""
         code = self.code
-        start = code.emit(f"mul i64 {place}, {self.width * code.lanes}")
+        start = code.emit(f"mul i64 {group}, {self.width * code.lanes}")
         base = code.emit(f"getelementptr float, ptr {self.scales}, i64 {start}")
         offset = 4 * vector * code.lanes
         if offset % _LINE_BYTES == 0 and not self.is_whole:
             code.prefetch(code.address(base, "int8", offset + _AHEAD_BYTES // 4), to_write=False)
         return code.load_vector(code.address(base, "float32", vector * code.lanes), "float32", 1, code.lanes)
 
-    def _zero(self, place: str, vector: int) -> str:
+    def _zero(self, group: str, vector: int) -> str:
         """Return minus the number that is subtracted from weights, for a vector of columns in a group."""
         code, product = self.code, self.product
-        start = code.emit(f"mul i64 {place}, {self.width * code.lanes}")
+        start = code.emit(f"mul i64 {group}, {self.width * code.lanes}")
         base = code.emit(f"getelementptr i8, ptr {self.zeros}, i64 {start}")
         dtype = "uint8" if product.bits == 4 else "int8"
         zero = code.load_vector(code.address(base, "int8", vector * code.lanes), dtype, 1, code.lanes)
@@ -268,53 +275,57 @@ class ProductKernel:
             zero = code.binary("add", zero, code.constant(float(product.offset)))
         return code.binary("sub", code.constant(0.0), zero)
 
-    def _group(self, place: str, state: list[str], runs: int) -> list[str]:
+    def _group(self, group: str, state: list[str], runs: int) -> list[str]:
         """Write some runs that share scales. Return the sums after them."""
         code, product = self.code, self.product
-        first = code.emit(f"mul i64 {place}, {runs}") if runs > 1 else place
+        first = code.emit(f"mul i64 {group}, {runs}") if runs > 1 else group
         sums = list(state) if self.is_whole else [""] * len(self.tiles)
         row_words, run_words = product.row_words(self.digits), self.digits * product.digit_words + 2
         run_bytes = product.words * 4 * code.lanes * self.width
         words = code.emit(f"getelementptr i32, ptr {self.words}, i64 {code.emit(f'mul i64 {first}, {run_words}')}")
         weights = code.emit(f"getelementptr i8, ptr {self.weights}, i64 {code.emit(f'mul i64 {first}, {run_bytes}')}")
-        zeros = [self._zero("0" if self.is_whole else place, v) for v in self.vectors] if product.has_zeros else []
+        zeros = [self._zero("0" if self.is_whole else group, v) for v in self.vectors] if product.has_zeros else []
         for run in range(runs):
-            at = [row * row_words + run * run_words for row in range(self.rows)]
-            numbers = self._run(weights, run * run_bytes, words, at)
+            row_starts = [row * row_words + run * run_words for row in range(self.rows)]
+            numbers = self._run(weights, run * run_bytes, words, row_starts)
             behind = self.digits * product.digit_words
             for row in range(self.rows):
-                power = self._element(words, at[row] + behind)
-                more = self._element(words, at[row] + behind + 1) if product.offset or product.has_zeros else ""
+                power = self._element(words, row_starts[row] + behind)
+                more = self._element(words, row_starts[row] + behind + 1) if product.offset or product.has_zeros else ""
                 for number, vector in enumerate(self.vectors):
                     tile = self.tiles.index((row, vector))
-                    known = sums[tile]
+                    so_far = sums[tile]
                     if more and product.has_zeros:
-                        known = (
-                            code.multiply_add(zeros[number], more, known)
-                            if known
+                        so_far = (
+                            code.multiply_add(zeros[number], more, so_far)
+                            if so_far
                             else code.binary("mul", zeros[number], more)
                         )
                     elif more:
-                        known = code.binary("add", known, more) if known else more
-                    own = numbers[tile]
-                    sums[tile] = code.multiply_add(own, power, known) if known else code.binary("mul", own, power)
+                        so_far = code.binary("add", so_far, more) if so_far else more
+                    run_product = numbers[tile]
+                    sums[tile] = (
+                        code.multiply_add(run_product, power, so_far)
+                        if so_far
+                        else code.binary("mul", run_product, power)
+                    )
         if self.is_whole:
             return sums
-        scales = {vector: self._scale(place, vector) for vector in self.vectors}
+        scales = {vector: self._scale(group, vector) for vector in self.vectors}
         return [
             code.multiply_add(sums[tile], scales[vector], state[tile]) for tile, (_, vector) in enumerate(self.tiles)
         ]
 
-    def _element(self, words: str, at: int) -> str:
-        return self.code.load_vector(self.code.address(words, "float32", at), "float32", 0, self.code.lanes)
+    def _element(self, words: str, index: int) -> str:
+        return self.code.load_vector(self.code.address(words, "float32", index), "float32", 0, self.code.lanes)
 
-    def _digit(self, words: str, at: int, kind: str) -> str:
+    def _digit(self, words: str, index: int, kind: str) -> str:
         """Return a word of digits in all lanes."""
         code = self.code
-        word = code.emit(f"load i32, ptr {code.address(words, 'float32', at)}, align 4")
+        word = code.emit(f"load i32, ptr {code.address(words, 'float32', index)}, align 4")
         return code.emit(f"bitcast {self.integers} {code.splat(word, 'i32')} to {kind}")
 
-    def _run(self, weights: str, start: int, words: str, at: Sequence[int]) -> list[str]:
+    def _run(self, weights: str, start: int, words: str, row_starts: Sequence[int]) -> list[str]:
         """Return the products of a run by tile, as float32 numbers with integer values."""
         code, product = self.code, self.product
         sums: dict[tuple[int, int], str] = {}  # by tile and digit
@@ -334,21 +345,23 @@ class ProductKernel:
                     if len(sums) <= product.registers - 2:
                         (words,), kept = code.holding(held).fence([words], [*sums.values()], _REGISTER)
                         sums = dict(zip(sums, kept, strict=True))
-                values = {vector: self._unpacked(one, part) for vector, one in packed.items()}
+                values = {vector: self._unpack(one, part) for vector, one in packed.items()}
                 for digit in range(self.digits):
                     for row in range(self.rows):
                         kind = self.shorts if product.digit_bits == 16 else self.bytes
-                        place = at[row] + digit * product.digit_words + word * parts + part
-                        own = self._digit(words, place, kind)
+                        index = row_starts[row] + digit * product.digit_words + word * parts + part
+                        digit_word = self._digit(words, index, kind)
                         for vector in self.vectors:
                             key = self.tiles.index((row, vector)), digit
-                            sums[key] = self._multiplied(values[vector], own, sums.get(key, ""))
-        return [self._joined([sums[tile, digit] for digit in range(self.digits)]) for tile in range(len(self.tiles))]
+                            sums[key] = self._multiply(values[vector], digit_word, sums.get(key, ""))
+        return [
+            self._join_digits([sums[tile, digit] for digit in range(self.digits)]) for tile in range(len(self.tiles))
+        ]
 
     def _splat(self, number: int, bits: int) -> str:
         return same_integers(number, self.code.lanes * 32 // bits, bits)
 
-    def _unpacked(self, packed: str, part: int) -> str:
+    def _unpack(self, packed: str, part: int) -> str:
         """Return a part of a vector of words as it is multiplied. Lower halves come first."""
         code, product = self.code, self.product
         if product.bits == 8 and product.digit_bits == 8:
@@ -362,7 +375,7 @@ class ProductKernel:
             packed = code.emit(f"bitcast {self.shorts} {shifted} to {self.bytes}")
         return code.emit(f"and {self.bytes} {packed}, {self._splat(15, 8)}")
 
-    def _multiplied(self, weights: str, digits: str, sums: str) -> str:
+    def _multiply(self, weights: str, digits: str, sums: str) -> str:
         """Return sums plus the products of a word of each column, in the integers of the instruction."""
         code, product = self.code, self.product
         bits = 32 * code.lanes
@@ -370,11 +383,11 @@ class ProductKernel:
             arguments = [(self.integers, sums or "zeroinitializer"), (self.bytes, weights), (self.bytes, digits)]
             return code.call(self.integers, f"llvm.x86.avx512.vpdpbusd.{bits}", arguments)
         if product.instruction == "maddwd":
-            found = self._pairs(weights, digits)
-            return code.emit(f"add {self.integers} {sums}, {found}") if sums else found
+            products = self._pairs(weights, digits)
+            return code.emit(f"add {self.integers} {sums}, {products}") if sums else products
         name = {128: "ssse3.pmadd.ub.sw.128", 256: "avx2.pmadd.ub.sw", 512: "avx512.pmaddubs.w.512"}[bits]
-        found = code.call(self.shorts, f"llvm.x86.{name}", [(self.bytes, weights), (self.bytes, digits)])
-        return code.emit(f"add {self.shorts} {sums}, {found}") if sums else found
+        products = code.call(self.shorts, f"llvm.x86.{name}", [(self.bytes, weights), (self.bytes, digits)])
+        return code.emit(f"add {self.shorts} {sums}, {products}") if sums else products
 
     def _pairs(self, left: str, right: str) -> str:
         """Return sums of two 16-bit products each."""
@@ -382,7 +395,7 @@ class ProductKernel:
         name = {128: "sse2.pmadd.wd", 256: "avx2.pmadd.wd", 512: "avx512.pmaddw.d.512"}[bits]
         return self.code.call(self.integers, f"llvm.x86.{name}", [(self.shorts, left), (self.shorts, right)])
 
-    def _joined(self, digits: list[str]) -> str:
+    def _join_digits(self, digits: list[str]) -> str:
         """Return the sums of digits as float32 numbers."""
         code, product = self.code, self.product
 
@@ -390,10 +403,10 @@ class ProductKernel:
             return code.emit(f"sitofp {self.integers} {value} to {code.vector}")
 
         if product.digit_bits == 16:
-            found = number(digits[0])
+            total = number(digits[0])
             if len(digits) == 1:
-                return found
-            return code.multiply_add(number(digits[1]), code.constant(2.0**-_SHIFT), found)
+                return total
+            return code.multiply_add(number(digits[1]), code.constant(2.0**-_SHIFT), total)
         is_short = product.instruction == "maddubs"
         if is_short:
             factors = [1, 256, 1][: len(digits)]

@@ -26,7 +26,7 @@ _FLOAT_BYTES = 1 << 16
 """Most memory of a part of a tile's unpacked weights: between an eighth and a half of usual L2 caches."""
 
 
-class _Writer:
+class _ScaledWriter:
     """Writes the program of one schedule."""
 
     def __init__(self, schedule: Schedule, threads: int, prefix: str, extents: Extents) -> None:
@@ -96,36 +96,38 @@ class _Writer:
         with text.scope(CARRIER):
             if not self.has_floats or self.extents is not FIXED:
                 with text.scope(f"if {rows} < {FLOATS_FROM}:" if self.has_floats else ""):
-                    self._digits(text, names, rows)
+                    self._write_digits(text, names, rows)
             if self.has_floats:
                 with text.scope("else:" if self.extents is not FIXED else ""):
-                    self._floats(text, names, rows)
+                    self._write_floats(text, names, rows)
         text.close()
         return str(text)
 
-    def _digits(self, text: Script, names: dict[str, str], rows: str) -> None:
+    def _write_digits(self, text: Script, names: dict[str, str], rows: str) -> None:
         """Write the products of digits."""
         data = self.workload.reads[0]
         is_one = self.extents is FIXED and self.product.rows <= self.piece
         pieces = "1" if is_one else f"T.truncdiv({rows} + {self.piece - 1}, {self.piece})"
         with text.scope(f"for piece in range({pieces}):"):
             first = f"piece * {self.piece}"
-            own = rows if is_one else f"T.min({self.piece}, {rows} - {first})"
+            row_count = rows if is_one else f"T.min({self.piece}, {rows} - {first})"
             self.functions["digits"] = digits_function(f"{self.prefix}_digits", self.product, self.digits)
             places = [
                 (data.tensor, f"({first} + row) * {self.product.depth}"), ("digits", f"row * {self.row_words}")
             ]  # fmt: skip
-            spreads = self.is_parallel and own != "1"
-            asks = spreads and not own.isdigit()  # one row is not worth the start of threads
-            for head, parallel in ((f"if {own} > 1:" if asks else "", spreads), *([("else:", False)] * asks)):
-                with text.scope(head, f"for row in T.{'parallel' if parallel else 'serial'}({own}):"):
+            spreads = self.is_parallel and row_count != "1"
+            asks = spreads and not row_count.isdigit()  # one row is not worth the start of threads
+            for head, parallel in ((f"if {row_count} > 1:" if asks else "", spreads), *([("else:", False)] * asks)):
+                with text.scope(head, f"for row in T.{'parallel' if parallel else 'serial'}({row_count}):"):
                     call(text, f"{self.prefix}_digits", places)
             sizes = [self.rows, *(size for size in (4, 2, 1) if size < self.rows)]
             with text.scope(loop_over("tile", self.tiles, parallel=self.is_parallel)):
-                calls = partial(self._call, text, names, first)
-                self._tile(text, lambda columns: self._rows(text, own, sizes, partial(calls, columns)))
+                calls = partial(self._write_calls, text, names, first)
+                self._write_tile(
+                    text, lambda columns: self._write_row_calls(text, row_count, sizes, partial(calls, columns))
+                )
 
-    def _floats(self, text: Script, names: dict[str, str], rows: str) -> None:
+    def _write_floats(self, text: Script, names: dict[str, str], rows: str) -> None:
         """Write the products of unpacked weights, part by part along k, each unpacked for all rows of a piece."""
         product, part, data = self.product, self.part, self.workload.reads[0].tensor
         is_one = rows.isdigit() and int(rows) <= FLOAT_PIECE
@@ -136,11 +138,13 @@ class _Writer:
         self.functions["unpack"] = unpack_function(f"{self.prefix}_unpack", product, self.vectors)
         scratch = f"worker * {part * self.width}"
 
-        def multiplied(start: str, size: int, columns: int, at: str, depth: int, *, goes_on: bool, ends: bool) -> None:
+        def write_products(
+            start: str, size: int, columns: int, k_start: str, depth: int, *, goes_on: bool, ends: bool
+        ) -> None:
             used = [min(product.lanes, max(0, columns - vector * product.lanes)) for vector in range(self.vectors)]
-            there = [vector for vector in range(self.vectors) if used[vector]]
-            for begin in range(0, len(there), 2):
-                vectors = there[begin : begin + 2]
+            present = [vector for vector in range(self.vectors) if used[vector]]
+            for begin in range(0, len(present), 2):
+                vectors = present[begin : begin + 2]
                 name = f"{self.prefix}_f{size}x{vectors[0]}to{vectors[-1]}of{columns}_{int(goes_on)}{int(ends)}"
                 if name not in self.functions:
                     self.functions[name] = float_function(
@@ -149,12 +153,12 @@ class _Writer:
                     )  # fmt: skip
                 row = f"(piece * {size_of_piece} + {start})"
                 result = f"{row} * {product.columns} + tile * {self.width}"
-                places = [(data, f"{row} * {product.depth} + {at}"), ("floats", scratch)]
+                places = [(data, f"{row} * {product.depth} + {k_start}"), ("floats", scratch)]
                 for access in self.workload.epilogue_reads if ends else ():
                     places.append((access.tensor, result if len(access.shape) > 1 else f"tile * {self.width}"))
                 call(text, name, [*places, (self.workload.write.tensor, result)], str(depth))
 
-        def parts(columns: int) -> None:
+        def write_parts(columns: int) -> None:
             for start in range(0, product.depth, part):
                 depth = min(part, product.depth - start)
                 places = []
@@ -165,18 +169,20 @@ class _Writer:
                     )
                 call(text, f"{self.prefix}_unpack", [*places, ("floats", scratch)], str(depth // each))
                 ends = start + depth == product.depth
-                call_of = partial(multiplied, columns=columns, at=str(start), depth=depth, goes_on=start > 0, ends=ends)
-                self._rows(text, own, [FLOAT_ROWS, 4, 2, 1], call_of)
+                call_of = partial(
+                    write_products, columns=columns, k_start=str(start), depth=depth, goes_on=start > 0, ends=ends
+                )
+                self._write_row_calls(text, row_count, [FLOAT_ROWS, 4, 2, 1], call_of)
 
         with text.scope(f"for piece in range({pieces}):"):
-            own = rows if is_one else f"T.min({size_of_piece}, {rows} - piece * {size_of_piece})"
+            row_count = rows if is_one else f"T.min({size_of_piece}, {rows} - piece * {size_of_piece})"
             ends = f"worker * {turns}, T.min({self.tiles}, (worker + 1) * {turns})"
             with text.scope(
                 loop_over("worker", self.workers, parallel=self.workers > 1), f"for tile in range({ends}):"
             ):
-                self._tile(text, parts)
+                self._write_tile(text, write_parts)
 
-    def _tile(self, text: Script, write: Callable[[int], None]) -> None:
+    def _write_tile(self, text: Script, write: Callable[[int], None]) -> None:
         """Write the statements for a tile of columns. The last tile may have fewer columns."""
         rest = self.product.columns - (self.tiles - 1) * self.width
         if rest == self.width or self.tiles == 1:
@@ -187,34 +193,38 @@ class _Writer:
         with text.scope("else:"):
             write(rest)
 
-    def _rows(self, text: Script, own: str, sizes: Sequence[int], write: Callable[[str, int], None]) -> None:
+    def _write_row_calls(
+        self, text: Script, row_count: str, sizes: Sequence[int], write: Callable[[str, int], None]
+    ) -> None:
         """Write the calls for all rows. Smaller tiles cover the remaining rows."""
         before = "0"
         for number, size in enumerate(sizes):
-            left = own if not number else f"({own} - {before})"
+            left = row_count if not number else f"({row_count} - {before})"
             count = f"T.truncdiv({left}, {size})"
-            if own.isdigit():
+            if row_count.isdigit():
                 done = 0 if not number else int(before)
-                count = str((int(own) - done) // size)
+                count = str((int(row_count) - done) // size)
             if count != "0":
                 variable = f"call{size}"
-                with self._loop(text, variable, count) as place:
-                    write(f"{before} + {place} * {size}", size)
-            before = str(int(before) + int(count) * size) if own.isdigit() else f"({before} + {count} * {size})"
+                with self._loop(text, variable, count) as loop_variable:
+                    write(f"{before} + {loop_variable} * {size}", size)
+            before = str(int(before) + int(count) * size) if row_count.isdigit() else f"({before} + {count} * {size})"
 
     @contextmanager
     def _loop(self, text: Script, variable: str, count: str) -> Iterator[str]:
         with text.scope(f"for {variable} in range({count}):" if count != "1" else ""):
             yield variable if count != "1" else "0"
 
-    def _call(self, text: Script, names: dict[str, str], first: str, columns: int, start: str, rows: int) -> None:
+    def _write_calls(
+        self, text: Script, names: dict[str, str], first: str, columns: int, start: str, rows: int
+    ) -> None:
         """Write the calls of microkernels of some rows, each with as many vectors as its registers hold."""
         product, lanes = self.product, self.product.lanes
         used = [min(lanes, max(0, columns - vector * lanes)) for vector in range(self.vectors)]
-        there = [vector for vector in range(self.vectors) if used[vector]]
-        at_once = product.at_once(rows, self.vectors, self.digits)
-        for begin in range(0, len(there), at_once):
-            vectors = there[begin : begin + at_once]
+        present = [vector for vector in range(self.vectors) if used[vector]]
+        at_once = product.vectors_at_once(rows, self.vectors, self.digits)
+        for begin in range(0, len(present), at_once):
+            vectors = present[begin : begin + at_once]
             name = f"{self.prefix}_{rows}x{vectors[0]}to{vectors[-1]}of{columns}"
             if name not in self.functions:
                 self.functions[name] = ProductKernel(
@@ -222,10 +232,10 @@ class _Writer:
                 ).function
             places = [(names[access.tensor], f"tile * {self.width * access.shape[1]}") for access in (*self.packed,)]
             places.append(("digits", f"({start}) * {self.row_words}"))
-            at = f"({first} + {start}) * {product.columns} + tile * {self.width}"
+            result_index = f"({first} + {start}) * {product.columns} + tile * {self.width}"
             for access in self.workload.epilogue_reads:
-                places.append((access.tensor, at if len(access.shape) > 1 else f"tile * {self.width}"))
-            call(text, name, [*places, (self.workload.write.tensor, at)])
+                places.append((access.tensor, result_index if len(access.shape) > 1 else f"tile * {self.width}"))
+            call(text, name, [*places, (self.workload.write.tensor, result_index)])
 
     def packing(self, access: Access) -> str:
         """Return the function that packs an operand."""
@@ -291,7 +301,7 @@ def program_of(
     BuildError
         A buffer is too large for 32-bit indices.
     """
-    writer = _Writer(schedule, threads, prefix, extents)
+    writer = _ScaledWriter(schedule, threads, prefix, extents)
     main = writer.main(prepacked=prepacked)
     return CpuProgram(
         main=main,

@@ -77,8 +77,10 @@ class AttentionModel(TileModel):
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
         return AttentionTiles(**self.space.columns_of(points, AttentionTiles.__dataclass_fields__))
 
-    def _scores(self, points: Points, known: Floats | None) -> TileScores:
-        return score_attention(self.problem, self.tiles(points), self.hardware, known=known, own=_CONSTANTS)
+    def _scores(self, points: Points, compiled: Floats | None) -> TileScores:
+        return score_attention(
+            self.problem, self.tiles(points), self.hardware, compiled=compiled, attention_constants=_CONSTANTS
+        )
 
     @cached_property
     def floor_s(self) -> float:

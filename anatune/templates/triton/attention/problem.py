@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
-from anatune.templates.triton.tiles import Ints, TileBatch, none_said
+from anatune.templates.triton.tiles import Ints, TileBatch, no_option
 
-__all__ = ["AttentionProblem", "AttentionTiles", "padded", "problem_of"]
+__all__ = ["AttentionProblem", "AttentionTiles", "next_power_of_two", "problem_of"]
 
 
 class AttentionProblem(NamedTuple):
@@ -85,19 +85,19 @@ class AttentionProblem(NamedTuple):
     @property
     def depth(self) -> int:
         """Elements of a row as matrix units take it: the next power of two."""
-        return padded(self.head_dim)
+        return next_power_of_two(self.head_dim)
 
 
-def padded(extent: int) -> int:
+def next_power_of_two(extent: int) -> int:
     """Return the least power of two that is at least `extent`."""
     return 1 << (extent - 1).bit_length()
 
 
 def problem_of(workload: Workload) -> AttentionProblem:
     """Return the problem of a workload whose body is "attention"."""
-    own = {name: value for name, value in workload.attributes if name != "dtype"}
+    attributes = {name: value for name, value in workload.attributes if name != "dtype"}
     out_bytes = DTYPE_BYTES[workload.write.dtype]
-    return AttentionProblem(**own, dtype=workload.dtype, out_bytes=out_bytes)  # type: ignore[arg-type]
+    return AttentionProblem(**attributes, dtype=workload.dtype, out_bytes=out_bytes)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -107,5 +107,5 @@ class AttentionTiles(TileBatch):
     num_warps: Ints
     num_stages: Ints
     split_kv: Ints
-    descriptors: Ints = field(default_factory=none_said)
+    descriptors: Ints = field(default_factory=no_option)
     options: ClassVar[tuple[str, ...]] = ("descriptors",)

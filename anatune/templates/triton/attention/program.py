@@ -10,7 +10,7 @@ from anatune.emit.script import Script
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.attention.problem import problem_of
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
-from anatune.templates.triton.program.lines import folded
+from anatune.templates.triton.program.lines import fold_lines
 from anatune.templates.triton.program.module import module_text
 from anatune.templates.triton.program.steps import TRITON_TYPES
 
@@ -34,10 +34,10 @@ def attention_program(schedule: Schedule) -> TritonProgram:
     SpaceError
         The schedule is not legal.
     """
-    return _Writer(schedule.check()).program()
+    return _AttentionWriter(schedule.check()).program()
 
 
-class _Writer:
+class _AttentionWriter:
     """Writes the module of one schedule."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -81,7 +81,7 @@ class _Writer:
             self._write_combine()
         title = f"output = softmax(queries keys^T / sqrt({self.problem.head_dim})) values"
         between = None if self.workspace is None else (self.workspace, "sums of parts and what they weigh")
-        source = folded(module_text(self.schedule, title, kernels, self._constants(), str(self.text), between))
+        source = fold_lines(module_text(self.schedule, title, kernels, self._constants(), str(self.text), between))
         return TritonProgram(self.schedule.key, source, tuple(kernels), result.tensor, self.workspace)
 
     def _constants(self) -> dict[str, int | float]:
@@ -122,14 +122,16 @@ class _Writer:
         text, p = self.text, self.problem
         masked = ", MASKED: tl.constexpr" if self.is_masked else ""
         text.line("@triton.jit")
-        with text.scope(f"def attend(sums, total, highest, queries, query, {self._given()}, first, last{masked}):"):
+        with text.scope(
+            f"def attend(sums, total, highest, queries, query, {self._location_arguments()}, first, last{masked}):"
+        ):
             text.line('"""Add the keys from first to last to sums of values; highest: score so far, of each row."""')
             text.line("lane_n = tl.arange(0, BLOCK_N)")
             text.line("lane_d = tl.arange(0, BLOCK_D)")
             text.open("for start in range(first, last, BLOCK_N):")
             text.line("key = start + lane_n")
             self._write_places()
-            text.line(f"keys = {self._loaded('keys')}")
+            text.line(f"keys = {self._load_expression('keys')}")
             text.line("scores = tl.dot(queries, keys.T)")
             self._write_mask()
             text.line("highest_now = tl.maximum(highest, tl.max(scores, 1))")
@@ -137,7 +139,7 @@ class _Writer:
             text.line("shrink = tl.exp2((highest - highest_now) * SCALE)")
             text.line("total = total * shrink + tl.sum(powers, 1)")
             text.line("sums = sums * shrink[:, None]")
-            text.line(f"values = {self._loaded('values')}")
+            text.line(f"values = {self._load_expression('values')}")
             text.line(f"sums = tl.dot(powers.to(tl.{TRITON_TYPES[p.dtype]}), values, sums{self._promote()})")
             text.line("highest = highest_now")
             text.close()
@@ -172,7 +174,7 @@ class _Writer:
             text.line(f"place = page * {tensor}_BATCH + head * {tensor}_HEAD + {slot} * {tensor}_ROW")
             text.line(f"{name} = place[:, None] + lane_d[None, :]")
 
-    def _loaded(self, tensor: str) -> str:
+    def _load_expression(self, tensor: str) -> str:
         p = self.problem
         if self.described:
             return f"{tensor}_tiles.load([group, start, 0]).reshape(BLOCK_N, BLOCK_D)"
@@ -317,10 +319,10 @@ class _Writer:
     def _call(self, first: str, last: str, masked: str) -> None:
         text = self.text
         text.line("sums, total, highest = attend(")
-        text.line(f"    sums, total, highest, queries, query, {self._given()}, {first}, {last}{masked}")
+        text.line(f"    sums, total, highest, queries, query, {self._location_arguments()}, {first}, {last}{masked}")
         text.line(")")
 
-    def _given(self) -> str:
+    def _location_arguments(self) -> str:
         """Return the arguments that locate keys and values."""
         if self.described:
             return "keys_tiles, values_tiles, group"

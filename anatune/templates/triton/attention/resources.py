@@ -15,7 +15,7 @@ from anatune.templates.base.model import Rule
 from anatune.templates.base.rules import Limit, first_broken
 from anatune.templates.gpu.rules import GRID_RULE, block_rules
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
-from anatune.templates.triton.instructions import Unit, instructions_of
+from anatune.templates.triton.instructions import ProductUnit, instructions_of
 from anatune.templates.triton.resources import (
     LEAST_REGISTERS,
     Resources,
@@ -49,8 +49,8 @@ _PAGE_RULE = Rule("page", "keys per step that descriptors copy across pages", 0.
 
 
 def _least_depth(spec: GpuSpec, problem: AttentionProblem) -> int:
-    found = instructions_of(spec.arch, problem.dtype)
-    return 16 if found is None else max(16, found[0].least_depth)
+    instructions = instructions_of(spec.arch, problem.dtype)
+    return 16 if instructions is None else max(16, instructions[0].least_depth)
 
 
 @lru_cache(maxsize=64)
@@ -60,10 +60,10 @@ def attention_rules(problem: AttentionProblem, spec: GpuSpec) -> tuple[Rule, ...
 
 
 def attention_units(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec) -> Ints:
-    """Return the codes of `Unit` that multiply."""
-    found = instructions_of(spec.arch, problem.dtype)
-    assert found is not None
-    return wide_units(tiles.block_m, tiles.num_warps, *found)
+    """Return the codes of `ProductUnit` that multiply."""
+    instructions = instructions_of(spec.arch, problem.dtype)
+    assert instructions is not None
+    return wide_units(tiles.block_m, tiles.num_warps, *instructions)
 
 
 def warp_grid(tiles: AttentionTiles) -> tuple[Floats, Floats]:
@@ -75,8 +75,8 @@ def warp_grid(tiles: AttentionTiles) -> tuple[Floats, Floats]:
 def repetition(problem: AttentionProblem, tiles: AttentionTiles) -> Floats:
     """Return how often products are computed by units that read registers: too many warps repeat each other's work."""
     columns = np.minimum(tiles.block_n, problem.depth) / 8.0
-    found: Floats = np.maximum(1.0, warp_grid(tiles)[1] / columns)
-    return found
+    factor: Floats = np.maximum(1.0, warp_grid(tiles)[1] / columns)
+    return factor
 
 
 def _shared_bytes(problem: AttentionProblem, tiles: AttentionTiles, unit: Ints) -> Ints:
@@ -94,18 +94,18 @@ def _shared_bytes(problem: AttentionProblem, tiles: AttentionTiles, unit: Ints) 
     staged = np.where(tiles.num_stages == 1, 1, held) * tile
     exchanged = queries + tiles.block_m * tiles.block_n * element
     along_keys = warp_grid(tiles)[1] > 1
-    by_registers = np.where(unit == Unit.MFMA, 0, queries + along_keys * (exchanged - queries))
+    by_registers = np.where(unit == ProductUnit.MFMA, 0, queries + along_keys * (exchanged - queries))
     beside = np.where(wide, queries + np.where(tiles.descriptors > 0, _BARRIERS, 0), by_registers)
-    found: Ints = np.maximum(staged + beside, queries).astype(np.int64)
-    return found
+    total: Ints = np.maximum(staged + beside, queries).astype(np.int64)
+    return total
 
 
 def attention_resources(
-    problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec, known: Floats | None = None
+    problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec, compiled: Floats | None = None
 ) -> Resources:
     """Return the resources of the blocks of `tiles` on a device, and the first rule that each tile breaks.
 
-    `known` has a compiler's numbers, (3, num_tiles): registers, shared bytes, spilled registers of a thread.
+    `compiled` has a compiler's numbers, (3, num_tiles): registers, shared bytes, spilled registers of a thread.
     """
     unit = attention_units(problem, tiles, spec)
     threads = spec.compute.warp_size * tiles.num_warps
@@ -114,17 +114,17 @@ def attention_resources(
     along_rows = warp_grid(tiles)[1] == 1
     sums = tiles.block_m * problem.depth * repeated / lanes
     scores = tiles.block_m * tiles.block_n * repeated / lanes
-    own = (unit == Unit.MMA) & along_rows
-    queries = np.where(own, tiles.block_m * problem.depth / lanes * problem.element_bytes / 4.0, 0.0)
+    holds_queries = (unit == ProductUnit.MMA) & along_rows
+    queries = np.where(holds_queries, tiles.block_m * problem.depth / lanes * problem.element_bytes / 4.0, 0.0)
     # sums of tcgen05 are in tensor memory, but pass through registers to be scaled
     wanted = np.ceil(OWN_REGISTERS + sums + 1.5 * scores + queries)
     cap = register_cap(tiles.num_warps, spec)
     registers = np.minimum(wanted, cap).astype(np.int64)
     shared = _shared_bytes(problem, tiles, unit)
-    if known is not None:
-        registers, shared = known[:2].astype(np.int64)
+    if compiled is not None:
+        registers, shared = compiled[:2].astype(np.int64)
     blocks = problem.groups * -(-problem.rows // tiles.block_m) * tiles.split_kv
-    least = np.where(unit == Unit.TCGEN05, 0.5, 1.0) * (sums + scores) + LEAST_REGISTERS
+    least = np.where(unit == ProductUnit.TCGEN05, 0.5, 1.0) * (sums + scores) + LEAST_REGISTERS
     shallowest, described = _least_depth(spec, problem), (tiles.descriptors == 1) & (problem.page_size > 0)
     threads_rule, shared_rule = block_rules(spec, "bytes of queries and stages")
     table = (
@@ -136,7 +136,7 @@ def attention_resources(
         Limit(_PAGE_RULE, tiles.block_n, described),
     )
     resident, limiter = residency(spec, threads, registers, shared)
-    spilled = np.maximum(0.0, wanted - cap) if known is None else known[2]
+    spilled = np.maximum(0.0, wanted - cap) if compiled is None else compiled[2]
     accumulators = np.maximum(1, np.ceil(sums)).astype(np.int64)
     return Resources(
         unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, *first_broken(table)

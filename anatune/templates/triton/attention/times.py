@@ -20,9 +20,9 @@ from anatune.templates.gpu.times.waves import cycles_in_uneven_waves, cycles_in_
 from anatune.templates.triton.attention.constants import ATTENTION, AttentionConstants
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
 from anatune.templates.triton.attention.resources import attention_resources, repetition, warp_grid
-from anatune.templates.triton.attention.steps import Steps, count_steps
+from anatune.templates.triton.attention.steps import StepCounts, count_steps
 from anatune.templates.triton.constants import Constants
-from anatune.templates.triton.instructions import Unit, has_descriptors
+from anatune.templates.triton.instructions import ProductUnit, has_descriptors
 from anatune.templates.triton.memory import PART_BYTES, Traffic, combining_s, kept_share
 from anatune.templates.triton.resources import Resources, is_wide, multiply_adds_per_cycle
 from anatune.templates.triton.times import TileScores, kernel_s, sustained_flop_per_s
@@ -47,7 +47,7 @@ whitepaper, L2 partitions. Assumed for other devices."""
 
 
 @dataclass(frozen=True)
-class _Step:
+class _StepCycles:
     """Cycles of one step of a block if the whole SM works for it, (num_tiles,) each."""
 
     mma: Floats
@@ -66,9 +66,9 @@ def score_attention(
     spec: GpuSpec,
     *,
     warm: bool = False,
-    known: Floats | None = None,
-    steps: Steps | None = None,
-    own: AttentionConstants = ATTENTION,
+    compiled: Floats | None = None,
+    steps: StepCounts | None = None,
+    attention_constants: AttentionConstants = ATTENTION,
 ) -> TileScores:
     """Predict the time of every tile.
 
@@ -76,7 +76,7 @@ def score_attention(
     ----------
     warm
         Whether the kernel is repeated without a break, so that L2 holds what fits and the code is there.
-    known
+    compiled
         A compiler's numbers, see `attention_resources`.
     steps
         Numbers of steps, if they do not follow from the problem.
@@ -86,21 +86,21 @@ def score_attention(
     anatune.errors.SpaceError, anatune.errors.SpecError
         The device has no instruction for the operands, or its spec does not have the rates of its matrix units.
     """
-    constants = own.common
-    need = attention_resources(problem, tiles, spec, known)
+    constants = attention_constants.common
+    need = attention_resources(problem, tiles, spec, compiled)
     steps = count_steps(problem, tiles) if steps is None else steps
     compute, split = spec.compute, tiles.split_kv > 1
     clock, num_sms = compute.clock_hz, float(compute.num_sms)
     resident, blocks = need.resident.astype(np.float64), steps.blocks
-    step = _step(problem, tiles, need, steps, spec, own)
+    step = _step(problem, tiles, need, steps, spec, attention_constants)
     moved = _moved(problem, tiles, steps, spec, resident, warm)
     l2_cycle = _l2_bytes_per_s(tiles, spec, constants) / clock
-    flow = _flow(tiles, need, step, blocks, moved, l2_cycle, spec, own)
+    flow = _flow(tiles, need, step, blocks, moved, l2_cycle, spec, attention_constants)
     rows = tiles.block_m.astype(np.float64) * problem.depth
     stored = np.where(split, PART_BYTES, float(problem.out_bytes))
     ends = rows * (problem.element_bytes + stored) * flow.sm_byte
     ends = ends + rows / 32.0 * 3.0 / compute.issue_per_cycle_per_sm
-    fill = flow.latency * 2.0 + own.start_cycles + step.moved * flow.sm_byte
+    fill = flow.latency * 2.0 + attention_constants.start_cycles + step.moved * flow.sm_byte
 
     def block_cycles(at_once: Floats, count: Floats) -> Floats:
         """Return the cycles of an SM with `at_once` blocks of `count` steps until all of them end."""
@@ -157,21 +157,23 @@ class _Flow:
 def _flow(
     tiles: AttentionTiles,
     need: Resources,
-    step: _Step,
+    step: _StepCycles,
     blocks: Floats,
     moved: Traffic,
     l2_cycle: Floats,
     spec: GpuSpec,
-    own: AttentionConstants,
+    attention_constants: AttentionConstants,
 ) -> _Flow:
     """Return how the parts of a step overlap, in a fully occupied SM and in a block alone."""
-    constants = own.common
+    constants = attention_constants.common
     num_sms, wide = float(spec.compute.num_sms), is_wide(need.unit)
     held = np.minimum(need.resident.astype(np.float64), np.ceil(blocks / num_sms))
     # warps that issue every product themselves issue nothing else meanwhile; wide units are only started
     vector = np.maximum(step.exp, step.issue)
-    by_warps = norm(own.overlap_mma, step.mma, step.exp, step.issue)
-    started = np.where(need.unit == Unit.TCGEN05, own.overlap_tcgen05, own.overlap_wgmma)
+    by_warps = norm(attention_constants.overlap_mma, step.mma, step.exp, step.issue)
+    started = np.where(
+        need.unit == ProductUnit.TCGEN05, attention_constants.overlap_tcgen05, attention_constants.overlap_wgmma
+    )
     together = np.where(wide, norm(started, step.mma, vector), by_warps) + step.spilled
     port = step.moved / constants.l2_port_bytes
     busy = norm(np.where(wide, constants.overlap_wide, constants.overlap_mma), together, step.shared, port)
@@ -179,8 +181,8 @@ def _flow(
     busy = busy * np.maximum(1.0, parts / (warps * held))  # fewer warps leave quarters of the SM idle
     product = spec.tensor_cores.latency_cycles if spec.tensor_cores is not None else 33.0
     # maxima, sums and powers of scores pass through shared memory if warps lie along keys
-    exchanges = np.where(~wide & (warp_grid(tiles)[1] > 1), own.exchange_cycles, 0.0)
-    chain = own.step_cycles + 2.0 * product + exchanges
+    exchanges = np.where(~wide & (warp_grid(tiles)[1] > 1), attention_constants.exchange_cycles, 0.0)
+    chain = attention_constants.step_cycles + 2.0 * product + exchanges
     streams = np.maximum(1.0, warps / parts)
     alone = (step.mma + vector + step.spilled) * np.maximum(1.0, parts / warps) / streams + chain
     alone = np.maximum(alone, np.maximum(busy, step.shared))
@@ -197,12 +199,12 @@ def _step(
     problem: AttentionProblem,
     tiles: AttentionTiles,
     need: Resources,
-    steps: Steps,
+    steps: StepCounts,
     spec: GpuSpec,
-    own: AttentionConstants,
-) -> _Step:
+    attention_constants: AttentionConstants,
+) -> _StepCycles:
     """Return the work of one step of every tile."""
-    constants = own.common
+    constants = attention_constants.common
     m, n, warps = (t.astype(np.float64) for t in (tiles.block_m, tiles.block_n, tiles.num_warps))
     depth, element = float(problem.depth), float(problem.element_bytes)
     unit, wide = need.unit, is_wide(need.unit)
@@ -211,16 +213,22 @@ def _step(
     warps_m, warps_n = warp_grid(tiles)
     rate = np.ones(len(tiles))
     for code in np.unique(unit):
-        reach = constants.reach_wide if code in (Unit.WGMMA, Unit.TCGEN05) else constants.reach_mma
-        rate[unit == code] = multiply_adds_per_cycle(spec, problem.dtype, Unit(code)) * reach
+        reach = constants.reach_wide if code in (ProductUnit.WGMMA, ProductUnit.TCGEN05) else constants.reach_mma
+        rate[unit == code] = multiply_adds_per_cycle(spec, problem.dtype, ProductUnit(code)) * reach
     mma = 2.0 * m * n * depth * repeated / rate
     scores = m * n * repeated
-    exp = scores / own.exponentials
-    instructions = scores * (own.element_instructions + own.masked_instructions * steps.masked) / lanes
-    instructions += m * depth * repeated * np.where(unit == Unit.TCGEN05, 2.0, 1.0) / lanes  # rescaling of sums
-    instructions += own.row_instructions * m * repeated + warps * constants.step_instructions / 2.0
+    exp = scores / attention_constants.exponentials
+    instructions = (
+        scores
+        * (attention_constants.element_instructions + attention_constants.masked_instructions * steps.masked)
+        / lanes
+    )
+    instructions += m * depth * repeated * np.where(unit == ProductUnit.TCGEN05, 2.0, 1.0) / lanes  # rescaling of sums
+    instructions += attention_constants.row_instructions * m * repeated + warps * constants.step_instructions / 2.0
     stage = 2.0 * n * depth * element
-    reads = np.where(wide, stage * np.maximum(1.0, m / np.where(unit == Unit.TCGEN05, 128.0, 64.0)), stage * warps_m)
+    reads = np.where(
+        wide, stage * np.maximum(1.0, m / np.where(unit == ProductUnit.TCGEN05, 128.0, 64.0)), stage * warps_m
+    )
     # warps along keys read the queries in each step, and pass the powers of scores to each other
     shared_rows = m * (depth + 2.0 * n) * element * warps_n
     reads = reads + np.where(wide, m * depth * element, np.where(warps_n > 1, shared_rows, 0.0))
@@ -228,26 +236,26 @@ def _step(
     products = 2.0 * m * n * depth * repeated / (128.0 * {2: 16.0, 1: 32.0}[problem.element_bytes])
     instructions += np.where(wide, 8.0 * warps, products + reads / 512.0)
     # wgmma needs 8-bit values along keys: they are transposed, with a permutation and a store for each byte
-    turned = n * depth * ((unit == Unit.WGMMA) & (element == 1.0))
+    turned = n * depth * ((unit == ProductUnit.WGMMA) & (element == 1.0))
     instructions += turned * _TURNING / lanes
     reads = reads + turned * (element + _BYTE_STORE)
     instructions += np.where(tiles.descriptors > 0, 1.0, stage / 16.0 / lanes * constants.copy_instructions)
     spilled = need.spilled * need.threads * 8.0 / _SPILL_BYTES
     shared = (reads + stage) / spec.shared_memory.bytes_per_cycle_per_sm
-    return _Step(mma, exp, instructions / issue, shared, spilled, stage)
+    return _StepCycles(mma, exp, instructions / issue, shared, spilled, stage)
 
 
 def _moved(
-    problem: AttentionProblem, tiles: AttentionTiles, steps: Steps, spec: GpuSpec, resident: Floats, warm: bool
+    problem: AttentionProblem, tiles: AttentionTiles, steps: StepCounts, spec: GpuSpec, resident: Floats, warm: bool
 ) -> Traffic:
     """Return the bytes that cross DRAM and L2."""
     element = float(problem.element_bytes)
-    own = float(problem.groups * problem.rows * problem.head_dim)
-    rows = own * (element + problem.out_bytes)
+    row_elements = float(problem.groups * problem.rows * problem.head_dim)
+    rows = row_elements * (element + problem.out_bytes)
     seen = float(problem.seq_kv - first_key(problem.seq_q, problem.seq_kv, problem.window))
     keys = 2.0 * problem.groups * seen * problem.head_dim * element
     split = tiles.split_kv > 1
-    parts = np.where(split, 2.0 * own * PART_BYTES * tiles.split_kv, 0.0)
+    parts = np.where(split, 2.0 * row_elements * PART_BYTES * tiles.split_kv, 0.0)
     per_group = steps.blocks / problem.groups
     at_once = np.minimum(steps.blocks, spec.compute.num_sms * resident)
     groups = np.minimum(problem.groups, np.ceil(at_once / per_group))
@@ -265,11 +273,11 @@ def _l2_bytes_per_s(tiles: AttentionTiles, spec: GpuSpec, constants: Constants) 
     """Return the bytes per second that all SMs together take from L2 while they read keys."""
     copied = spec.l2.tiles_bytes_per_s or spec.l2.bandwidth_bytes_per_s
     gain = constants.descriptor_gain if spec.l2.tiles_bytes_per_s and has_descriptors(spec) else 1.0
-    found: Floats = copied * np.where(tiles.descriptors > 0, gain, 1.0)
-    return found
+    rate: Floats = copied * np.where(tiles.descriptors > 0, gain, 1.0)
+    return rate
 
 
-def _power_s(problem: AttentionProblem, steps: Steps, tiles: AttentionTiles, spec: GpuSpec) -> float:
+def _power_s(problem: AttentionProblem, steps: StepCounts, tiles: AttentionTiles, spec: GpuSpec) -> float:
     """Return the seconds below which the device would exceed its power limit, as for products."""
     rate = sustained_flop_per_s(spec, problem.dtype)
     flop = 4.0 * float((steps.blocks * steps.mean * tiles.block_m * tiles.block_n).min()) * problem.depth
@@ -278,9 +286,9 @@ def _power_s(problem: AttentionProblem, steps: Steps, tiles: AttentionTiles, spe
 
 def _combine_s(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec, constants: Constants) -> Floats:
     """Return the seconds of the kernel that combines parts, without its launch; 0 if nothing is split."""
-    own = float(problem.groups * problem.rows)
-    parts = own * (problem.head_dim + 1.0) * PART_BYTES * tiles.split_kv.astype(np.float64)
+    num_rows = float(problem.groups * problem.rows)
+    parts = num_rows * (problem.head_dim + 1.0) * PART_BYTES * tiles.split_kv.astype(np.float64)
     start = 2.0 * constants.queue * spec.l2.latency_cycles + constants.block_cycles
-    seconds = combining_s(parts, own * problem.head_dim * problem.out_bytes, spec, start)
-    found: Floats = np.where(tiles.split_kv > 1, seconds, 0.0)
-    return found
+    seconds = combining_s(parts, num_rows * problem.head_dim * problem.out_bytes, spec, start)
+    combine_s: Floats = np.where(tiles.split_kv > 1, seconds, 0.0)
+    return combine_s

@@ -79,14 +79,14 @@ class LayerScores:
     @property
     def time_s(self) -> Floats:
         """Seconds of the whole layer."""
-        found: Floats = self.up.time_s + self.down.time_s + self.rest_s
-        return found
+        total_s: Floats = self.up.time_s + self.down.time_s + self.rest_s
+        return total_s
 
     @property
     def is_legal(self) -> NDArray[np.bool_]:
         """Whether the tile breaks no rule in either product."""
-        found: NDArray[np.bool_] = (self.up.resources.rule == 0) & (self.down.resources.rule == 0)
-        return found
+        legal: NDArray[np.bool_] = (self.up.resources.rule == 0) & (self.down.resources.rule == 0)
+        return legal
 
 
 def score_layer(
@@ -118,8 +118,8 @@ def score_layer(
     if warm:
         weights = layer.routing.num_active * sum(p.n * p.k * p.product.right_element_bytes for p in (up, down))
         held = kept_share(weights, spec)
-    found = [score_grouped(p, tiles, spec, held=held, kernel=Served(served), constants=constants) for p in (up, down)]
-    return LayerScores(found[0], found[1], rest_s(layer, spec))
+    scores = [score_grouped(p, tiles, spec, held=held, kernel=Served(served), constants=constants) for p in (up, down)]
+    return LayerScores(scores[0], scores[1], rest_s(layer, spec))
 
 
 def rest_s(layer: ExpertLayer, spec: GpuSpec) -> float:

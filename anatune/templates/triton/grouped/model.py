@@ -14,8 +14,8 @@ from anatune.templates.base.model import Floats, Points
 from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
 from anatune.templates.triton.grouped.needs import scaling_of
 from anatune.templates.triton.grouped.problem import GroupedProblem
-from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, multiplied
-from anatune.templates.triton.grouped.space import ScaledSpace
+from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, multiplied_type
+from anatune.templates.triton.grouped.space import GroupedSpace
 from anatune.templates.triton.grouped.times import score_grouped, score_scaled
 from anatune.templates.triton.model import WARM_CONSTANTS, TritonModel
 from anatune.templates.triton.problem import MatmulProblem
@@ -23,10 +23,10 @@ from anatune.templates.triton.rules import loses_sums_of
 from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import TileScores
 
-__all__ = ["ScaledModel"]
+__all__ = ["GroupedModel"]
 
 
-class ScaledModel(TritonModel):
+class GroupedModel(TritonModel):
     """Predicts the time of Triton's kernels of `workload` on `hardware`, and ranks them exactly.
 
     4-bit floats are timed as half as many 8-bit floats, because units multiply them at twice the rate. Scales add bytes
@@ -43,15 +43,15 @@ class ScaledModel(TritonModel):
         The spec does not have the rates of the device's matrix units.
     """
 
-    space: ScaledSpace
+    space: GroupedSpace
 
     def _set_up(self, accuracy: str) -> None:
-        self.space = ScaledSpace(self.workload, self.hardware, self._is_legal)
+        self.space = GroupedSpace(self.workload, self.hardware, self._is_legal)
         p = self._own = self.space.problem
         self._pairs = 2 if p.format.data_bits == 4 else 1
         self._scaled = SIDE if p.scales == "blocks" else 0
         right = p.format.weight_bits / 8 if p.format.converts else 0
-        dtype, k = multiplied(p), p.k // self._pairs
+        dtype, k = multiplied_type(p), p.k // self._pairs
         self._grouped: GroupedProblem | None = None
         share = 1.0
         if p.experts:
@@ -70,7 +70,7 @@ class ScaledModel(TritonModel):
         of_scales = (read for read in self.workload.reads if read.tensor.endswith(("_scales", "_zeros")))
         self._scale_bytes = sum(read.num_bytes * (share if read.tensor[0] == "w" else 1.0) for read in of_scales)
 
-    def _scores_of(self, tiles: Tiles, known: Floats | None) -> TileScores:
+    def _scores_of(self, tiles: Tiles, compiled: Floats | None) -> TileScores:
         scaling = scaling_of(self._own, self._scale_bytes, tiles, self.hardware)
         tiles = replace(tiles, block_k=tiles.block_k // self._pairs)
         if not self._scaled and loses_sums_of(self.problem.dtype, self.hardware):
@@ -78,9 +78,11 @@ class ScaledModel(TritonModel):
         spec, constants = self.hardware, WARM_CONSTANTS
         if self._grouped is not None:
             return score_grouped(
-                self._grouped, tiles, spec, cold=True, known=known, kernel=scaling, constants=constants
+                self._grouped, tiles, spec, cold=True, compiled=compiled, kernel=scaling, constants=constants
             )
-        return score_scaled(self.problem, self._scaled, tiles, spec, known=known, kernel=scaling, constants=constants)
+        return score_scaled(
+            self.problem, self._scaled, tiles, spec, compiled=compiled, kernel=scaling, constants=constants
+        )
 
     def tiles(self, points: Points) -> Tiles:
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
@@ -99,9 +101,9 @@ class ScaledModel(TritonModel):
 
         The bounds of experts add up: 2 m n k / sqrt(S) elements for a memory of S elements. Source: [IOLB] Sec. 6.
         """
-        found = float(self.workload.compulsory_bytes)
+        compulsory = float(self.workload.compulsory_bytes)
         size = min(self._own.format.data_bits, self._own.format.weight_bits) / 8
         bounds = {}
         for level, capacity in (("dram", chip_bytes(self.hardware)), ("l2", sm_bytes(self.hardware))):
-            bounds[level] = max(found, self.workload.flop / math.sqrt(capacity / size) * size)
+            bounds[level] = max(compulsory, self.workload.flop / math.sqrt(capacity / size) * size)
         return bounds

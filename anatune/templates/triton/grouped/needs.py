@@ -22,9 +22,9 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.scaling import SIDE
 from anatune.templates.triton.cdna import DIRECT_ARCH
 from anatune.templates.triton.grouped.problem import ScaledProblem
-from anatune.templates.triton.grouped.rules import crosses_blocks, is_scaled_by_tcgen05, multiplied
-from anatune.templates.triton.instructions import Unit, instruction_of
-from anatune.templates.triton.resources import Beside
+from anatune.templates.triton.grouped.rules import crosses_blocks, is_scaled_by_tcgen05, multiplied_type
+from anatune.templates.triton.instructions import ProductUnit, instruction_of
+from anatune.templates.triton.resources import ExtraNeeds
 from anatune.templates.triton.tiles import Tiles
 
 __all__ = ["Scaling", "scaling_of"]
@@ -47,7 +47,7 @@ _COLUMNS = 16
 
 
 @dataclass(frozen=True)
-class Scaling(Beside):
+class Scaling(ExtraNeeds):
     """The additional resources, and the costs of scales in a stage of a block, (num_tiles,) each."""
 
     stage_bytes: Floats
@@ -60,18 +60,18 @@ class Scaling(Beside):
 
 def scaling_of(problem: ScaledProblem, dram_bytes: float, tiles: Tiles, spec: GpuSpec) -> Scaling:
     """Return the resources for every tile. block_k counts elements; `dram_bytes` are the bytes of all scales."""
-    found, weights = problem.format, tiles.block_n * tiles.block_k
+    operand_format, weights = problem.format, tiles.block_n * tiles.block_k
     threads = spec.compute.warp_size * tiles.num_warps
-    works = found.converts and (found.weight_bits == 4 or problem.run > 0)
+    works = operand_format.converts and (operand_format.weight_bits == 4 or problem.run > 0)
     registers = np.where(works, _HELD * weights / threads, 0.0)
-    sums, instruction = tiles.block_m * tiles.block_n / threads, instruction_of(spec, multiplied(problem))
-    if instruction.unit == Unit.MMA and found.data_bits <= 8 and not instruction.emulated:
+    sums, instruction = tiles.block_m * tiles.block_n / threads, instruction_of(spec, multiplied_type(problem))
+    if instruction.unit == ProductUnit.MMA and operand_format.data_bits <= 8 and not instruction.emulated:
         registers = registers - _TURNED[0] - _TURNED[1] * sums
     if problem.scales == "blocks":  # the sums of a step are held beside the total sums
         apart = 2.0 * np.maximum(0.0, sums - _FEW_SUMS)
-        apart = np.where(crosses_blocks(problem, tiles.block_n), sums, apart) * (instruction.unit == Unit.MMA)
+        apart = np.where(crosses_blocks(problem, tiles.block_n), sums, apart) * (instruction.unit == ProductUnit.MMA)
         registers = registers + (sums if spec.vendor == "amd" else apart)
-    each = (found.weight_bits == 4) + (problem.run > 0) + problem.zero_points if found.converts else 0
+    each = (operand_format.weight_bits == 4) + (problem.run > 0) + problem.zero_points if operand_format.converts else 0
     moved = np.zeros(len(tiles))
     for rows, piece in _pieces(problem, tiles):
         moved += rows * piece
@@ -87,27 +87,34 @@ def scaling_of(problem: ScaledProblem, dram_bytes: float, tiles: Tiles, spec: Gp
 
 def _pieces(problem: ScaledProblem, tiles: Tiles) -> list[tuple[Ints, Ints]]:
     """Return (rows or columns of a tile, bytes of scales of each in a stage) for each tensor of scales."""
-    found = problem.format
+    operand_format = problem.format
     if problem.scales == "blocks":
-        one = np.full(len(tiles), _FACTOR_BYTES)
-        return [(tiles.block_m, one), (tiles.block_n if problem.activation else -(-tiles.block_n // SIDE), one)]
+        factor_bytes = np.full(len(tiles), _FACTOR_BYTES)
+        return [
+            (tiles.block_m, factor_bytes),
+            (tiles.block_n if problem.activation else -(-tiles.block_n // SIDE), factor_bytes),
+        ]
     if not problem.run:
         return []
     runs = np.maximum(1, tiles.block_k // problem.run)
-    if found.run:
+    if operand_format.run:
         return [(tiles.block_m, runs), (tiles.block_n, runs)]
-    return [(tiles.block_n, runs * found.data_bits // 8)] + ([(tiles.block_n, runs)] if problem.zero_points else [])
+    return [(tiles.block_n, runs * operand_format.data_bits // 8)] + (
+        [(tiles.block_n, runs)] if problem.zero_points else []
+    )
 
 
 def _shared_bytes(problem: ScaledProblem, tiles: Tiles, spec: GpuSpec) -> Ints:
     """Return the bytes of shared memory in addition to the stages of operands."""
-    found, single = problem.format, tiles.num_stages == 1
+    operand_format, single = problem.format, tiles.num_stages == 1
     lanes = spec.compute.warp_size * tiles.num_warps
     amd, direct = spec.vendor == "amd", spec.arch == DIRECT_ARCH
     buffers = np.maximum(1, tiles.num_stages - 1 + direct)
     total = np.zeros(len(tiles), dtype=np.int64)
     by_tensor_memory = is_scaled_by_tcgen05(problem, spec)
-    wide_tiles = (instruction_of(spec, multiplied(problem)).unit in (Unit.WGMMA, Unit.TCGEN05)) & (tiles.block_m >= 64)
+    wide_tiles = (instruction_of(spec, multiplied_type(problem)).unit in (ProductUnit.WGMMA, ProductUnit.TCGEN05)) & (
+        tiles.block_m >= 64
+    )
     if problem.scales == "blocks":
         many = amd | (tiles.block_m * tiles.block_n > _FEW_SUMS * lanes)
         return _FACTOR_BYTES * np.maximum(tiles.block_m * many, tiles.block_n * crosses_blocks(problem, tiles.block_n))
@@ -124,10 +131,10 @@ def _shared_bytes(problem: ScaledProblem, tiles: Tiles, spec: GpuSpec) -> Ints:
         apart = np.where(alone, np.maximum(apart, rows * piece * wide), apart)
     total = total + apart
     if by_tensor_memory:  # it waits for each step, and therefore has a buffer fewer than other products
-        packs = 2 if found.data_bits == 4 else 1
+        packs = 2 if operand_format.data_bits == 4 else 1
         stage = (tiles.block_m + tiles.block_n) * tiles.block_k // packs
         total = total - np.where(single, 0, stage)
-    if amd and found.converts and found.weight_bits == 4:  # stored after the conversion, once
+    if amd and operand_format.converts and operand_format.weight_bits == 4:  # stored after the conversion, once
         packed = tiles.block_n * tiles.block_k // 2 * np.where(single, 1, buffers)
-        total = total + np.maximum(0, tiles.block_n * tiles.block_k * found.data_bits // 8 - packed)
+        total = total + np.maximum(0, tiles.block_n * tiles.block_k * operand_format.data_bits // 8 - packed)
     return total

@@ -100,15 +100,26 @@ class ScaledProblem(NamedTuple):
 
 def scaled_problem_of(workload: Workload) -> ScaledProblem:
     """Return the problem of a workload whose body is "scaled_matmul" or "grouped_matmul"."""
-    own: dict[str, Any] = workload.attribute
-    found = SCALED_FORMATS[own["dtype"].partition(":")[0]]
-    scales = own["scales"] if found.scale == "float32" else ""
-    run = SIDE if scales == "blocks" else found.run or own["group"]
+    attributes: dict[str, Any] = workload.attribute
+    operand_format = SCALED_FORMATS[attributes["dtype"].partition(":")[0]]
+    scales = attributes["scales"] if operand_format.scale == "float32" else ""
+    run = SIDE if scales == "blocks" else operand_format.run or attributes["group"]
     grouped = {
-        name: own[name] for name in ("experts", "tokens", "top_k", "expanded", "activation", "routing") if name in own
+        name: attributes[name]
+        for name in ("experts", "tokens", "top_k", "expanded", "activation", "routing")
+        if name in attributes
     }
-    columns = own["n"] * (2 if own.get("activation") else 1)
-    return ScaledProblem(workload.extents["i"], columns, own["k"], found, scales, run, own["zero_points"], **grouped)
+    columns = attributes["n"] * (2 if attributes.get("activation") else 1)
+    return ScaledProblem(
+        workload.extents["i"],
+        columns,
+        attributes["k"],
+        operand_format,
+        scales,
+        run,
+        attributes["zero_points"],
+        **grouped,
+    )
 
 
 def most_blocks(problem: ScaledProblem, block_m: int) -> int:

@@ -11,7 +11,7 @@ from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.grouped.problem import most_blocks, scaled_problem_of
 from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, crosses_blocks
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
-from anatune.templates.triton.program.lines import folded
+from anatune.templates.triton.program.lines import fold_lines
 from anatune.templates.triton.program.module import module_text, write_walk
 from anatune.templates.triton.program.parts import PARTS_NAME, write_parts
 from anatune.templates.triton.program.sizes import PARTS_BLOCK, TileSizes
@@ -31,10 +31,10 @@ def scaled_program(schedule: Schedule) -> TritonProgram:
     SpaceError
         The schedule is not legal.
     """
-    return _Writer(schedule.check()).program()
+    return _GroupedWriter(schedule.check()).program()
 
 
-class _Writer:
+class _GroupedWriter:
     """Writes the module of one schedule.
 
     `rows_left` and `columns_left` are the conditions that indices of rows of the data and of the weights are inside
@@ -81,9 +81,9 @@ class _Writer:
             self.text.line("\n")
             write_parts(self.text, self.workload, "parts_ptr", ["parts_ptr", f"{result.tensor}_ptr"], sizes)
         between = None if self.workspace is None else (self.workspace, "parts of sums")
-        made = "silu(gate) up, both data weight^T" if self.problem.activation else "data weight^T"
-        title = f"output = {made}" + (", each row with its expert's" if self.problem.experts else "")
-        source = folded(module_text(self.schedule, title, kernels, self._constants(), str(self.text), between))
+        formula = "silu(gate) up, both data weight^T" if self.problem.activation else "data weight^T"
+        title = f"output = {formula}" + (", each row with its expert's" if self.problem.experts else "")
+        source = fold_lines(module_text(self.schedule, title, kernels, self._constants(), str(self.text), between))
         return TritonProgram(self.schedule.key, source, tuple(kernels), result.tensor, self.workspace)
 
     def _option(self, name: str) -> int:
@@ -172,8 +172,8 @@ class _Writer:
 
     def _sizes_of_experts(self) -> dict[str, str]:
         """Return tensor -> its elements per expert, as an expression; "" for one element."""
-        p, found = self.problem, self.format
-        each = "COLUMNS * RUNS" if p.run else "COLUMNS" if found.converts or p.scales == "rows" else ""
+        p, operand_format = self.problem, self.format
+        each = "COLUMNS * RUNS" if p.run else "COLUMNS" if operand_format.converts or p.scales == "rows" else ""
         each = "SCALE_ROWS * RUNS" if p.scales == "blocks" else each
         sizes = {
             "weight": "COLUMNS * WEIGHT_ROW",
@@ -181,8 +181,8 @@ class _Writer:
             "weight_zeros": "COLUMNS * RUNS",
             "factor": "",
         }
-        known = [access.tensor for access in self.workload.reads]
-        return {tensor: size for tensor, size in sizes.items() if tensor in known}
+        tensors = [access.tensor for access in self.workload.reads]
+        return {tensor: size for tensor, size in sizes.items() if tensor in tensors}
 
     def _write_columns(self) -> None:
         """Write the columns of a program, which are rows of the weights."""
@@ -215,21 +215,21 @@ class _Writer:
     # ---- a step of k ----
 
     def _write_step(self) -> None:
-        text, found, p = self.text, self.format, self.problem
+        text, operand_format, p = self.text, self.format, self.problem
         for tensor, left in (("data", self.rows_left), ("weight", self.columns_left)):
             text.line(f"{tensor} = {self._tile_of(tensor, left)}")
-        if found.run:
+        if operand_format.run:
             for tensor, left in (("data", self.rows_left), ("weight", self.columns_left)):
-                text.line(f"{tensor}_scale = {self._runs(f'{tensor}_scales', tensor, left)}")
-            kind = '"e2m1"' if found.data_bits == 4 else '"e4m3"'
+                text.line(f"{tensor}_scale = {self._run_scales(f'{tensor}_scales', tensor, left)}")
+            kind = '"e2m1"' if operand_format.data_bits == 4 else '"e4m3"'
             text.line(f"sums = tl.dot_scaled(data, data_scale, {kind}, weight.T, weight_scale, {kind}, sums)")
             return
-        if found.converts:
+        if operand_format.converts:
             self._write_conversion()
         if p.scales != "blocks":
             text.line(f"sums = tl.dot(data, weight.T, sums{self._dot_options()})")
             return
-        for tensor, scales in (("data", self._of_rows()), ("weight", self._of_blocks())):
+        for tensor, scales in (("data", self._row_scales()), ("weight", self._block_scales())):
             text.line(f"{tensor}_scale = {scales}")
         product = "tl.dot(data, weight.T)"
         if self.sums_are_whole:
@@ -248,12 +248,12 @@ class _Writer:
             masks.append(f"(tl.arange(0, {name}_STEP) < {name}_ROW - {first})[None, :]")
         return self._load(tensor, f"at_{tensor} + {first}", *masks)
 
-    def _load(self, tensor: str, place: str, *masks: str) -> str:
+    def _load(self, tensor: str, index: str, *masks: str) -> str:
         """Return the expression of a load. Masked elements are zero."""
         zero = "0" if self.workload.tensor(tensor).dtype in INTEGER_RANGE else "0.0"
         wanted = [mask for mask in masks if mask]
         guarded = f", mask={' & '.join(wanted)}, other={zero}" if wanted else ""
-        return f"tl.load({tensor}_ptr + {place}{guarded})"
+        return f"tl.load({tensor}_ptr + {index}{guarded})"
 
     def _dot_options(self) -> str:
         if self.sums_are_whole:
@@ -261,7 +261,7 @@ class _Writer:
         depth = min(PROMOTED_DEPTH, self.sizes.blocks["k"])
         return f", max_num_imprecise_acc={depth}" if loses_sums_of(self.format.data, self.hardware) else ""
 
-    def _runs(self, tensor: str, operand: str, left: str) -> str:
+    def _run_scales(self, tensor: str, operand: str, left: str) -> str:
         """Return the expression of the scales of a step, (rows, runs of a step)."""
         masks = [f"({left})[:, None]"] if left else []
         if self.problem.k % self.sizes.blocks["k"]:
@@ -282,7 +282,7 @@ class _Writer:
             text.line("weight = weight.to(tl.float32)" + (".reshape(BLOCK_N, BLOCK_K // RUN, RUN)" if several else ""))
         for name, operator in factors:
             if several:
-                loaded = self._runs(f"weight_{name}", "weight", self.columns_left)
+                loaded = self._run_scales(f"weight_{name}", "weight", self.columns_left)
             else:
                 step = "col * RUNS + first_k // RUN" if p.run else "col"
                 loaded = self._load(f"weight_{name}", step, self.columns_left)
@@ -295,11 +295,11 @@ class _Writer:
         """Return whether a row has several scales in a step. They then have separate addresses."""
         return self.format.run > 0 or (self.format.converts and 0 < self.problem.run < self.sizes.blocks["k"])
 
-    def _of_rows(self) -> str:
+    def _row_scales(self) -> str:
         """Return the expression of a step's scales of the data, one for each row."""
         return self._load("data_scales", f"{self.data_row} * RUNS + first_k // SIDE", self.rows_left)
 
-    def _of_blocks(self) -> str:
+    def _block_scales(self) -> str:
         """Return the expression of a step's scale of the weights: one, or one for each column."""
         if not crosses_blocks(self.problem, self.sizes.blocks["n"]):
             return self._load("weight_scales", "first_n // SIDE * RUNS + first_k // SIDE")
@@ -309,10 +309,10 @@ class _Writer:
 
     def _write_scales(self) -> None:
         """Write the multiplication of the sums with scales."""
-        text, p, found = self.text, self.problem, self.format
-        if found.run == 16:
+        text, p, operand_format = self.text, self.problem, self.format
+        if operand_format.run == 16:
             text.line("sums *= tl.load(factor_ptr)")
-        if found.converts and not p.run:
+        if operand_format.converts and not p.run:
             text.line(f"scale = {self._load('weight_scales', 'col', self.columns_left)}")
             text.line("sums *= scale.to(tl.float32)[None, :]")
         if p.scales in ("tensor", "rows") and self.sums_are_whole:

@@ -16,7 +16,7 @@ from anatune.templates.triton.instructions import (
     ARCHS,
     SCALED_DEPTH,
     SCALED_ROWS,
-    Unit,
+    ProductUnit,
     has_descriptors,
     instruction_of,
     scaled_instruction,
@@ -30,7 +30,7 @@ __all__ = [
     "crosses_blocks",
     "is_scaled_by_tcgen05",
     "least_tile",
-    "multiplied",
+    "multiplied_type",
     "options_of",
     "warps_of",
 ]
@@ -41,15 +41,15 @@ PROMOTED_DEPTH = 128
 Sec. 3.3.2."""
 
 
-def multiplied(problem: ScaledProblem) -> str:
+def multiplied_type(problem: ScaledProblem) -> str:
     """Return the dtype that matrix units multiply. Two 4-bit floats count as one 8-bit float."""
     return "float8_e4m3fn" if problem.format.run else problem.format.data
 
 
 def crosses_blocks(problem: ScaledProblem, block_n: NDArray[np.int64] | int) -> NDArray[np.bool_]:
     """Return whether columns of a tile belong to several blocks of the weights, which have different scales."""
-    found: NDArray[np.bool_] = problem.activation | (SIDE % np.asarray(block_n) > 0)
-    return found
+    crosses: NDArray[np.bool_] = problem.activation | (SIDE % np.asarray(block_n) > 0)
+    return crosses
 
 
 def has_described_operands(problem: ScaledProblem, hardware: GpuSpec) -> bool:
@@ -63,8 +63,8 @@ def options_of(problem: ScaledProblem, hardware: GpuSpec) -> tuple[str, ...]:
     """Return the options that a schedule has: those that change the code for this problem and device."""
     split = () if problem.experts else ("split_k",)
     described = ("descriptors",) if has_described_operands(problem, hardware) else ()
-    own = ("waves_per_eu",) if is_amd(hardware) else ()
-    return ("group_m", *split, "num_warps", "num_stages", *described, *own)
+    amd_options = ("waves_per_eu",) if is_amd(hardware) else ()
+    return ("group_m", *split, "num_warps", "num_stages", *described, *amd_options)
 
 
 def check_supported(workload: Workload, hardware: GpuSpec) -> ScaledProblem:
@@ -88,7 +88,7 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> ScaledProblem:
             f"{workload.operator}: {hardware.name} ({hardware.arch}) has no matrix instruction for {word}, expected "
             f"one of {having}; choose float8_e4m3fn, int8, 4-bit weights or another device"
         )
-    check_multiplied(workload.operator, multiplied(problem), hardware)
+    check_multiplied(workload.operator, multiplied_type(problem), hardware)
     return problem
 
 
@@ -118,14 +118,14 @@ def check_scaled(schedule: Schedule) -> None:
 
 def is_scaled_by_tcgen05(problem: ScaledProblem, hardware: GpuSpec) -> bool:
     """Return whether tcgen05 reads the scales, from tensor memory."""
-    return problem.format.run > 0 and instruction_of(hardware, multiplied(problem)).unit == Unit.TCGEN05
+    return problem.format.run > 0 and instruction_of(hardware, multiplied_type(problem)).unit == ProductUnit.TCGEN05
 
 
 def least_tile(problem: ScaledProblem, hardware: GpuSpec) -> dict[str, int]:
     """Return index -> smallest tile: Triton's limit, whole groups of scales, rows that units multiply with scales."""
-    found = problem.format
+    operand_format = problem.format
     rows = SCALED_ROWS if is_scaled_by_tcgen05(problem, hardware) else LEAST_TILE
-    depth = SCALED_DEPTH if found.run else LEAST_TILE if found.weight_bits == 16 else 2 * LEAST_TILE
+    depth = SCALED_DEPTH if operand_format.run else LEAST_TILE if operand_format.weight_bits == 16 else 2 * LEAST_TILE
     return {"m": rows, "n": LEAST_TILE, "k": depth}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
-from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.instructions import ProductUnit
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import WARP, is_wide, register_cap, resources
 from anatune.templates.triton.tiles import Tiles
@@ -48,29 +48,29 @@ def _columns(tiles: Tiles, unit: NDArray[np.int64]) -> Floats:
     """Return the number of columns of whose sums a thread of `wgmma` or `tcgen05` holds some."""
     groups = np.maximum(1.0, tiles.num_warps / 4.0)
     beside = np.maximum(1.0, groups / np.maximum(1.0, tiles.block_m / 64.0))
-    found: Floats = np.where(
-        unit == Unit.TCGEN05, tiles.block_n * tiles.block_m / 128.0 / groups, tiles.block_n / 4.0 / beside
+    columns: Floats = np.where(
+        unit == ProductUnit.TCGEN05, tiles.block_n * tiles.block_m / 128.0 / groups, tiles.block_n / 4.0 / beside
     )
-    return found
+    return columns
 
 
 def _is_direct(tiles: Tiles) -> NDArray[np.bool_]:
     """Return the tiles in which threads load the scales of all their columns."""
-    found: NDArray[np.bool_] = tiles.block_n < WARP * tiles.num_warps
-    return found
+    is_direct: NDArray[np.bool_] = tiles.block_n < WARP * tiles.num_warps
+    return is_direct
 
 
 def column_loads(tiles: Tiles, unit: NDArray[np.int64], spec: GpuSpec) -> Floats:
     """Return the loads of a warp in each step: scales of columns, and registers that are missing."""
     wide = is_wide(unit)
     direct = _is_direct(tiles)
-    lacking = np.maximum(0.0, _wanted(tiles, unit) - register_cap(tiles.num_warps, spec))
+    lacking = np.maximum(0.0, _count_registers(tiles, unit) - register_cap(tiles.num_warps, spec))
     again = np.where(direct, _RELOADED, _SPILLED) * lacking
-    found: Floats = np.where(wide, np.where(direct, _columns(tiles, unit), 1.0) + again, 0.0)
-    return found
+    loads: Floats = np.where(wide, np.where(direct, _columns(tiles, unit), 1.0) + again, 0.0)
+    return loads
 
 
-def _wanted(tiles: Tiles, unit: NDArray[np.int64]) -> Floats:
+def _count_registers(tiles: Tiles, unit: NDArray[np.int64]) -> Floats:
     """Return the registers of a thread: sums, products of a step, scales of its columns and their addresses."""
     sums = tiles.block_m * tiles.block_n / (WARP * tiles.num_warps)
     of_column = np.where(_is_direct(tiles), 1.0 + _ADDRESS, 1.0)
@@ -85,7 +85,7 @@ def needs_with_columns(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec) -> F
     """
     need = resources(problem, tiles, spec)
     wide = is_wide(need.unit)
-    registers = np.minimum(_wanted(tiles, need.unit), register_cap(tiles.num_warps, spec))
+    registers = np.minimum(_count_registers(tiles, need.unit), register_cap(tiles.num_warps, spec))
     return np.array(
         [np.where(wide, registers, need.registers), need.shared_bytes, np.where(wide, 0.0, need.spilled)], dtype=float
     )

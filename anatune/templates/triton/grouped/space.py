@@ -1,6 +1,6 @@
 """The space of products with scales and of products of experts.
 
-A point is an integer vector in the order of `ScaledSpace.columns`. The space is small enough to be evaluated whole.
+A point is an integer vector in the order of `GroupedSpace.columns`. The space is small enough to be evaluated whole.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from anatune.templates.triton.grouped.rules import check_supported, least_tile, 
 from anatune.templates.triton.rules import OPTIONS
 from anatune.templates.triton.space import MOST_DEPTH, MOST_TILE, TileSpace, splits
 
-__all__ = ["ScaledSpace"]
+__all__ = ["GroupedSpace"]
 
 
-class ScaledSpace(TileSpace):
+class GroupedSpace(TileSpace):
     """All schedules of one product with scales, or of experts, on one GPU.
 
     Spaces are deterministic and immutable, so that threads may share them.
@@ -50,9 +50,9 @@ class ScaledSpace(TileSpace):
     def _axis(self, axis: str) -> Part:
         most = MOST_TILE
         if axis == "k":
-            found = self.problem.format
+            operand_format = self.problem.format
             # rows of weights that are converted may be as long as rows of other weights
-            deepest = MOST_DEPTH * 8 // max(found.data_bits // 2, found.weight_bits)
+            deepest = MOST_DEPTH * 8 // max(operand_format.data_bits // 2, operand_format.weight_bits)
             most = SIDE if self.problem.scales == "blocks" else deepest
         return self._powers(axis, self.least[axis], min(most, self.extents[axis]))
 

@@ -18,13 +18,13 @@ from anatune.templates.triton.constants import CONSTANTS, Constants
 from anatune.templates.triton.grouped.needs import Scaling
 from anatune.templates.triton.grouped.problem import GroupedProblem
 from anatune.templates.triton.grouped.scales import Served, column_loads, needs_with_columns
-from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.instructions import ProductUnit
 from anatune.templates.triton.memory import Grid, Traffic, fill_bytes, kept_share
 from anatune.templates.triton.problem import MatmulProblem
-from anatune.templates.triton.resources import WARP, Beside, Resources, is_wide
+from anatune.templates.triton.resources import WARP, ExtraNeeds, Resources, is_wide
 from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import TileScores, score_tiles
-from anatune.templates.triton.work import Walk, Work, stage_work
+from anatune.templates.triton.work import KernelModel, Work, stage_work
 
 __all__ = ["score_grouped", "score_scaled"]
 
@@ -61,7 +61,7 @@ def score_scaled(
     spec: GpuSpec,
     *,
     warm: int = 0,
-    known: Floats | None = None,
+    compiled: Floats | None = None,
     kernel: Scaling | Served | None = None,
     constants: Constants = CONSTANTS,
 ) -> TileScores:
@@ -78,10 +78,10 @@ def score_scaled(
     SpaceError, SpecError
         The errors of `score_tiles`.
     """
-    leaving, walk = _leaving(tiles, scaled), _Scaled(scaled, kernel)
-    if isinstance(kernel, Served) and scaled and known is None:
-        known = needs_with_columns(problem, leaving, spec)
-    return score_tiles(problem, leaving, spec, warm=warm, known=known, constants=constants, walk=walk)
+    leaving, kernel_model = _promote_each_step(tiles, scaled), _Scaled(scaled, kernel)
+    if isinstance(kernel, Served) and scaled and compiled is None:
+        compiled = needs_with_columns(problem, leaving, spec)
+    return score_tiles(problem, leaving, spec, warm=warm, compiled=compiled, constants=constants, kernel=kernel_model)
 
 
 def score_grouped(
@@ -91,7 +91,7 @@ def score_grouped(
     *,
     held: float = 0.0,
     cold: bool = False,
-    known: Floats | None = None,
+    compiled: Floats | None = None,
     kernel: Scaling | Served | None = None,
     constants: Constants = CONSTANTS,
 ) -> TileScores:
@@ -111,20 +111,22 @@ def score_grouped(
     SpaceError, SpecError
         The errors of `score_tiles`.
     """
-    walk = _Grouped(problem.scaled, kernel, problem, held, cold)
-    leaving = _leaving(tiles, problem.scaled)
-    if isinstance(kernel, Served) and problem.scaled and known is None:
-        known = needs_with_columns(problem.product, leaving, spec)
-    return score_tiles(problem.product, leaving, spec, warm=1, known=known, constants=constants, walk=walk)
+    kernel_model = _Grouped(problem.scaled, kernel, problem, held, cold)
+    leaving = _promote_each_step(tiles, problem.scaled)
+    if isinstance(kernel, Served) and problem.scaled and compiled is None:
+        compiled = needs_with_columns(problem.product, leaving, spec)
+    return score_tiles(
+        problem.product, leaving, spec, warm=1, compiled=compiled, constants=constants, kernel=kernel_model
+    )
 
 
-def _leaving(tiles: Tiles, scaled: int) -> Tiles:
+def _promote_each_step(tiles: Tiles, scaled: int) -> Tiles:
     """Return tiles whose sums leave the matrix units after each step, if they have to be scaled there."""
     return Tiles(**{**vars(tiles), "promote": tiles.block_k}) if scaled else tiles
 
 
 @dataclass(frozen=True)
-class _Scaled(Walk):
+class _Scaled(KernelModel):
     """A product whose sums are multiplied with scales after each step of k.
 
     Programs of Triton for sm_90 and sm_100 wait for the products of a step. Then they execute a multiplication and a
@@ -146,7 +148,7 @@ class _Scaled(Walk):
         """Version of Triton that compiles a server's kernel; None for other kernels."""
         return self.kernel.triton if isinstance(self.kernel, Served) else None
 
-    def beside(self) -> Beside | None:
+    def extra_needs(self) -> ExtraNeeds | None:
         """Return the resources of blocks in addition to operands and sums."""
         return self.scaling
 
@@ -185,7 +187,7 @@ class _Scaled(Walk):
         loads = column_loads(tiles, need.unit, spec) * tiles.num_warps if self.served else np.zeros(len(tiles))
         issue = work.issue + (each + loads - _DESCRIBED * tiles.descriptors * tiles.num_warps) / slots
         issue = np.maximum(issue, loads)  # an SM starts one load per cycle
-        wide, by_memory = is_wide(need.unit), need.unit == Unit.TCGEN05
+        wide, by_memory = is_wide(need.unit), need.unit == ProductUnit.TCGEN05
         is_old = self.turns and self.served is not None and self.served < _STRAIGHT_SINCE
         if is_old and spec.arch == "sm_90" and problem.is_float8:
             copies = (tiles.block_m + tiles.block_n) * tiles.block_k / (_COPY_BYTES * WARP)
@@ -194,7 +196,7 @@ class _Scaled(Walk):
         scaling = 2.0 * each / slots
         of_warp = scaling + (issue - scaling) * _INSTRUCTION_CYCLES
         of_warp = of_warp * parts / np.maximum(tiles.num_warps, parts)
-        chain = np.maximum(work.chain, np.where(need.unit == Unit.MMA, of_warp, 0.0))
+        chain = np.maximum(work.chain, np.where(need.unit == ProductUnit.MMA, of_warp, 0.0))
         compute = work.compute * np.where(by_memory & (tiles.block_m < _LANES), 2.0, 1.0)
         # warps that start wide products wait for them before anything else; sums of tcgen05 are loaded first
         drained = np.where(by_memory, each / _READ_WARPS + _READ_CYCLES, _DRAIN_CYCLES)
@@ -263,5 +265,5 @@ class _Grouped(_Scaled):
         launched = np.where(layer.tokens < tiles.block_m, np.minimum(launched, rows * tiles.block_m), launched)
         idle = np.maximum(0.0, np.ceil(launched / tiles.block_m) - grid.rows) * grid.columns
         each = spec.l2.latency_cycles + constants.block_cycles
-        found: Floats = idle * each / (spec.compute.num_sms * grid.resident)
-        return found
+        cycles: Floats = idle * each / (spec.compute.num_sms * grid.resident)
+        return cycles

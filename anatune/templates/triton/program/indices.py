@@ -16,7 +16,7 @@ from anatune.core.workload.access import Access
 from anatune.core.workload.implicit_gemm import ImplicitGemm, guarded_dimensions
 from anatune.core.workload.nest import Workload
 
-__all__ = ["Piece", "Walk", "dimension_strides", "pieces_of", "walk_of"]
+__all__ = ["IndexWalk", "Piece", "dimension_strides", "pieces_of", "walk_of"]
 
 
 class Piece(NamedTuple):
@@ -53,7 +53,7 @@ class Piece(NamedTuple):
         return self.fused if self.whole else f"{self.fused}_{'_'.join(self.axes)}"
 
 
-class Walk(NamedTuple):
+class IndexWalk(NamedTuple):
     """The movement of one fused index through a tensor.
 
     Attributes
@@ -93,26 +93,26 @@ def pieces_of(
     axes = gemm.axes(index)
     if gemm.extents[index] == 1 and index != "batch" and not alone and any(axis in strides for axis in axes):
         return ((Piece(index, axes, 1, 1, True), 1),)  # other positions of the tile exist, too, and are masked
-    found: list[tuple[Piece, int]] = []
+    pieces: list[tuple[Piece, int]] = []
     below, total, is_next = 1, gemm.extents[index], False
     for axis in reversed(axes):
         extent, stride = extents[axis], strides.get(axis, 0)
         if extent == 1:
             continue
         if stride:
-            last, step = found[-1] if found else (None, 0)
+            last, step = pieces[-1] if pieces else (None, 0)
             joins = last is not None and is_next and axis not in alone and last.axes[0] not in alone
             if last is not None and joins and stride == step * last.extent:
                 last = last._replace(axes=(axis, *last.axes), extent=last.extent * extent)
-                found[-1] = last, step
+                pieces[-1] = last, step
             else:
-                found.append((Piece(index, (axis,), below, extent, False), stride))
+                pieces.append((Piece(index, (axis,), below, extent, False), stride))
         is_next = bool(stride)
         below *= extent
-    return tuple((piece._replace(outermost=piece.below * piece.extent == total), stride) for piece, stride in found)
+    return tuple((piece._replace(outermost=piece.below * piece.extent == total), stride) for piece, stride in pieces)
 
 
-def walk_of(access: Access, index: str, gemm: ImplicitGemm, workload: Workload) -> Walk:
+def walk_of(access: Access, index: str, gemm: ImplicitGemm, workload: Workload) -> IndexWalk:
     """Return the movement of a fused index through a tensor."""
     extents, sizes = workload.extents, dimension_strides(access.shape)
     guards = guarded_dimensions(access, workload)
@@ -125,4 +125,4 @@ def walk_of(access: Access, index: str, gemm: ImplicitGemm, workload: Workload) 
         if guarded:
             coefficients = {term.axis: term.coefficient for term in terms}
             guarded_pieces[d] = pieces_of(gemm, index, extents, coefficients, tuple(coefficients))
-    return Walk(pieces_of(gemm, index, extents, strides), guarded_pieces)
+    return IndexWalk(pieces_of(gemm, index, extents, strides), guarded_pieces)

@@ -12,13 +12,13 @@ from anatune.core.workload.nest import Workload
 from anatune.emit.script import Script
 from anatune.templates.triton.program.indices import Piece, dimension_strides, walk_of
 
-__all__ = ["Place", "TileLines", "added", "folded", "spread"]
+__all__ = ["TensorOffsets", "TileLines", "fold_lines", "join_terms", "spread"]
 
 _WIDTH = 100
 _CALL = re.compile(r"( *)(.*?tl\.(?:load|store)\()(.*)\)")
 
 
-class Place(NamedTuple):
+class TensorOffsets(NamedTuple):
     """The positions of elements of a tensor.
 
     Attributes
@@ -90,24 +90,24 @@ class TileLines:
         """Return a piece's name and kind. Define what it needs."""
         index, block = piece.fused, self.blocks.get(piece.fused, 1)
         if piece.below % block == 0:
-            return self._apart(piece, self.first(index)), ""
+            return self._define_piece(piece, self.first(index)), ""
         if piece.whole:
             return self.whole(index), index
         if self._is_run(piece):
             return self.define(piece.name, f"{self.first(index)} % {piece.extent} + {self.lane(index)}"), index
-        return self._apart(piece, self.whole(index)), index
+        return self._define_piece(piece, self.whole(index)), index
 
     def _is_run(self, piece: Piece) -> bool:
         """Return whether the elements of a tile along a piece follow each other."""
         return piece.whole or (piece.below == 1 and piece.extent % self.blocks[piece.fused] == 0)
 
-    def _apart(self, piece: Piece, index: str) -> str:
+    def _define_piece(self, piece: Piece, index: str) -> str:
         if piece.whole:
             return index
         expression = index if piece.below == 1 else f"{index} // {piece.below}"
         return self.define(piece.name, expression if piece.outermost else f"{expression} % {piece.extent}")
 
-    def steady(self, access: Access) -> list[str] | None:
+    def steady_terms(self, access: Access) -> list[str] | None:
         """Return the terms that lanes of k add to an element's number in every step, or None if they differ by step."""
         walk = walk_of(access, "k", self.gemm, self.workload)
         block = self.blocks["k"]
@@ -119,7 +119,9 @@ class TileLines:
             self._times(self.lane_k, f"STRIDE_{access.tensor}_{piece.name.upper()}", stride) for piece, stride in inner
         ]
 
-    def place(self, access: Access, indices: Sequence[str], word: str, *, origin: bool, steady: bool = False) -> Place:
+    def tensor_offsets(
+        self, access: Access, indices: Sequence[str], word: str, *, origin: bool, steady: bool = False
+    ) -> TensorOffsets:
         """Return what fused indices add to the number of an element in a tensor. Define what it needs.
 
         Parameters
@@ -131,7 +133,7 @@ class TileLines:
         origin : bool
             Whether the constants of the access are added, too.
         steady : bool
-            Whether lanes are left out, see `steady`.
+            Whether lanes are left out, see `steady_terms`.
         """
         offsets: dict[str, list[str]] = {}
         guarded: dict[int, list[tuple[str, str]]] = {}
@@ -152,7 +154,7 @@ class TileLines:
             shift = [str(access.offsets[d])] if origin and access.offsets[d] else []
             kind = next((kind for _, kind in terms if kind), "")
             if terms or shift:
-                positions[d] = self._named(f"{word}{d}_{access.tensor}", [term for term, _ in terms] + shift), kind
+                positions[d] = self._name_sum(f"{word}{d}_{access.tensor}", [term for term, _ in terms] + shift), kind
             # offsets of vectors stay above zero: the first position of an image is added to the pointer
             offsets.setdefault(kind, []).extend(
                 self._times(term, f"STRIDE_{access.tensor}_{d}", sizes[d]) for term, _ in terms
@@ -160,7 +162,7 @@ class TileLines:
         start = sum(o * s for o, s in zip(access.offsets, sizes, strict=True)) if origin else 0
         if start:
             offsets.setdefault("", []).append(str(start))
-        return Place({kind: terms for kind, terms in offsets.items() if terms}, positions)
+        return TensorOffsets({kind: terms for kind, terms in offsets.items() if terms}, positions)
 
     def _start(self, piece: Piece) -> tuple[str, str]:
         """Return the position along a piece at which a tile begins."""
@@ -169,11 +171,11 @@ class TileLines:
         first = self.first(piece.fused)
         return (first if piece.whole else self.define(f"first_{piece.name}", f"{first} % {piece.extent}")), ""
 
-    def _named(self, name: str, terms: Sequence[str]) -> str:
+    def _name_sum(self, name: str, terms: Sequence[str]) -> str:
         """Return the name of the sum of terms."""
         if len(terms) == 1 and terms[0].isidentifier():
             return terms[0]
-        return self.define(name, added(terms))
+        return self.define(name, join_terms(terms))
 
     def _times(self, name: str, constant: str, factor: int) -> str:
         if factor == 1:
@@ -181,7 +183,7 @@ class TileLines:
         self.constants[constant] = factor
         return f"{name} * {constant}"
 
-    def element(self, start: str, name: str, places: Sequence[Place], tile: tuple[str, ...]) -> str:
+    def element(self, start: str, name: str, places: Sequence[TensorOffsets], tile: tuple[str, ...]) -> str:
         """Return the positions of a tile's elements: first the scalars, then the vectors, spread over the tile.
 
         Parameters
@@ -192,25 +194,27 @@ class TileLines:
             Prefix of the names of sums of vectors.
         """
         terms: dict[str, list[str]] = {}
-        for place in places:
-            for kind, more in place.offsets.items():
+        for position in places:
+            for kind, more in position.offsets.items():
                 terms.setdefault(kind, []).extend(more)
         words = [start] * bool(start) + [*terms.pop("", [])]
         vectors = []
-        for kind, those in terms.items():
-            one = those[0] if len(those) == 1 else self.define(f"{name}_{kind}", added(those))
-            vectors.append(spread(one, kind, tile))
+        for kind, vector_terms in terms.items():
+            vector = (
+                vector_terms[0] if len(vector_terms) == 1 else self.define(f"{name}_{kind}", join_terms(vector_terms))
+            )
+            vectors.append(spread(vector, kind, tile))
         # offsets are added to each other before the pointer: in as many bits as they need
-        vectors = [f"({added(vectors)})"] if words and len(vectors) > 1 else vectors
-        return added([*words, *vectors])
+        vectors = [f"({join_terms(vectors)})"] if words and len(vectors) > 1 else vectors
+        return join_terms([*words, *vectors])
 
 
-def added(terms: Sequence[str]) -> str:
+def join_terms(terms: Sequence[str]) -> str:
     """Return the sum of terms. Terms may be negative numbers."""
     return " + ".join(terms).replace("+ -", "- ")
 
 
-def folded(source: str) -> str:
+def fold_lines(source: str) -> str:
     """Return a module's text with long loads and stores spread over several lines."""
     lines = []
     for line in source.splitlines():

@@ -51,10 +51,10 @@ def _load(access: Access, write: Access, mask: str) -> str:
     else:
         words = []
         strides = dimension_strides(write.shape)
-        for terms, own in zip(access.indices, sizes, strict=True):
+        for terms, size in zip(access.indices, sizes, strict=True):
             d = write.indices.index(terms)
             position = "at" if strides[d] == 1 else f"at // {strides[d]}"
             position = position if d == 0 else f"{position} % {write.shape[d]}"
-            words.append(position if own == 1 else f"{position} * {own}")
+            words.append(position if size == 1 else f"{position} * {size}")
         where = " + ".join(words)
     return f"tl.load({access.tensor}_ptr + {where}{mask})"

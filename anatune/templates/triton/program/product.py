@@ -16,7 +16,7 @@ from anatune.templates.gpu.ranged import Ranged, check_ranged
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.program.descriptors import Descriptor, descriptor_of
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
-from anatune.templates.triton.program.lines import Place, TileLines, added, folded, spread
+from anatune.templates.triton.program.lines import TensorOffsets, TileLines, fold_lines, join_terms, spread
 from anatune.templates.triton.program.module import module_text, write_walk
 from anatune.templates.triton.program.parts import PARTS_NAME, write_parts
 from anatune.templates.triton.program.sizes import PARTS_BLOCK, TileSizes, sizes_of
@@ -88,7 +88,7 @@ class _ProductWriter:
         constants = {**self.sizes.constants(self.lines.blocks), **self.lines.constants}
         between = None if self.workspace is None else (self.workspace, "parts of sums")
         title = f"{result.tensor} = {operands}"
-        source = folded(module_text(self.schedule, title, kernels, constants, str(self.text), between, self.ranged))
+        source = fold_lines(module_text(self.schedule, title, kernels, constants, str(self.text), between, self.ranged))
         return TritonProgram(
             self.schedule.key, source, tuple(kernels), result.tensor, self.workspace, ranged=self.ranged
         )
@@ -145,7 +145,7 @@ class _ProductWriter:
             text.line("first_part = part * PART_K")
             if self.sizes.ragged:
                 stop = f"tl.minimum({stop}, K)"
-        self._steps_left(("m", "k"))
+        self._steps_condition(("m", "k"))
         with text.scope(f"for first_k in range({first}, {stop}, BLOCK_K):"):
             names = [self._load(operand, rows[operand.rows]) for operand in self.gemm.operands]
             text.line(f"sums = tl.dot({', '.join(names)}, sums{self._dot_options()})")
@@ -154,7 +154,7 @@ class _ProductWriter:
     def _tile_of(self, operand: Operand) -> tuple[str, str]:
         return ("m", "k") if operand.rows == "m" else ("k", "n")
 
-    def _rows(self, operand: Operand) -> tuple[Place, bool] | None:
+    def _rows(self, operand: Operand) -> tuple[TensorOffsets, bool] | None:
         """Write the part of an operand's addresses that is the same in all steps of k.
 
         Returns
@@ -165,32 +165,32 @@ class _ProductWriter:
         access, lines, tile = operand.access, self.lines, self._tile_of(operand)
         if access.tensor in self.descriptors:
             return None
-        rows = lines.place(access, ("batch", operand.rows), "row", origin=True)
-        self._within(operand.rows, tile)
-        lanes = lines.steady(access)
+        rows = lines.tensor_offsets(access, ("batch", operand.rows), "row", origin=True)
+        self._inside_condition(operand.rows, tile)
+        lanes = lines.steady_terms(access)
         if lanes is None:
             lines.element("", f"at_{access.tensor}", (rows,), tile)  # before the loop
             return rows, False
         vectors = {kind: terms for kind, terms in rows.offsets.items() if kind} | {"k": lanes}
-        at = lines.element("", f"at_{access.tensor}", (Place(vectors, {}),), tile)
+        vector_offset = lines.element("", f"at_{access.tensor}", (TensorOffsets(vectors, {}),), tile)
         numbers = rows.offsets.get("", [])
-        return Place({"": [*numbers, lines.define(f"at_{access.tensor}", at)]}, rows.positions), True
+        return TensorOffsets({"": [*numbers, lines.define(f"at_{access.tensor}", vector_offset)]}, rows.positions), True
 
-    def _load(self, operand: Operand, rows: tuple[Place, bool] | None) -> str:
+    def _load(self, operand: Operand, rows: tuple[TensorOffsets, bool] | None) -> str:
         """Write the load of an operand's tile in a step, and return its name."""
         name = "left" if operand.rows == "m" else "right"
         cast = ""
         other = self.gemm.left if operand.rows == "n" else self.gemm.right
         if DTYPE_BYTES[operand.access.dtype] < DTYPE_BYTES[other.access.dtype]:
             cast = f".to(tl.{TRITON_TYPES[other.access.dtype]})"
-        loaded = self._loaded(operand, *rows) if rows else self.descriptors[operand.access.tensor].load()
+        loaded = self._load_expression(operand, *rows) if rows else self.descriptors[operand.access.tensor].load()
         self.text.line(f"{name} = {loaded}{cast}")
         return name
 
-    def _loaded(self, operand: Operand, rows: Place, steady: bool) -> str:
+    def _load_expression(self, operand: Operand, rows: TensorOffsets, steady: bool) -> str:
         access, tile = operand.access, self._tile_of(operand)
-        steps = self.lines.place(access, ("k",), "step", origin=False, steady=steady)
-        conditions = [self._within(operand.rows, tile), self._steps_left(tile)]
+        steps = self.lines.tensor_offsets(access, ("k",), "step", origin=False, steady=steady)
+        conditions = [self._inside_condition(operand.rows, tile), self._steps_condition(tile)]
         guarded = sorted({*rows.positions, *steps.positions})
         if guarded:
             self.text.line("# windows reach beyond their image, where zeros are")
@@ -198,21 +198,21 @@ class _ProductWriter:
             conditions += self._guards(access, d, [p.positions[d] for p in (rows, steps) if d in p.positions], tile)
         mask = " & ".join(condition for condition in conditions if condition)
         places = (steps, rows) if steady else (rows, steps)
-        place = self.lines.element(_pointer(access.tensor), f"at_{access.tensor}", places, tile)
+        address = self.lines.element(_pointer(access.tensor), f"at_{access.tensor}", places, tile)
         if not mask:
-            return f"tl.load({place})"
-        if len(place) + len(mask) > _LINE:
+            return f"tl.load({address})"
+        if len(address) + len(mask) > _LINE:
             mask = self.lines.define(f"inside_{access.tensor}", mask)
         zero = "0" if ACCUMULATOR_DTYPE.get(access.dtype) == "int32" else "0.0"
-        return f"tl.load({place}, mask={mask}, other={zero})"
+        return f"tl.load({address}, mask={mask}, other={zero})"
 
-    def _steps_left(self, tile: tuple[str, ...]) -> str:
+    def _steps_condition(self, tile: tuple[str, ...]) -> str:
         """Return the condition that iterations of k are left for a step, or "" if tiles divide k."""
         if self.gemm.extents["k"] % self.lines.blocks["k"] == 0:
             return ""
         return f"({spread(self.lines.lane_k, 'k', tile)} < K - first_k)"
 
-    def _within(self, index: str, tile: tuple[str, ...]) -> str:
+    def _inside_condition(self, index: str, tile: tuple[str, ...]) -> str:
         """Return the condition that an index is inside its extent, or "" if tiles divide it."""
         if self.sizes.divisor(index) % self.lines.blocks[index] == 0:
             return ""
@@ -225,10 +225,10 @@ class _ProductWriter:
         if len(parts) == 1:
             position = spread(*parts[0], tile)
         elif len(kinds) < 2:
-            name = self.lines.define(f"place{d}_{access.tensor}", added([name for name, _ in parts]))
+            name = self.lines.define(f"place{d}_{access.tensor}", join_terms([name for name, _ in parts]))
             position = spread(name, kinds[0] if kinds else "", tile)
         else:
-            name = added([spread(name, kind, tile) for name, kind in parts])
+            name = join_terms([spread(name, kind, tile) for name, kind in parts])
             position = self.lines.define(f"place{d}_{access.tensor}", name)
         low = [f"({position} >= 0)"] if access.offsets[d] < 0 else []
         return low + ([f"({position} < {access.shape[d]})"] if last >= access.shape[d] else [])
@@ -261,21 +261,25 @@ class _ProductWriter:
             text.line(f"tl.store({self._result(write)}, {value}{self._result_mask(', mask=')})")
 
     def _result(self, access: Access, start: str = "") -> str:
-        places = [self.lines.place(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")]
+        places = [
+            self.lines.tensor_offsets(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")
+        ]
         if start:
-            places.insert(0, Place({"": [start]}, {}))
+            places.insert(0, TensorOffsets({"": [start]}, {}))
         return self.lines.element(_pointer(access.tensor), f"at_{access.tensor}", places, ("m", "n"))
 
     def _result_mask(self, word: str, kinds: tuple[str, ...] = ("m", "n")) -> str:
         tile = ("m", "n") if len(kinds) == 2 else kinds
-        conditions = [condition for kind in kinds if (condition := self._within(kind, tile))]
+        conditions = [condition for kind in kinds if (condition := self._inside_condition(kind, tile))]
         text = " & ".join(conditions)
         text = text[1:-1] if len(conditions) == 1 else text
         return f"{word}{text}" if conditions else ""
 
     def _step_operand(self, access: Access) -> str:
         """Write the load of an epilogue operand, and return it spread over the tile."""
-        places = [self.lines.place(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")]
+        places = [
+            self.lines.tensor_offsets(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")
+        ]
         kinds = tuple(kind for kind in ("m", "n") if any(kind in place.offsets for place in places))
         mask = self._result_mask(", mask=", kinds)
         element = self.lines.element(_pointer(access.tensor), f"at_{access.tensor}", places, kinds)
@@ -291,14 +295,16 @@ class _ProductWriter:
         if self.workspace is None:
             wanted.append((self.workload.write, ("m", "n")))
         axis = "" if self.ranged is None else self.ranged.axis
-        found = (descriptor_of(access, tile, self.gemm, self.workload, self.sizes.blocks) for access, tile in wanted)
+        descriptors = (
+            descriptor_of(access, tile, self.gemm, self.workload, self.sizes.blocks) for access, tile in wanted
+        )
         varying = {access.tensor for access, _ in wanted if any(term.axis == axis for term in access.indices[0])}
         return {
-            one.tensor: one._replace(shape=(self.sizes.varies.upper(), *one.shape[1:]))
-            if one.tensor in varying
-            else one
-            for one in found
-            if one is not None
+            descriptor.tensor: descriptor._replace(shape=(self.sizes.varies.upper(), *descriptor.shape[1:]))
+            if descriptor.tensor in varying
+            else descriptor
+            for descriptor in descriptors
+            if descriptor is not None
         }
 
 

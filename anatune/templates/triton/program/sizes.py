@@ -73,13 +73,13 @@ class TileSizes(NamedTuple):
 
     def constants(self, blocks: Mapping[str, int]) -> dict[str, int]:
         """Return the constants of a module."""
-        found = {axis.upper(): self.extents[axis] for axis in blocks}
-        found |= {f"BLOCK_{axis.upper()}": block for axis, block in blocks.items()}
-        found |= {f"TILES_{axis.upper()}": self.tiles[axis] for axis in "mn"}
-        found |= {"GROUP_M": self.group, "TILES": self.tiles["m"] * self.tiles["n"], "BATCH": self.batch}
-        found |= {"PROGRAMS": self.programs, "SPLIT_K": self.split, "PART_K": self.steps * self.blocks["k"]}
-        found |= {"RESULTS": self.results, "BLOCK": PARTS_BLOCK}
-        return {name: number for name, number in found.items() if name not in self.varying}
+        constants = {axis.upper(): self.extents[axis] for axis in blocks}
+        constants |= {f"BLOCK_{axis.upper()}": block for axis, block in blocks.items()}
+        constants |= {f"TILES_{axis.upper()}": self.tiles[axis] for axis in "mn"}
+        constants |= {"GROUP_M": self.group, "TILES": self.tiles["m"] * self.tiles["n"], "BATCH": self.batch}
+        constants |= {"PROGRAMS": self.programs, "SPLIT_K": self.split, "PART_K": self.steps * self.blocks["k"]}
+        constants |= {"RESULTS": self.results, "BLOCK": PARTS_BLOCK}
+        return {name: number for name, number in constants.items() if name not in self.varying}
 
     def divisor(self, index: str) -> int:
         """Return a number that divides the iterations of an index ("results": the results) at every extent."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from anatune.templates.triton.family import Family
+from anatune.templates.triton.family import KernelFamily
 from anatune.templates.triton.rows.rules import BODIES, LEVELS, check_rows, check_supported
 
 __all__ = ["RowFamily"]
 
 
-class RowFamily(Family):
+class RowFamily(KernelFamily):
     """Kernels that read and write rows of activations."""
 
     bodies = frozenset(BODIES)

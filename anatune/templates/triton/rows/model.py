@@ -44,8 +44,8 @@ class RowModel(TileModel):
         self.space = RowSpace(workload, hardware, self._is_legal, accuracy)
         self.rules = row_rules(hardware)
 
-    def _scores(self, points: Points, known: Floats | None) -> TileScores:
-        return score_rows(self.workload, points, self.hardware, known=known)
+    def _scores(self, points: Points, compiled: Floats | None) -> TileScores:
+        return score_rows(self.workload, points, self.hardware, compiled=compiled)
 
     def _own_columns(self, out: Floats) -> Columns:
         """Return the features of [ICS24] Sec. 4.1. Nothing is staged in shared memory."""

@@ -120,22 +120,22 @@ class _RowWriter:
         if self.in_steps:
             self._write_cols("start + ")
 
-    def _load(self, tensor: str, at: str, other: str = "", mask: str = "mask") -> str:
+    def _load(self, tensor: str, index: str, other: str = "", mask: str = "mask") -> str:
         """Return the expression of elements in float32."""
         has = {"mask": self._has_mask, "col < COLS": self.col_mask, "row < ROWS": self.row_mask}[mask]
         masked = f", mask={mask}{f', other={other}' if other else ''}" if has else ""
         access = self.workload.tensor(tensor)
         cast = "" if access.dtype == "float32" else ".to(tl.float32)"
-        return f"tl.load({tensor}_ptr + {at}{masked}){cast}"
+        return f"tl.load({tensor}_ptr + {index}{masked}){cast}"
 
-    def _store(self, value: str, at: str, tensor: str = "output") -> None:
+    def _store(self, value: str, index: str, tensor: str = "output") -> None:
         """Write the store of elements in the tensor's own type."""
         access = next(a for a in (self.workload.write, *self.workload.further) if a.tensor == tensor)
         cast = "" if access.dtype == "float32" else f".to(tl.{TRITON_TYPES[access.dtype]})"
         value = f"({value})" if cast and not value.isidentifier() and not value.endswith(")") else value
-        self.text.line(f"tl.store({tensor}_ptr + {at}, {value}{cast}{', mask=mask' if self._has_mask else ''})")
+        self.text.line(f"tl.store({tensor}_ptr + {index}, {value}{cast}{', mask=mask' if self._has_mask else ''})")
 
-    def _over_row(self, what: str, value: str) -> str:
+    def _reduce_row(self, what: str, value: str) -> str:
         """Return a reduction over the columns of a tile."""
         return f"tl.{what}({value}, axis=0)" if self.is_one else f"tl.{what}({value}, axis=1, keep_dims=True)"
 
@@ -143,7 +143,7 @@ class _RowWriter:
     def _tile(self) -> str:
         return "[BLOCK_COLS]" if self.is_one else "[BLOCK_ROWS, BLOCK_COLS]"
 
-    def _guarded(self, value: str) -> str:
+    def _zero_outside(self, value: str) -> str:
         """Return a value that is zero beyond the end of the row."""
         return f"tl.where(col < COLS, {value}, 0.0)" if self.col_mask else value
 
@@ -153,8 +153,8 @@ class _RowWriter:
         text, x = self.text, self._load("data", "row * COLS + col", '-float("inf")')
         if not self.in_steps:
             text.line(f"x = {x}")
-            text.line(f"power = tl.exp(x - {self._over_row('max', 'x')})")
-            self._store(f"power / {self._over_row('sum', 'power')}", "row * COLS + col")
+            text.line(f"power = tl.exp(x - {self._reduce_row('max', 'x')})")
+            self._store(f"power / {self._reduce_row('sum', 'power')}", "row * COLS + col")
             return
         text.line("# every lane keeps its own largest element and sum; they come together behind the row")
         text.line(f"largest = tl.full({self._tile}, {_LOWEST!r}, tl.float32)")
@@ -165,8 +165,8 @@ class _RowWriter:
             text.line("larger = tl.maximum(largest, x)")
             text.line("total = total * tl.exp(largest - larger) + tl.exp(x - larger)")
             text.line("largest = larger")
-        text.line(f"most = {self._over_row('max', 'largest')}")
-        text.line(f"scale = 1.0 / {self._over_row('sum', 'total * tl.exp(largest - most)')}")
+        text.line(f"most = {self._reduce_row('max', 'largest')}")
+        text.line(f"scale = 1.0 / {self._reduce_row('sum', 'total * tl.exp(largest - most)')}")
         with self._loop():
             self._step()
             text.line(f"x = {x}")
@@ -183,12 +183,12 @@ class _RowWriter:
                 text.line(line)
             if self.in_steps:
                 text.line(f"{name} += {value}")
-        return self._over_row("sum", name if self.in_steps else value)
+        return self._reduce_row("sum", name if self.in_steps else value)
 
     def _write_layer_norm(self) -> None:
         text, x = self.text, f"x = {self._load('data', 'row * COLS + col', '0.0')}"
         text.line(f"mean = {self._accumulate('total', 'x', x)} / COLS")
-        centred = f"centred = {self._guarded('x - mean')}"
+        centred = f"centred = {self._zero_outside('x - mean')}"
         again = [x] * self.in_steps
         squares = self._accumulate("squares", "centred * centred", *again, centred)
         text.line(f"scale = tl.rsqrt({squares} / COLS + EPSILON)")
@@ -201,8 +201,8 @@ class _RowWriter:
             self._store(f"{'(x - mean)' if self.in_steps else 'centred'} * scale * weight + bias", "row * COLS + col")
 
     def _write_rms_norm(self, *residual: str) -> None:
-        text, at = self.text, "row * COLS + col"
-        x = " + ".join(self._load(tensor, at, "0.0") for tensor in ("data", *residual))
+        text, index = self.text, "row * COLS + col"
+        x = " + ".join(self._load(tensor, index, "0.0") for tensor in ("data", *residual))
         lines = [f"x = {x}"]
         if not residual:
             squares = self._accumulate("squares", "x * x", *lines)
@@ -214,7 +214,7 @@ class _RowWriter:
             if self.in_steps:
                 text.line(lines[0])
             text.line(f"weight = {self._load('weight', 'col', mask='col < COLS')}")
-            self._store("x * scale * weight", at)
+            self._store("x * scale * weight", index)
 
     def _sum_line(self) -> str:
         """Return the line that stores the sum with a residual."""
@@ -262,7 +262,7 @@ class _RowWriter:
             text.line(x)
             if self.in_steps:
                 text.line("largest = tl.maximum(largest, tl.abs(x))")
-        largest = self._over_row("max", "largest" if self.in_steps else "tl.abs(x)")
+        largest = self._reduce_row("max", "largest" if self.in_steps else "tl.abs(x)")
         text.line(f"scale = tl.maximum({largest}, 1e-10) / LARGEST")
         mask = ", mask=row < ROWS" if self.row_mask else ""
         text.line(f"tl.store(scales_ptr + row, scale{mask})")

@@ -16,7 +16,7 @@ from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_cover, check_names
 from anatune.templates.gpu.rules import gpu_of
 
-__all__ = ["BODIES", "LEVELS", "MOST_TILE", "OPTIONS", "Body", "Rows", "check_rows", "check_supported", "rows_of"]
+__all__ = ["BODIES", "LEVELS", "MOST_TILE", "OPTIONS", "Body", "RowShape", "check_rows", "check_supported", "rows_of"]
 
 LEVELS: dict[str, tuple[str, ...]] = {"rows": ("block", "tile"), "cols": ("block", "tile")}
 """Levels of each fused index in ``Schedule.tiles``. For bodies that need whole rows, the first of "cols" are steps."""
@@ -66,7 +66,7 @@ BODIES: dict[str, Body] = {
 """Body of a workload (`core.workload.kernels`) -> its work. An element of rotary is a pair."""
 
 
-class Rows(NamedTuple):
+class RowShape(NamedTuple):
     """The rows of elements of a workload.
 
     Attributes
@@ -86,15 +86,15 @@ class Rows(NamedTuple):
         return self.body.passes > 1
 
 
-def rows_of(workload: Workload) -> Rows:
+def rows_of(workload: Workload) -> RowShape:
     """Return the rows of a workload."""
     *outer, last = workload.spatial_axes
     if workload.body == "rotary":
         outer = [axis for axis in outer if axis.name != "s"]
-    return Rows(math.prod(axis.extent for axis in outer), last.extent, BODIES[workload.body])
+    return RowShape(math.prod(axis.extent for axis in outer), last.extent, BODIES[workload.body])
 
 
-def check_supported(workload: Workload, hardware: GpuSpec) -> Rows:
+def check_supported(workload: Workload, hardware: GpuSpec) -> RowShape:
     """Return the rows of a workload. Raise SpaceError unless Triton compiles its kernel for a device.
 
     Raises
@@ -121,7 +121,7 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> Rows:
 
 def check_rows(schedule: Schedule) -> None:
     """Raise SpaceError unless the schedule is one of kernels on rows."""
-    found, options = check_supported(schedule.workload, gpu_of(schedule)), schedule.options
+    rows, options = check_supported(schedule.workload, gpu_of(schedule)), schedule.options
     check_names("options", options, OPTIONS, "option")
     for name in OPTIONS:
         check_count(f"option {name}", options.get(name), *OPTIONS[name])
@@ -129,7 +129,7 @@ def check_rows(schedule: Schedule) -> None:
     check_names("vector", schedule.vector, (), "tensor")
     check_names("tiles", schedule.tiles, LEVELS, "index")
     sizes = [options["num_warps"]]
-    for index, extent in (("rows", found.rows), ("cols", found.cols)):
+    for index, extent in (("rows", rows.rows), ("cols", rows.cols)):
         check_cover(index, schedule.tiles.get(index), LEVELS[index], extent)
         sizes.append(schedule.tiles[index][-1])
     for name, size in zip(("option num_warps", "tile of rows", "tile of cols"), sizes, strict=True):

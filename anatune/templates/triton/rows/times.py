@@ -21,10 +21,10 @@ from anatune.templates.base.rules import Limit, first_broken
 from anatune.templates.gpu.rules import GRID_RULE, block_rules
 from anatune.templates.gpu.times.waves import cycles_in_waves, norm
 from anatune.templates.triton.constants import CONSTANTS
-from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.instructions import ProductUnit
 from anatune.templates.triton.memory import Traffic
 from anatune.templates.triton.resources import Resources, register_cap, residency
-from anatune.templates.triton.rows.rules import BODIES, Rows, rows_of
+from anatune.templates.triton.rows.rules import BODIES, RowShape, rows_of
 from anatune.templates.triton.times import TileScores
 
 __all__ = ["MOST_ELEMENTS", "PARTS", "Moved", "moved_of", "row_rules", "score_rows"]
@@ -94,29 +94,29 @@ class Moved:
         return sum(count * size for count, size in self.row_reads)
 
 
-def moved_of(workload: Workload, rows: Rows) -> Moved:
+def moved_of(workload: Workload, rows: RowShape) -> Moved:
     """Return the bytes that a workload on rows moves."""
     elements = rows.rows * rows.cols
 
     def of(accesses: list[Access]) -> tuple[tuple[float, int], ...]:
         return tuple((float(access.num_elements // elements), DTYPE_BYTES[access.dtype]) for access in accesses)
 
-    own = [access for access in workload.reads if access.num_elements >= elements and rows.rows > 1]
-    own = own or [workload.reads[0]]
-    shared = [access for access in workload.reads if access not in own and access.num_elements > 1]
+    row_operands = [access for access in workload.reads if access.num_elements >= elements and rows.rows > 1]
+    row_operands = row_operands or [workload.reads[0]]
+    shared = [access for access in workload.reads if access not in row_operands and access.num_elements > 1]
     results = [workload.write, *(access for access in workload.further if access.num_elements >= elements)]
     return Moved(
-        row_reads=of(own),
+        row_reads=of(row_operands),
         shared_reads=tuple((1.0, DTYPE_BYTES[access.dtype]) for access in shared),
         writes=of(results),
-        read_bytes=sum(access.num_bytes for access in own),
+        read_bytes=sum(access.num_bytes for access in row_operands),
         written_bytes=workload.write.num_bytes + sum(access.num_bytes for access in workload.further),
         shared_bytes=sum(access.num_bytes for access in shared),
     )
 
 
 @dataclass(frozen=True)
-class _Tile:
+class _RowTile:
     """Sizes of tiles, and the arrangement of lanes on them, (num_tiles,) each."""
 
     rows: Floats
@@ -133,7 +133,7 @@ class _Tile:
     lanes_across: Floats
 
     @classmethod
-    def of(cls, sizes: Rows, points: Ints, moved: Moved, spec: GpuSpec) -> _Tile:
+    def of(cls, sizes: RowShape, points: Ints, moved: Moved, spec: GpuSpec) -> _RowTile:
         rows, cols, warps = (column.astype(np.float64) for column in points.T)
         warp = float(spec.compute.warp_size)
         elements = np.maximum(1.0, rows * cols / (warps * warp))
@@ -151,7 +151,7 @@ class _Tile:
 
 
 def score_rows(
-    workload: Workload, points: Ints, spec: GpuSpec, *, warm: bool = False, known: Floats | None = None
+    workload: Workload, points: Ints, spec: GpuSpec, *, warm: bool = False, compiled: Floats | None = None
 ) -> TileScores:
     """Predict the time of every tile.
 
@@ -161,21 +161,21 @@ def score_rows(
         Rows and columns of a tile, warps.
     warm : bool
         Whether the kernel is repeated without a break, so that L2 holds what fits. Otherwise operands come from DRAM.
-    known : (3, num_tiles), optional
+    compiled : (3, num_tiles), optional
         A compiler's numbers: registers of a thread, shared bytes of a block, spilled registers of a thread.
     """
     sizes = rows_of(workload)
     moved = moved_of(workload, sizes)
-    tile = _Tile.of(sizes, points, moved, spec)
+    tile = _RowTile.of(sizes, points, moved, spec)
     compute = spec.compute
-    need = _resources(sizes, tile, moved, points[:, 2], spec, known)
+    need = _resources(sizes, tile, moved, points[:, 2], spec, compiled)
     resident = need.resident.astype(np.float64)
     held = np.minimum(resident, np.ceil(tile.blocks / compute.num_sms))
 
     kept = _kept_share(moved, spec) if warm else 0.0
     l2_bytes, dram_bytes = _traffic(sizes, tile, moved, held, spec, kept)
     issue, functions = _work(sizes, tile, moved, spec)
-    alone = _alone(sizes, tile, moved, issue, functions, spec, kept)
+    alone = _cycles_alone(sizes, tile, moved, issue, functions, spec, kept)
     clock, num_sms = compute.clock_hz, float(compute.num_sms)
     port = l2_bytes / tile.blocks / CONSTANTS.l2_port_bytes
     busy = norm(_OVERLAP, issue, functions, port)
@@ -207,18 +207,20 @@ def score_rows(
 @lru_cache(maxsize=64)
 def row_rules(spec: GpuSpec) -> tuple[Rule, ...]:
     """Return the rules for tiles on a device in the order in which they are tested. All bodies have the same."""
-    sizes, points = Rows(1, 1, BODIES["softmax"]), np.empty((0, 3), dtype=np.int64)
+    sizes, points = RowShape(1, 1, BODIES["softmax"]), np.empty((0, 3), dtype=np.int64)
     moved = Moved(((1.0, 4),), (), ((1.0, 4),), 0, 0, 0)
-    return _resources(sizes, _Tile.of(sizes, points, moved, spec), moved, points[:, 2], spec, None).rules
+    return _resources(sizes, _RowTile.of(sizes, points, moved, spec), moved, points[:, 2], spec, None).rules
 
 
-def _resources(sizes: Rows, tile: _Tile, moved: Moved, warps: Ints, spec: GpuSpec, known: Floats | None) -> Resources:
-    """Return the resources of blocks, and the first rule that each breaks; `known`: see `score_rows`."""
+def _resources(
+    sizes: RowShape, tile: _RowTile, moved: Moved, warps: Ints, spec: GpuSpec, compiled: Floats | None
+) -> Resources:
+    """Return the resources of blocks, and the first rule that each breaks; `compiled`: see `score_rows`."""
     threads = warps * spec.compute.warp_size
     wanted, cap = _registers(sizes, tile, moved, spec.vendor), register_cap(warps, spec)
     registers, shared = np.minimum(wanted, cap).astype(np.int64), _shared_bytes(sizes, tile)
-    if known is not None:
-        registers, shared = known[:2].astype(np.int64)
+    if compiled is not None:
+        registers, shared = compiled[:2].astype(np.int64)
     part, held = tile.rows * tile.cols, "elements of a row and addresses of a thread"
     threads_rule, shared_rule, registers_rule = block_rules(spec, "bytes that warps exchange", held)
     table = (
@@ -229,14 +231,14 @@ def _resources(sizes: Rows, tile: _Tile, moved: Moved, warps: Ints, spec: GpuSpe
         Limit(GRID_RULE, tile.blocks),
     )
     resident, limiter = residency(spec, threads, registers, shared)
-    unit, spilled = np.full(len(warps), Unit.FMA), np.maximum(0.0, wanted - cap)
+    unit, spilled = np.full(len(warps), ProductUnit.FMA), np.maximum(0.0, wanted - cap)
     return Resources(
         unit, threads, tile.elements, registers, spilled, shared, tile.blocks, resident, limiter,
         *first_broken(table),
     )  # fmt: skip
 
 
-def _registers(sizes: Rows, tile: _Tile, moved: Moved, vendor: str) -> Floats:
+def _registers(sizes: RowShape, tile: _RowTile, moved: Moved, vendor: str) -> Floats:
     """Return the registers that the compiler would use: for elements that are kept, and for others as they arrive."""
     shared = sum(count * size for count, size in moved.shared_reads) / _REGISTER_BYTES
     if sizes.is_whole:
@@ -244,23 +246,25 @@ def _registers(sizes: Rows, tile: _Tile, moved: Moved, vendor: str) -> Floats:
     else:
         live = _ARRIVING[vendor] * (shared + moved.row_bytes / _REGISTER_BYTES)
     more = np.where(tile.steps > 1, _STEP_REGISTERS + sizes.body.sums * tile.elements, 0.0)
-    found: Floats = np.ceil(_FIXED_REGISTERS[vendor] + more + live * tile.elements)
-    return found
+    total: Floats = np.ceil(_FIXED_REGISTERS[vendor] + more + live * tile.elements)
+    return total
 
 
-def _shared_bytes(sizes: Rows, tile: _Tile) -> Ints:
+def _shared_bytes(sizes: RowShape, tile: _RowTile) -> Ints:
     """Return the bytes that the warps of a row exchange."""
     needed = np.where((tile.warps_across > 1) & sizes.is_whole, tile.rows * tile.warps_across * 4.0, 0.0)
     return needed.astype(np.int64)
 
 
-def _row_sectors(sizes: Rows, count: float, size: int) -> float:
+def _row_sectors(sizes: RowShape, count: float, size: int) -> float:
     """Return the bytes of the sectors of a row's elements. Half of the unaligned rows touch one sector more."""
     row = count * sizes.cols * size
     return row if row % _SECTOR == 0 else row + _SECTOR / 2
 
 
-def _traffic(sizes: Rows, tile: _Tile, moved: Moved, held: Floats, spec: GpuSpec, kept: float) -> tuple[Floats, Floats]:
+def _traffic(
+    sizes: RowShape, tile: _RowTile, moved: Moved, held: Floats, spec: GpuSpec, kept: float
+) -> tuple[Floats, Floats]:
     """Return (bytes between SMs and L2, bytes between L2 and DRAM).
 
     A row that is read again comes from L1 if the rows of all resident blocks fit there, else from L2. It comes from
@@ -299,7 +303,7 @@ def _kept_share(moved: Moved, spec: GpuSpec) -> float:
     return float(np.clip((none_kept - size) / (none_kept - all_kept), 0.0, 1.0))
 
 
-def _work(sizes: Rows, tile: _Tile, moved: Moved, spec: GpuSpec) -> tuple[Floats, Floats]:
+def _work(sizes: RowShape, tile: _RowTile, moved: Moved, spec: GpuSpec) -> tuple[Floats, Floats]:
     """Return the cycles in which an SM issues a block's instructions, and those in which its function units work."""
     body, compute = sizes.body, spec.compute
     passes = np.where(tile.steps > 1, float(body.passes), 1.0)
@@ -321,8 +325,8 @@ def _work(sizes: Rows, tile: _Tile, moved: Moved, spec: GpuSpec) -> tuple[Floats
     return instructions / compute.issue_per_cycle_per_sm, functions / _FUNCTIONS_PER_CYCLE
 
 
-def _alone(
-    sizes: Rows, tile: _Tile, moved: Moved, issue: Floats, functions: Floats, spec: GpuSpec, kept: float
+def _cycles_alone(
+    sizes: RowShape, tile: _RowTile, moved: Moved, issue: Floats, functions: Floats, spec: GpuSpec, kept: float
 ) -> Floats:
     """Return the cycles of a block that has its SM to itself: loads, arithmetic and reductions, one after the other."""
     body = sizes.body

@@ -4,7 +4,7 @@ from anatune.core.hardware.files import hardware
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
 from anatune.templates.triton.attention.resources import attention_resources
-from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.instructions import ProductUnit
 
 # head_dim, tile (block_m, block_n, warps, stages, split, descriptors), bytes that Triton 3.9 asks for on sm_90
 COMPILED = [
@@ -32,4 +32,8 @@ def test_small_tiles_have_no_wide_unit() -> None:
     assert isinstance(spec, GpuSpec)
     problem = AttentionProblem(1, 8, 1, 1, 2048, 128)
     tiles = AttentionTiles.of([[16, 64, 4, 2, 1], [64, 64, 4, 2, 1], [64, 64, 2, 2, 1]])
-    assert attention_resources(problem, tiles, spec).unit.tolist() == [Unit.MMA, Unit.WGMMA, Unit.MMA]
+    assert attention_resources(problem, tiles, spec).unit.tolist() == [
+        ProductUnit.MMA,
+        ProductUnit.WGMMA,
+        ProductUnit.MMA,
+    ]

@@ -3,7 +3,7 @@ import pytest
 import anatune
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
-from anatune.templates.triton.grouped.model import ScaledModel
+from anatune.templates.triton.grouped.model import GroupedModel
 
 
 def best(words: str, device: str) -> Prediction:
@@ -28,7 +28,7 @@ def test_plans_are_ranked_whole_and_move_no_less_than_they_must(words: str, devi
     times = [told.time_s for told in plan.predictions]
     assert times == sorted(times)
     assert all(ratio >= 0.999 for told in plan.predictions for ratio in told.traffic_over_bound.values())
-    floor_s = ScaledModel(plan.workload, plan.hardware).floor_s
+    floor_s = GroupedModel(plan.workload, plan.hardware).floor_s
     assert all(told.time_s >= max(floor_s, told.parts["dram_s"]) for told in plan.predictions)
 
 

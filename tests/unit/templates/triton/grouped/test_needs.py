@@ -5,16 +5,16 @@ import pytest
 
 import anatune
 from anatune.core.hardware.spec import GpuSpec
-from anatune.templates.triton.grouped.model import ScaledModel
+from anatune.templates.triton.grouped.model import GroupedModel
 from anatune.templates.triton.grouped.needs import scaling_of
 from anatune.templates.triton.resources import Resources
 from anatune.templates.triton.tiles import Tiles
 
 
-def model_of(words: str, device: str) -> ScaledModel:
+def model_of(words: str, device: str) -> GroupedModel:
     spec = anatune.hardware(device)
     assert isinstance(spec, GpuSpec)
-    return ScaledModel(anatune.parse_workload(words), spec)
+    return GroupedModel(anatune.parse_workload(words), spec)
 
 
 def resources(words: str, device: str, tile: tuple[int, int, int], **options: int) -> Resources:

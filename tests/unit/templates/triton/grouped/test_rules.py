@@ -4,12 +4,12 @@ import anatune
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 from anatune.templates.triton.grouped.rules import least_tile, options_of
-from anatune.templates.triton.grouped.space import ScaledSpace
+from anatune.templates.triton.grouped.space import GroupedSpace
 
 
-def space_of(words: str, device: str) -> ScaledSpace:
+def space_of(words: str, device: str) -> GroupedSpace:
     found = anatune.space(anatune.parse_workload(words), device, template="triton")
-    assert isinstance(found, ScaledSpace)
+    assert isinstance(found, GroupedSpace)
     return found
 
 
