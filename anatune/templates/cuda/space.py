@@ -121,8 +121,8 @@ class GpuSpace(Space):
 
     def cuda_schedule(self, values: Sequence[int]) -> Schedule:
         """Return the schedule of a point's tiles, unroll depth, fetch widths and split. Other columns are left out."""
-        unroll, *rest = values[sum(map(len, self.levels.values())) :]
-        widths, split = rest[: len(self.staged)], tuple(rest[len(self.staged) :])
+        unroll, *widths_and_split = values[sum(map(len, self.levels.values())) :]
+        widths, split = widths_and_split[: len(self.staged)], tuple(widths_and_split[len(self.staged) :])
         vector = dict(zip(self.staged, widths, strict=True))
         tiles = self._tiles(values)
         options = split_options(split, num_tiles(tiles, self.workload), self.hardware) if split else {}

@@ -60,13 +60,13 @@ class Part(NamedTuple):
             return number
         return f"({self.first})" if number == "0" else f"({self.first} + {number})"
 
-    def has(self, number: int) -> str | None:
+    def condition_of(self, number: int) -> str | None:
         """Return the condition that a block has a step `number`: "" if all blocks have it, None if no block has it."""
         if number < self.least:
             return ""
         return f"if {number} < {self.turns}:" if number < self.most else None
 
-    def before(self, count: int) -> str:
+    def condition_before_last(self, count: int) -> str:
         """Return the condition that ``step`` is not among the last `count` steps: "if False:" if it always is."""
         return f"if step < {self.turns_minus(count)}:" if self.most > count else "if False:"
 
@@ -253,8 +253,8 @@ class SplitReduction:
         with text.scope(head):
             text.line(f"acc[r] = {part('0')}")
         at_once = max(1, _LOADS // count)
-        rounds, rest = divmod(split - 1, at_once)
-        for first, rolled, unrolled in ((1, rounds, at_once), (1 + rounds * at_once, 1, rest)):
+        rounds, remainder = divmod(split - 1, at_once)
+        for first, rolled, unrolled in ((1, rounds, at_once), (1 + rounds * at_once, 1, remainder)):
             if rolled and unrolled:
                 with text.scope(f"for s in range({rolled}):", f"for p in T.unroll({unrolled}):", head):
                     text.line(f"acc[r] = {combine('acc[r]', part(f'(s * {unrolled} + p + {first})'))}")
@@ -265,8 +265,8 @@ class SplitReduction:
         number, indices = f"({_BLOCK} * {size.block} + tx)", []
         inner: int | str = 1
         for extent in reversed(self._layout.shape(write)):
-            rest = f"T.truncdiv({number}, {inner})" if isinstance(inner, str) else f"{number} // {inner}"
-            indices.append(f"T.truncmod({rest}, {extent})" if isinstance(extent, str) else f"{rest} % {extent}")
+            quotient = f"T.truncdiv({number}, {inner})" if isinstance(inner, str) else f"{number} // {inner}"
+            indices.append(f"T.truncmod({quotient}, {extent})" if isinstance(extent, str) else f"{quotient} % {extent}")
             inner = product(inner, extent)
         is_whole = isinstance(inner, int) and inner % size.block == 0
         with text.scope("" if is_whole else f"if {number} < {inner}:"):

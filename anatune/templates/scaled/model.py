@@ -134,7 +134,7 @@ class ScaledModel(WholeModel):
         digit_bytes = np.minimum(piece, product.rows) * row_bytes
         kernels = np.where(is_float, rows_each, kernels)
         each_bytes = digit_bytes / np.where(is_float, FLOAT_PIECE / FLOAT_ROWS, calls)
-        taken = np.where(is_float, np.minimum(vector, 2.0), at_once)
+        vectors_at_once = np.where(is_float, np.minimum(vector, 2.0), at_once)
 
         size = self.machine.size_bytes[None, :] / np.minimum(threads[:, None], self.machine.shared_by[None, :])
         fill_s = 1.0 / (self.machine.fill_bytes_per_cycle * core.clock_hz)
@@ -146,7 +146,7 @@ class ScaledModel(WholeModel):
         for level in range(levels):
             held = size[:, level]
             # Weights move once per tile for each call of a piece, or all for each piece. Digits move for each tile.
-            again = np.where(tile_bytes + each_bytes > held, kernels * tile_bytes / vector * taken, 0.0)
+            again = np.where(tile_bytes + each_bytes > held, kernels * tile_bytes / vector * vectors_at_once, 0.0)
             each = pieces * self.streamed_bytes
             moved = np.where(self.streamed_bytes + digit_bytes > held, each, 0.0)
             moved = np.maximum(moved, again)

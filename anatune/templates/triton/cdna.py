@@ -71,8 +71,8 @@ def registers(problem: MatmulProblem, tiles: Tiles, instruction: Instruction, sp
     operands = strips * tiles.block_k * element / WAVE / 4.0
     stage = (tiles.block_m * problem.element_bytes + tiles.block_n * problem.right_element_bytes) * tiles.block_k
     waiting = np.where(tiles.num_stages > 1, stage / lanes / 4.0, 0.0) if spec.arch != DIRECT_ARCH else 0.0
-    wanted = _OWN_REGISTERS + tiles.block_m * tiles.block_n / lanes + operands + waiting
-    total: Floats = np.ceil(wanted + _COPIES * np.maximum(0.0, wanted - _NAMED_REGISTERS))
+    needed = _OWN_REGISTERS + tiles.block_m * tiles.block_n / lanes + operands + waiting
+    total: Floats = np.ceil(needed + _COPIES * np.maximum(0.0, needed - _NAMED_REGISTERS))
     return total
 
 

@@ -88,12 +88,12 @@ def tcgen05_layout(rows: int, columns: int, warps: int) -> ResultLayout:
     """Return the layout of sums read from tensor memory: each of 4 or 8 warps reads 32 rows (16 if there are 64)."""
     m, n = list(_bits(columns, rows * columns)), list(_bits(1, columns))
     lanes, by_warp = (m[:4], m[4:6]) if rows == 64 else (m[:5], m[5:7])
-    rest = m[len(lanes) + 2 :]
+    other_rows = m[len(lanes) + 2 :]
     if warps == 8:
-        by_warp = [*by_warp, rest.pop(0) if rest else n.pop()]
+        by_warp = [*by_warp, other_rows.pop(0) if other_rows else n.pop()]
     if rows == 64:
         lanes = [*lanes, n.pop()]
-    return ResultLayout((*n, *rest), tuple(lanes), tuple(by_warp))
+    return ResultLayout((*n, *other_rows), tuple(lanes), tuple(by_warp))
 
 
 def stored_layout(rows: int, columns: int, warps: int, result_bits: int) -> ResultLayout:

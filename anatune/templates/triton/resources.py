@@ -184,11 +184,11 @@ def resources(
     threads = spec.compute.warp_size * (tiles.num_warps + SPECIAL_WARPS * tiles.warp_specialize)
     accumulators = np.maximum(1, np.ceil(exact)).astype(np.int64)
     cap = register_cap(tiles.num_warps, spec)
-    wanted = _count_registers(problem, tiles, unit, exact)
+    needed = _count_registers(problem, tiles, unit, exact)
     if instructions[0].unit == ProductUnit.MFMA:
-        wanted = np.where(unit == ProductUnit.MFMA, cdna.registers(problem, tiles, instructions[0], spec), wanted)
-    wanted = wanted if beside is None else wanted + np.ceil(beside.registers)
-    registers = np.minimum(wanted, cap).astype(np.int64)
+        needed = np.where(unit == ProductUnit.MFMA, cdna.registers(problem, tiles, instructions[0], spec), needed)
+    needed = needed if beside is None else needed + np.ceil(beside.registers)
+    registers = np.minimum(needed, cap).astype(np.int64)
     shares = np.minimum(spec.registers.per_block // threads // 8 * 8, most_registers(spec))
     registers = np.where(tiles.warp_specialize == 1, shares, registers)
     by_unit = {int(instruction.unit): instruction for instruction in (*instructions, _LANES)}
@@ -224,7 +224,7 @@ def resources(
             resident, TENSOR_COLUMNS // 2 ** np.ceil(np.log2(np.maximum(columns, 1))).astype(np.int64)
         )
         resident = np.maximum(1, resident)
-    spilled = np.maximum(0.0, np.where((unit == ProductUnit.TCGEN05) & (tiles.promote == 0), 0.0, wanted - cap))
+    spilled = np.maximum(0.0, np.where((unit == ProductUnit.TCGEN05) & (tiles.promote == 0), 0.0, needed - cap))
     spilled = spilled if compiled is None else compiled[2]
     return Resources(
         unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, *first_broken(table)
@@ -333,12 +333,12 @@ def _count_registers(problem: MatmulProblem, tiles: Tiles, unit: Ints, exact: Fl
     mma = (90.0, 1.35) if tf32 else (70.0, 2.75) if fp8 else (60.0, 1.5)
     wgmma = (84.0, 1.25) if tf32 else (44.0, 1.25)
     table = np.array([(60.0, 1.5), mma, wgmma, (20.0, 1.0), (0.0, 0.0)])
-    wanted = table[unit, 0] + table[unit, 1] * exact
+    needed = table[unit, 0] + table[unit, 1] * exact
     # tensor descriptors need no addresses in registers
-    wanted = np.where((unit == ProductUnit.WGMMA) & (tiles.descriptors == 1), _DESCRIBED_REGISTERS + exact, wanted)
+    needed = np.where((unit == ProductUnit.WGMMA) & (tiles.descriptors == 1), _DESCRIBED_REGISTERS + exact, needed)
     # tcgen05 keeps its sums in tensor memory; promoted sums are added up in registers, beside those of a step
-    wanted = np.where((unit == ProductUnit.TCGEN05) & (tiles.promote > 0), _MOVED_REGISTERS + 2.0 * exact, wanted)
-    total: Floats = np.ceil(wanted + np.where(_holds_sums_twice(tiles, unit), exact, 0.0))
+    needed = np.where((unit == ProductUnit.TCGEN05) & (tiles.promote > 0), _MOVED_REGISTERS + 2.0 * exact, needed)
+    total: Floats = np.ceil(needed + np.where(_holds_sums_twice(tiles, unit), exact, 0.0))
     return total
 
 

@@ -133,9 +133,10 @@ def _register_loop_bytes(left: _StagedOperand, right: _StagedOperand, tiles: Til
     sizes = [left.bytes(tiles), right.bytes(tiles)]
     single = tiles.num_stages == 1
     loose = [single | _is_unpiped(side, tiles) for side in (left, right)]
-    wanted = [side.converted_bytes(tiles) for side in (left, right)] if instruction.emulated else sizes
+    converted_sizes = [side.converted_bytes(tiles) for side in (left, right)] if instruction.emulated else sizes
     parts = [
-        np.where(one & ~single, want, size * buffers) for one, want, size in zip(loose, wanted, sizes, strict=True)
+        np.where(one & ~single, want, size * buffers)
+        for one, want, size in zip(loose, converted_sizes, sizes, strict=True)
     ]
     total = parts[0] + parts[1]
     in_turn = loose[0] & loose[1] & (instruction.emulated | ((tiles.descriptors == 1) & single))

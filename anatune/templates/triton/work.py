@@ -119,9 +119,9 @@ def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuS
     moved = np.where(tiles.promote > 0, t.m * t.n / WARP * t.k / np.maximum(tiles.promote, 1), 0.0)
     issue = issue + moved / spec.compute.issue_per_cycle_per_sm
     reads = np.where(is_fma, lanes.reads, np.where(is_mma, mma_reads, wide_reads))
-    wanted = need.registers + need.spilled + _pointer_registers(problem, t)
+    needed = need.registers + need.spilled + _pointer_registers(problem, t)
     cap = np.minimum(most_registers(spec), spec.registers.per_block // need.threads)
-    spilled = np.maximum(need.spilled, wanted - cap)
+    spilled = np.maximum(need.spilled, needed - cap)
     spilled = spilled * need.threads * 8.0 / _SPILL_BYTES
     shared = (reads + copied) / spec.shared_memory.bytes_per_cycle_per_sm + spilled
     latency = spec.tensor_cores.latency_cycles if spec.tensor_cores is not None else 33.0

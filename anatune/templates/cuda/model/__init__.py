@@ -3,7 +3,7 @@
 A model is a chain of classes, each with one task:
 
 - `Model`, `AnalyticalModel` (`base/model.py`): the interface, predictions, explanations.
-- `WholeModel` (`base/ranking.py`): ranks a space by evaluating every point.
+- `ExhaustiveModel` (`base/ranking.py`): ranks a space by evaluating every point.
 - `BaseGpuModel` (`gpu/model.py`): runs compiled code on batches of points and names its quantities.
 - `CudaScoring` (`scoring.py`): times, bounds and rules of points for CUDA cores.
 - `CudaModel` (`model.py`): ranks large spaces by branch and bound (`ranking.py`), and provides features.

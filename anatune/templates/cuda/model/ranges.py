@@ -225,8 +225,8 @@ class CudaRanges(ProgramFamily):
                 octaves.insert(octaves.index(octave) + 1, octave.split(int(over[0])))
             octave.bound_choices(watch.part(0.1, 0.1))
             proof.is_complete &= octave.is_done
-            rest = watch.part(0.1, 1.0)
-            proof.bound_interval(octave.first, octave.last, octave.macros, octave.bounds, octave.cut_s, rest)
+            remaining_watch = watch.part(0.1, 1.0)
+            proof.bound_interval(octave.first, octave.last, octave.macros, octave.bounds, octave.cut_s, remaining_watch)
         return Bounds(np.minimum(proof.seconds, limits_s), tuple(proof.faster), proof.is_complete)
 
     def schedule(self, program: Program, extent: int) -> Schedule:
@@ -350,6 +350,6 @@ def _select_below(limit_s: float, rows: NDArray[Kind], bounds: Floats) -> tuple[
 
 def _choose_probes(first: int, last: int, numbers: Points) -> list[int]:
     """Return the positions of a few extents of an octave."""
-    wanted = np.geomspace(numbers[first], numbers[last], PROBES_AN_OCTAVE)
-    places = np.searchsorted(numbers[first : last + 1], wanted.round()).clip(0, last - first) + first
+    targets = np.geomspace(numbers[first], numbers[last], PROBES_AN_OCTAVE)
+    places = np.searchsorted(numbers[first : last + 1], targets.round()).clip(0, last - first) + first
     return [int(place) for place in np.unique(places)]

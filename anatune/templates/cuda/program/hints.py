@@ -48,7 +48,7 @@ def use_byte_offsets(body: str) -> str:
     declared = re.search(r"(\w+) smem_ptr\[", body)
     if declared is None or declared[1] not in _ELEMENT_BYTES:
         return body
-    kind, size = declared[1], _ELEMENT_BYTES[declared[1]]
+    element_type, size = declared[1], _ELEMENT_BYTES[declared[1]]
     pieces, start = [], 0
     for use in re.finditer(r"smem_ptr\[\(", body):
         stop = _closing(body, use.end() - 1)
@@ -57,7 +57,7 @@ def use_byte_offsets(body: str) -> str:
         if constant is None or _has_neighbours(index):
             continue
         address = f"(char*)smem_ptr + {int(constant[1]) * size} + ({index}) * {size}"
-        pieces += [body[start : use.start()], f"(*({kind}*)({address}))"]
+        pieces += [body[start : use.start()], f"(*({element_type}*)({address}))"]
         start = stop + len(")]")
     return "".join([*pieces, body[start:]])
 

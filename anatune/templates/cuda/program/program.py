@@ -111,10 +111,10 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
         self._stage(part.step("0"))
         with self.text.scope(f"for step in range({part.turns}):"):
             self._write_barrier()
-            with self.text.scope(part.before(1)):
+            with self.text.scope(part.condition_before_last(1)):
                 self._fetch(part.step("(step + 1)"))
             self._compute(f"step % {nest.stages} * {nest.shared_elements} + ")
-            with self.text.scope(part.before(1)):
+            with self.text.scope(part.condition_before_last(1)):
                 for tile in nest.tiles:
                     self.staging.put(tile, _next_tile(tile), f"(step + 1) % {nest.stages} * {nest.shared_elements} + ")
 
@@ -140,7 +140,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
         nest = self.nest
         ahead = nest.stages - 1
         for number in range(ahead):
-            condition = part.has(number)
+            condition = part.condition_of(number)
             if condition is not None:
                 with self.text.scope(condition):
                     self._copy_async(part.step(str(number)), f"{number * nest.shared_elements} + ")
@@ -148,7 +148,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
         with self.text.scope(f"for step in range({part.turns}):"):
             self.text.line(f'T.evaluate(T.ptx["cp.async.wait_group"]({ahead - 1}))')
             self._write_barrier()
-            with self.text.scope(part.before(ahead)):
+            with self.text.scope(part.condition_before_last(ahead)):
                 buffer = f"(step + {ahead}) % {nest.stages} * {nest.shared_elements} + "
                 self._copy_async(part.step(f"(step + {ahead})"), buffer)
             self.text.line('T.evaluate(T.ptx["cp.async.commit_group"]())')

@@ -75,7 +75,7 @@ class Staging:
             if target:
                 destination = f"{target}[{affine([(piece.place, tile.fetch)])}{lane}]"
             else:
-                destination = f"smem[{offset}{self._shared(tile, piece)}{lane}]"
+                destination = f"smem[{offset}{self._shared_index(tile, piece)}{lane}]"
             element, conditions = self._element(tile, step, piece, guards, lane)
             if conditions:
                 outside = neutral(self.nest.workload.body, tile.access.dtype)
@@ -88,7 +88,7 @@ class Staging:
         lane = " + v" if tile.fetch > 1 else ""
         for piece in self._pieces(tile):
             with self.text.scope(*piece.heads, _vector(tile)):
-                index = f"{offset}{self._shared(tile, piece)}{lane}"
+                index = f"{offset}{self._shared_index(tile, piece)}{lane}"
                 self.text.line(f"smem[{index}] = {source}[{affine([(piece.place, tile.fetch)])}{lane}]")
 
     def copy_async(self, tile: StagedTile, step: str, guards: Sequence[Guard], offset: str) -> None:
@@ -102,7 +102,7 @@ class Staging:
         for piece in self._pieces(tile):
             repeats = self.nest.workload.body == "max"
             element, conditions = self._element(tile, step, piece, guards, "", repeats=repeats)
-            destination = f"T.address_of(smem[{offset}{self._shared(tile, piece)}])"
+            destination = f"T.address_of(smem[{offset}{self._shared_index(tile, piece)}])"
             size = ""
             if conditions:
                 size = f", T.Select({all_of(conditions)}, T.uint32({num_bytes}), T.uint32(0))"
@@ -119,8 +119,8 @@ class Staging:
         is_unrolled = walk.copies <= _MOST_UNROLLED_COPIES
         parts = []
         for side_number, box in enumerate(walk.box):
-            whole, rest = divmod(walk.positions(side_number), box)
-            parts.append([(0, whole, 0)] * (whole > 0) + [(whole, 1, rest)] * (rest > 0))
+            whole, partial = divmod(walk.positions(side_number), box)
+            parts.append([(0, whole, 0)] * (whole > 0) + [(whole, 1, partial)] * (partial > 0))
         first = 0
         for chosen in itertools.product(*parts):
             conditions = [f"if tx < {walk.threads}:"] if walk.threads < self.nest.num_threads else []
@@ -129,12 +129,12 @@ class Staging:
             number_terms: Terms = []
             size, budget = 1, _UNROLLED_COPIES
             for side_number in reversed(range(len(chosen))):
-                start, count, rest = chosen[side_number]
+                start, count, partial = chosen[side_number]
                 side, box = walk.sides[side_number], walk.box[side_number]
                 scale = walk.width if side_number == len(chosen) - 1 else 1
                 thread = _digit("tx", math.prod(walk.box[side_number + 1 :]), box, math.prod(walk.box[:side_number]))
-                if rest:
-                    conditions.append(f"if {thread} < {rest}:")
+                if partial:
+                    conditions.append(f"if {thread} < {partial}:")
                 terms: Terms = [] if thread == "0" else [(thread, scale)]
                 inner = count if is_unrolled else max(n for n in range(1, budget + 1) if count % n == 0)
                 budget //= inner if inner > 1 or count == 1 else budget
@@ -151,7 +151,7 @@ class Staging:
             yield _CopyPiece(conditions + loops, positions, f"({affine(number_terms, first)})")
             first += size
 
-    def _shared(self, tile: StagedTile, piece: _CopyPiece) -> str:
+    def _shared_index(self, tile: StagedTile, piece: _CopyPiece) -> str:
         """Return the index in shared memory to which the current copy goes."""
         constant = tile.base
         index_terms: Terms = []
@@ -235,8 +235,8 @@ def _vector(tile: StagedTile) -> str:
 def _digit_of(nest: CudaNest, name: str, axes: Sequence[str], level: str, axis: str) -> str:
     """Return the digit of one level of `axis` in a fused loop variable."""
     position = axes.index(axis)
-    inner = product(*(nest.loop_extent(other, level) for other in axes[position + 1 :]))
-    outer = product(*(nest.loop_extent(other, level) for other in axes[:position]))
+    inner = product(*(nest.loop_extent(other_axis, level) for other_axis in axes[position + 1 :]))
+    outer = product(*(nest.loop_extent(other_axis, level) for other_axis in axes[:position]))
     return _digit(name, inner, nest.loop_extent(axis, level), outer)
 
 

@@ -57,7 +57,7 @@ def fill_loop_effects(n: int, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def _shared_loads(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk, table: Bytes) -> None:
+def _add_shared_loads(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk, table: Bytes) -> None:
     """Add the shared-memory loads of operand `t`.
 
     A thread reads vectors of up to 16 bytes if its elements are contiguous and aligned in the staged tile: along
@@ -159,7 +159,7 @@ def fetch_one(footprint: float, width: float, threads: float, warps: float, warp
 
 
 @jit_helper
-def _fetches(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
+def _add_fetches(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Add the global loads of operand `t`.
 
     Single elements are loaded, as in the generated code, if the width does not divide the rows of the tile or of the
@@ -179,7 +179,7 @@ def _fetches(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def _direct_loads(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk, best: bool) -> None:
+def _add_direct_loads(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk, best: bool) -> None:
     """Add the loads of an operand that is read from global memory without staging."""
     v = c.values
     fragment = c.fragment[t]
@@ -195,7 +195,7 @@ def _direct_loads(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk, best: bo
 
 
 @jit_helper
-def _stores(n: int, nest: NestArrays, gpu: Gpu, c: Chunk, best: bool) -> None:
+def _fill_stores(n: int, nest: NestArrays, gpu: Gpu, c: Chunk, best: bool) -> None:
     result = nest.num_operands
     axis = nest.inner_axis[result]
     apart = float(nest.inner_coefficient[result] * nest.result_bytes)
@@ -218,11 +218,11 @@ def fill_micro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk, table: Bytes) -> No
         v[Col.CONFLICT, i] = 1.0
     for t in range(nest.num_operands):
         if nest.staged == 1:
-            _shared_loads(t, n, nest, gpu, c, table)
-            _fetches(t, n, nest, gpu, c)
+            _add_shared_loads(t, n, nest, gpu, c, table)
+            _add_fetches(t, n, nest, gpu, c)
         else:
-            _direct_loads(t, n, nest, gpu, c, False)
-    _stores(n, nest, gpu, c, False)
+            _add_direct_loads(t, n, nest, gpu, c, False)
+    _fill_stores(n, nest, gpu, c, False)
 
 
 @jit_sequence
@@ -239,7 +239,7 @@ def fill_best_micro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     steps, threads, warps = v[Col.STEPS], v[Col.THREADS], v[Col.WARPS]
     for t in range(nest.num_operands):
         if nest.staged == 0:
-            _direct_loads(t, n, nest, gpu, c, True)
+            _add_direct_loads(t, n, nest, gpu, c, True)
             continue
         fragment, footprint = c.fragment[t], c.footprint[t]
         for i in range(n):
@@ -253,4 +253,4 @@ def fill_best_micro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
             wide, wide_block = fetch_one(float(footprint[i]), widest, threads[i], warps[i], float(gpu.warp_size))
             v[Col.FETCHES, i] += wide
             v[Col.FETCHES_BLOCK, i] += wide_block
-    _stores(n, nest, gpu, c, True)
+    _fill_stores(n, nest, gpu, c, True)

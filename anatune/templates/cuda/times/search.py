@@ -71,10 +71,10 @@ def list_macros(
     skipped = 0.0
     n = 0
     number = start
-    rest = start
+    remainder = start
     for a in range(num_axes):
-        digits[a] = rest // o.below[a]
-        rest -= digits[a] * o.below[a]
+        digits[a] = remainder // o.below[a]
+        remainder -= digits[a] * o.below[a]
     changed = 0  # the outermost axis whose digit changed
     while number < stop and n < numbers.shape[0]:
         over = -1

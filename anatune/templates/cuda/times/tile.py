@@ -114,7 +114,7 @@ def load_points(points: Ints, start: int, n: int, nest: NestArrays, c: Chunk) ->
 
 
 @jit_helper
-def _footprints(n: int, nest: NestArrays, c: Chunk) -> None:
+def _fill_footprints(n: int, nest: NestArrays, c: Chunk) -> None:
     span = c.temporary[0]
     contiguous = c.temporary[1]
     for t in range(nest.num_operands):
@@ -147,20 +147,20 @@ def _footprints(n: int, nest: NestArrays, c: Chunk) -> None:
 
 
 @jit_helper
-def _lanes(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
-    rest = c.temporary[0]
+def _fill_lanes(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
+    remaining = c.temporary[0]
     for i in range(n):
-        rest[i] = gpu.warp_size
+        remaining[i] = gpu.warp_size
     for a in range(nest.num_spatial - 1, -1, -1):
         lanes, thread = c.lanes[a], c.thread[a]
         for i in range(n):
-            lanes[i] = min(thread[i], rest[i])
-            left = math.ceil(rest[i] / thread[i])
-            rest[i] = left if thread[i] < rest[i] else 1
+            lanes[i] = min(thread[i], remaining[i])
+            next_remaining = math.ceil(remaining[i] / thread[i])
+            remaining[i] = next_remaining if thread[i] < remaining[i] else 1
 
 
 @jit_helper
-def _shared_bytes(t: int, n: int, nest: NestArrays, c: Chunk) -> None:
+def _add_shared_bytes(t: int, n: int, nest: NestArrays, c: Chunk) -> None:
     """Add the shared memory of operand `t`: its tile in every buffer, with padding between rows."""
     shared = c.values[Col.SHARED_BYTES]
     footprint = c.footprint[t]
@@ -182,7 +182,7 @@ def _shared_bytes(t: int, n: int, nest: NestArrays, c: Chunk) -> None:
 
 
 @jit_helper
-def _operands(n: int, nest: NestArrays, c: Chunk) -> None:
+def _fill_operands(n: int, nest: NestArrays, c: Chunk) -> None:
     v = c.values
     for i in range(n):
         v[Col.FRAGMENTS, i] = 0.0
@@ -222,11 +222,11 @@ def _operands(n: int, nest: NestArrays, c: Chunk) -> None:
                 tile_bytes[i] += footprint * element
                 sector_bytes[i] += fetched[i] * sector_bytes_one(footprint, run, misaligned, element)
                 lines[i] += footprint / min(run, 32.0)
-            _shared_bytes(t, n, nest, c)
+            _add_shared_bytes(t, n, nest, c)
 
 
 @jit_helper
-def _split(n: int, gpu: Gpu, c: Chunk) -> None:
+def _fill_split(n: int, gpu: Gpu, c: Chunk) -> None:
     """Fill SPLIT_TILES, reject splits that do not fit, and turn BLOCKS from tiles into blocks of the grid."""
     v = c.values
     num_sms = float(gpu.num_sms)
@@ -241,7 +241,7 @@ def _split(n: int, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def _resources(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
+def _fill_resources(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     v = c.values
     threads, warps, blocks = v[Col.THREADS], v[Col.WARPS], v[Col.BLOCKS]
     accumulators, steps, shared = v[Col.ACCUMULATORS], v[Col.STEPS], v[Col.SHARED_BYTES]
@@ -296,7 +296,7 @@ def fill_limiters(n: int, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def _dram(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
+def _fill_dram_bytes(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Fill DRAM_BYTES.
 
     An operand that fits in half the L2 is read once. Otherwise each window of concurrent blocks reads its distinct
@@ -306,7 +306,7 @@ def _dram(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """
     v = c.values
     dram, blocks, resident, stages = v[Col.DRAM_BYTES], v[Col.BLOCKS], v[Col.RESIDENT], v[Col.STAGES]
-    distinct, rest = v[Col.SCRATCH], v[Col.SCRATCH + 1]
+    distinct, remaining = v[Col.SCRATCH], v[Col.SCRATCH + 1]
     for i in range(n):
         dram[i] = nest.tensor_bytes[nest.num_operands] + nest.epilogue_bytes
     for t in range(nest.num_operands):
@@ -317,18 +317,18 @@ def _dram(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
             continue
         for i in range(n):
             distinct[i] = 1.0
-            rest[i] = min(blocks[i], gpu.num_sms * resident[i])
+            remaining[i] = min(blocks[i], gpu.num_sms * resident[i])
         if nest.splits == 1:
             for i in range(n):
                 split = v[Col.SPLIT, i] if v[Col.LEFTOVERS, i] == 0.0 else 1.0
-                distinct[i] = min(split, rest[i])
-                rest[i] = max(1.0, rest[i] / split)
+                distinct[i] = min(split, remaining[i])
+                remaining[i] = max(1.0, remaining[i] / split)
         for a in range(nest.num_spatial - 1, -1, -1):
             grid = c.grid[a]
             used = nest.uses[t, a] == 1
             for i in range(n):
-                distinct[i] *= min(float(grid[i]), rest[i]) if used else 1.0
-                rest[i] = max(1.0, rest[i] / grid[i])
+                distinct[i] *= min(float(grid[i]), remaining[i]) if used else 1.0
+                remaining[i] = max(1.0, remaining[i] / grid[i])
         footprint, fetched = c.footprint[t], c.fetched[t]
         for i in range(n):
             tiles = blocks[i] - v[Col.SPLIT_TILES, i] * (v[Col.SPLIT, i] - 1.0)
@@ -341,12 +341,12 @@ def _dram(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
 @jit_sequence
 def fill_macro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Fill the macro quantities of the first `n` points from grid, thread, reg, tile and STAGES."""
-    _footprints(n, nest, c)
-    _operands(n, nest, c)
-    _lanes(n, nest, gpu, c)
-    _resources(n, nest, gpu, c)
-    _split(n, gpu, c)
-    _dram(n, nest, gpu, c)
+    _fill_footprints(n, nest, c)
+    _fill_operands(n, nest, c)
+    _fill_lanes(n, nest, gpu, c)
+    _fill_resources(n, nest, gpu, c)
+    _fill_split(n, gpu, c)
+    _fill_dram_bytes(n, nest, gpu, c)
 
 
 @jit_helper
@@ -361,4 +361,4 @@ def take_compiled(start: int, n: int, compiled: Floats, nest: NestArrays, gpu: G
         v[Col.SHARED_BYTES, i] = compiled[1, start + i]
         v[Col.SPILLED, i] = compiled[2, start + i]
         v[Col.RESIDENT, i] = blocks_from_table_one(warps, registers, v[Col.SHARED_BYTES, i], gpu)
-    _dram(n, nest, gpu, c)
+    _fill_dram_bytes(n, nest, gpu, c)

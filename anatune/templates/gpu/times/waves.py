@@ -149,14 +149,14 @@ def even_waves_one(
     """
     per_wave = num_sms * resident
     whole_waves = math.floor(blocks / per_wave)
-    left = blocks - whole_waves * per_wave
+    remaining = blocks - whole_waves * per_wave
     wave_cycles = stages * max(resident * busy_one, alone) + resident * store + once
     tail = 0.0
-    if left > 0.0:
-        last = math.ceil(left / num_sms)
+    if remaining > 0.0:
+        last = math.ceil(remaining / num_sms)
         tail = stages * max(last * busy_one, alone) + last * store + once
         if whole_waves > 0.0:
-            tail = max(tail * TAIL_OVERLAP, wave_cycles * left / per_wave)
+            tail = max(tail * TAIL_OVERLAP, wave_cycles * remaining / per_wave)
     cycles: float = whole_waves * wave_cycles + tail
     return cycles
 
@@ -197,15 +197,15 @@ def waves_one(
     waves = blocks / per_wave
     wave = steps * max(resident * busy, alone) + max(resident * end[0], end[1]) + start
     whole_waves = math.floor(waves)
-    left = blocks - whole_waves * per_wave
+    remaining = blocks - whole_waves * per_wave
     tail = 0.0
-    if left > 0.0:
-        last = math.ceil(left / num_sms)
+    if remaining > 0.0:
+        last = math.ceil(remaining / num_sms)
         tail = steps * max(last * busy, alone) + max(last * end[0], end[1]) + start
         if whole_waves > 0.0:
             # equal blocks that start together end together, but drift apart after many waves
             overlap = TAIL_OVERLAP + (1.0 - TAIL_OVERLAP) / whole_waves
-            tail = max(tail * overlap, wave * left / per_wave)
+            tail = max(tail * overlap, wave * remaining / per_wave)
     # blocks of later waves start as earlier ones end
     if resident > 1 and whole_waves > 1.0:
         wave -= start * (1.0 - 1.0 / resident)
@@ -236,12 +236,12 @@ def cycles_in_waves(
     per_wave = num_sms * resident
     whole = np.floor(blocks / per_wave)
     wave = block_cycles(resident)
-    left = blocks - whole * per_wave
-    tail = block_cycles(np.ceil(left / num_sms))
+    remaining = blocks - whole * per_wave
+    tail = block_cycles(np.ceil(remaining / num_sms))
     # SMs drift apart with every block that one of them runs
     overlap = tail_overlap + (1.0 - tail_overlap) / np.maximum(np.floor(blocks / num_sms), 1.0)
-    tail = np.where(whole > 0, np.maximum(tail * overlap, wave * left / per_wave), tail)
-    tail = np.where(left > 0, tail, 0.0)
+    tail = np.where(whole > 0, np.maximum(tail * overlap, wave * remaining / per_wave), tail)
+    tail = np.where(remaining > 0, tail, 0.0)
     wave = wave - np.where(whole > 1, hidden, 0.0)
     return wave, whole * wave + tail
 
@@ -264,7 +264,7 @@ def cycles_in_uneven_waves(
         Number of blocks on an SM -> cycles until all of them end, for average blocks and for the longest blocks.
     """
     per_wave = num_sms * resident
-    few = longest_cycles(np.ceil(np.minimum(blocks, per_wave) / num_sms))
+    one_wave = longest_cycles(np.ceil(np.minimum(blocks, per_wave) / num_sms))
     wave = block_cycles(resident) - np.where(blocks > per_wave, hidden, 0.0)
     even = blocks / per_wave * wave
-    return wave, np.where(blocks <= per_wave, few, np.maximum(even + 0.25 * wave, few))
+    return wave, np.where(blocks <= per_wave, one_wave, np.maximum(even + 0.25 * wave, one_wave))

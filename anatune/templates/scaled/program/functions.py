@@ -60,9 +60,11 @@ def digits_function(name: str, product: ScaledProduct, digits: int) -> Function:
     words = digits * product.digit_words + 2
 
     def run(number: str, _: list[str]) -> list[str]:
-        here = code.emit(f"getelementptr float, ptr {source}, i64 {code.emit(f'mul i64 {number}, {product.run}')}")
-        there = code.emit(f"getelementptr i32, ptr {target}, i64 {code.emit(f'mul i64 {number}, {words}')}")
-        _RunDigits(code, product, digits, here, there).write()
+        run_source = code.emit(
+            f"getelementptr float, ptr {source}, i64 {code.emit(f'mul i64 {number}, {product.run}')}"
+        )
+        run_target = code.emit(f"getelementptr i32, ptr {target}, i64 {code.emit(f'mul i64 {number}, {words}')}")
+        _RunDigits(code, product, digits, run_source, run_target).write()
         return []
 
     Loops(code).over("0", str(product.runs), "1", [], run)
@@ -72,14 +74,14 @@ def digits_function(name: str, product: ScaledProduct, digits: int) -> Function:
 class _RunDigits:
     """Writes the digits of one run."""
 
-    def __init__(self, code: LlvmCode, product: ScaledProduct, digits: int, here: str, there: str) -> None:
-        self.code, self.product, self.digits, self.here, self.there = code, product, digits, here, there
+    def __init__(self, code: LlvmCode, product: ScaledProduct, digits: int, source: str, target: str) -> None:
+        self.code, self.product, self.digits, self.source, self.target = code, product, digits, source, target
         self.integers = f"<{code.lanes} x i32>"
 
     def write(self) -> None:
         code, product, digits = self.code, self.product, self.digits
         vectors = [
-            code.load_vector(code.address(self.here, "float32", at), "float32", 1, code.lanes)
+            code.load_vector(code.address(self.source, "float32", at), "float32", 1, code.lanes)
             for at in range(0, product.run, code.lanes)
         ]
         largest = ""
@@ -111,7 +113,7 @@ class _RunDigits:
         if not product.has_zeros:
             total = code.emit(f"fmul float {total}, {code.number(-float(product.offset))}")
         for position, value in enumerate((scale, total)):
-            pointer = code.address(self.there, "float32", digits * product.digit_words + position)
+            pointer = code.address(self.target, "float32", digits * product.digit_words + position)
             code.line(f"  store float {value}, ptr {pointer}, align 4")
 
     def _round(self, value: str) -> tuple[str, str]:
@@ -139,8 +141,8 @@ class _RunDigits:
         whole, high = self._round(scaled)
         if self.digits == 1:
             return [high], [high]
-        rest = code.binary("mul", code.binary("sub", scaled, whole), code.constant(float(1 << _SHIFT)))
-        low = self._round(rest)[1]
+        residual = code.binary("mul", code.binary("sub", scaled, whole), code.constant(float(1 << _SHIFT)))
+        low = self._round(residual)[1]
         return [high, low], [high, low]
 
     def _store(self, digit: int, position: int, value: str) -> None:
@@ -154,10 +156,10 @@ class _RunDigits:
             order = [at + one for at in range(0, lanes, 8) for one in (0, 2, 4, 6, 1, 3, 5, 7)]
         else:
             order = list(range(lanes))
-        kind = f"<{lanes} x i{bits}>"
-        small = code.holding(kind).shuffle(small, "poison", order)
+        vector_type = f"<{lanes} x i{bits}>"
+        small = code.holding(vector_type).shuffle(small, "poison", order)
         offset = digit * product.digit_words + position * lanes * bits // 32
-        code.line(f"  store {kind} {small}, ptr {code.address(self.there, 'float32', offset)}, align 4")
+        code.line(f"  store {vector_type} {small}, ptr {code.address(self.target, 'float32', offset)}, align 4")
 
     def _total(self, sums: Sequence[str]) -> str:
         """Return the sum of a run's integers as a float32 number."""

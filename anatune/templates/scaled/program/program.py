@@ -163,9 +163,9 @@ class _ScaledWriter:
                 depth = min(part, product.depth - start)
                 places = []
                 for access in self.packed:
-                    rest = start * access.shape[1] // product.depth if access.shape[1] > 1 else 0
+                    scale_offset = start * access.shape[1] // product.depth if access.shape[1] > 1 else 0
                     places.append(
-                        (names[access.tensor], f"tile * {self.width * access.shape[1]} + {rest * self.width}")
+                        (names[access.tensor], f"tile * {self.width * access.shape[1]} + {scale_offset * self.width}")
                     )
                 call(text, f"{self.prefix}_unpack", [*places, ("floats", scratch)], str(depth // each))
                 ends = start + depth == product.depth
@@ -184,14 +184,14 @@ class _ScaledWriter:
 
     def _write_tile(self, text: Script, write: Callable[[int], None]) -> None:
         """Write the statements for a tile of columns. The last tile may have fewer columns."""
-        rest = self.product.columns - (self.tiles - 1) * self.width
-        if rest == self.width or self.tiles == 1:
-            write(rest)
+        last_width = self.product.columns - (self.tiles - 1) * self.width
+        if last_width == self.width or self.tiles == 1:
+            write(last_width)
             return
         with text.scope(f"if tile < {self.tiles - 1}:"):
             write(self.width)
         with text.scope("else:"):
-            write(rest)
+            write(last_width)
 
     def _write_row_calls(
         self, text: Script, row_count: str, sizes: Sequence[int], write: Callable[[str, int], None]
@@ -253,11 +253,11 @@ class _ScaledWriter:
         """Write the loops that place rows of an operand side by side: words of weights, single scales."""
         unit = 4 if access.tensor == "weight" else 1
         count, pitch = access.shape[1] // unit, self.width * access.shape[1]
-        whole, rest = divmod(self.product.columns, self.width)
+        whole, last_columns = divmod(self.product.columns, self.width)
         with text.scope(f'with T.sblock("pack_{access.tensor}"):'):
             text.line(f"T.reads({access.tensor}[{whole_region(access.shape)}])")
             text.line(f"T.writes({target}[0:{self.size(access)}])")
-            for tiles, first, columns in ((whole, 0, self.width), (1 if rest else 0, whole, rest)):
+            for tiles, first, columns in ((whole, 0, self.width), (1 if last_columns else 0, whole, last_columns)):
                 if not tiles:
                     continue
                 with text.scope(

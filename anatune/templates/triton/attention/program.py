@@ -339,11 +339,11 @@ class _AttentionWriter:
                 seen = f"({seen}) & (query + later < SEQ_KV + WINDOW - 1)"
             text.line(f"sums = tl.where(({seen})[:, None], sums, 0.0)  # others see no key")
         if self.split == 1:
-            kind = TRITON_TYPES[self.workload.write.dtype]
+            result_type = TRITON_TYPES[self.workload.write.dtype]
             if self.problem.counted == "lengths":
                 text.line("total = tl.where(total == 0.0, 1.0, total)")
             text.line("sums = sums / total[:, None]")
-            text.line(f"tl.store(output_ptr + places, sums.to(tl.{kind}){mask})")
+            text.line(f"tl.store(output_ptr + places, sums.to(tl.{result_type}){mask})")
             text.line("\n")
             return
         wide = ".to(tl.int64)" if self.wide else ""
@@ -379,5 +379,5 @@ class _AttentionWriter:
                 other = f"{mask}, other=0.0" if mask else ""
                 text.line(f"sums += weight[:, None] * tl.load(parts_ptr + part{wide} * ELEMENTS + places{other})")
                 text.line("total += weight")
-            kind = TRITON_TYPES[self.workload.write.dtype]
-            text.line(f"tl.store(output_ptr + places, (sums / total[:, None]).to(tl.{kind}){mask})")
+            result_type = TRITON_TYPES[self.workload.write.dtype]
+            text.line(f"tl.store(output_ptr + places, (sums / total[:, None]).to(tl.{result_type}){mask})")

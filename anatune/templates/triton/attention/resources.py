@@ -117,9 +117,9 @@ def attention_resources(
     holds_queries = (unit == ProductUnit.MMA) & along_rows
     queries = np.where(holds_queries, tiles.block_m * problem.depth / lanes * problem.element_bytes / 4.0, 0.0)
     # sums of tcgen05 are in tensor memory, but pass through registers to be scaled
-    wanted = np.ceil(OWN_REGISTERS + sums + 1.5 * scores + queries)
+    needed = np.ceil(OWN_REGISTERS + sums + 1.5 * scores + queries)
     cap = register_cap(tiles.num_warps, spec)
-    registers = np.minimum(wanted, cap).astype(np.int64)
+    registers = np.minimum(needed, cap).astype(np.int64)
     shared = _shared_bytes(problem, tiles, unit)
     if compiled is not None:
         registers, shared = compiled[:2].astype(np.int64)
@@ -136,7 +136,7 @@ def attention_resources(
         Limit(_PAGE_RULE, tiles.block_n, described),
     )
     resident, limiter = residency(spec, threads, registers, shared)
-    spilled = np.maximum(0.0, wanted - cap) if compiled is None else compiled[2]
+    spilled = np.maximum(0.0, needed - cap) if compiled is None else compiled[2]
     accumulators = np.maximum(1, np.ceil(sums)).astype(np.int64)
     return Resources(
         unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, *first_broken(table)

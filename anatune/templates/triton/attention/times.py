@@ -93,7 +93,7 @@ def score_attention(
     clock, num_sms = compute.clock_hz, float(compute.num_sms)
     resident, blocks = need.resident.astype(np.float64), steps.blocks
     step = _step(problem, tiles, need, steps, spec, attention_constants)
-    moved = _moved(problem, tiles, steps, spec, resident, warm)
+    moved = _count_traffic(problem, tiles, steps, spec, resident, warm)
     l2_cycle = _l2_bytes_per_s(tiles, spec, constants) / clock
     flow = _flow(tiles, need, step, blocks, moved, l2_cycle, spec, attention_constants)
     rows = tiles.block_m.astype(np.float64) * problem.depth
@@ -245,7 +245,7 @@ def _step(
     return _StepCycles(mma, exp, instructions / issue, shared, spilled, stage)
 
 
-def _moved(
+def _count_traffic(
     problem: AttentionProblem, tiles: AttentionTiles, steps: StepCounts, spec: GpuSpec, resident: Floats, warm: bool
 ) -> Traffic:
     """Return the bytes that cross DRAM and L2."""

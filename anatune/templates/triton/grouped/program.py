@@ -133,13 +133,13 @@ class _GroupedWriter:
             self._write_rows()
             self._write_columns()
             self._write_operands()
-            kind = "int32" if self.sums_are_whole and p.scales != "blocks" else "float32"
-            text.line(f"sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.{kind})")
+            sum_type = "int32" if self.sums_are_whole and p.scales != "blocks" else "float32"
+            text.line(f"sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.{sum_type})")
             first, stop = "0", "K"
             if self.sizes.split > 1:
                 text.line("first_part = part * PART_K")
                 first, stop = "first_part", "first_part + PART_K"
-                stop = f"tl.minimum({stop}, K)" if self.sizes.ragged else stop
+                stop = f"tl.minimum({stop}, K)" if self.sizes.is_ragged else stop
             with text.scope(f"for first_k in range({first}, {stop}, BLOCK_K):"):
                 self._write_step()
             self._write_scales()
@@ -221,8 +221,10 @@ class _GroupedWriter:
         if operand_format.run:
             for tensor, left in (("data", self.rows_left), ("weight", self.columns_left)):
                 text.line(f"{tensor}_scale = {self._run_scales(f'{tensor}_scales', tensor, left)}")
-            kind = '"e2m1"' if operand_format.data_bits == 4 else '"e4m3"'
-            text.line(f"sums = tl.dot_scaled(data, data_scale, {kind}, weight.T, weight_scale, {kind}, sums)")
+            format_word = '"e2m1"' if operand_format.data_bits == 4 else '"e4m3"'
+            text.line(
+                f"sums = tl.dot_scaled(data, data_scale, {format_word}, weight.T, weight_scale, {format_word}, sums)"
+            )
             return
         if operand_format.converts:
             self._write_conversion()
@@ -251,8 +253,8 @@ class _GroupedWriter:
     def _load(self, tensor: str, index: str, *masks: str) -> str:
         """Return the expression of a load. Masked elements are zero."""
         zero = "0" if self.workload.tensor(tensor).dtype in INTEGER_RANGE else "0.0"
-        wanted = [mask for mask in masks if mask]
-        guarded = f", mask={' & '.join(wanted)}, other={zero}" if wanted else ""
+        conditions = [mask for mask in masks if mask]
+        guarded = f", mask={' & '.join(conditions)}, other={zero}" if conditions else ""
         return f"tl.load({tensor}_ptr + {index}{guarded})"
 
     def _dot_options(self) -> str:

@@ -74,8 +74,8 @@ def _count_registers(tiles: Tiles, unit: NDArray[np.int64]) -> Floats:
     """Return the registers of a thread: sums, products of a step, scales of its columns and their addresses."""
     sums = tiles.block_m * tiles.block_n / (WARP * tiles.num_warps)
     of_column = np.where(_is_direct(tiles), 1.0 + _ADDRESS, 1.0)
-    wanted: Floats = np.ceil(_OWN_REGISTERS + 2.0 * sums + _columns(tiles, unit) * of_column)
-    return wanted
+    needed: Floats = np.ceil(_OWN_REGISTERS + 2.0 * sums + _columns(tiles, unit) * of_column)
+    return needed
 
 
 def needs_with_columns(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec) -> Floats:

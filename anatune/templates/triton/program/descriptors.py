@@ -46,12 +46,12 @@ class Descriptor(NamedTuple):
         return (self.tile[1], self.tile[0]) if self.transposed else self.tile
 
     @property
-    def _batched(self) -> bool:
+    def _is_batched(self) -> bool:
         return len(self.shape) == 3
 
     @property
     def _block(self) -> str:
-        return ", ".join(["1"] * self._batched + [f"BLOCK_{kind.upper()}" for kind in self._kinds])
+        return ", ".join(["1"] * self._is_batched + [f"BLOCK_{kind.upper()}" for kind in self._kinds])
 
     def write(self, text: Script) -> None:
         """Write the statement that makes the descriptor."""
@@ -60,20 +60,20 @@ class Descriptor(NamedTuple):
         text.line(f"    {self.tensor}_ptr, shape=[{shape}], strides={strides}, block_shape=[{self._block}]")
         text.line(")")
 
-    def _at(self) -> str:
-        return ", ".join(["batch"] * self._batched + [f"first_{kind}" for kind in self._kinds])
+    def _offsets(self) -> str:
+        return ", ".join(["batch"] * self._is_batched + [f"first_{kind}" for kind in self._kinds])
 
     def load(self) -> str:
         """Return the expression of the tile, with the rows and columns of the product."""
-        loaded = f"{self.tensor}_tiles.load([{self._at()}])"
-        if self._batched:
+        loaded = f"{self.tensor}_tiles.load([{self._offsets()}])"
+        if self._is_batched:
             loaded += f".reshape({', '.join(f'BLOCK_{kind.upper()}' for kind in self._kinds)})"
         return f"{loaded}.T" if self.transposed else loaded
 
     def store(self, value: str) -> str:
         """Return the statement that stores a tile."""
-        shaped = f"tl.reshape({value}, ({self._block}))" if self._batched else value
-        return f"{self.tensor}_tiles.store([{self._at()}], {shaped})"
+        shaped = f"tl.reshape({value}, ({self._block}))" if self._is_batched else value
+        return f"{self.tensor}_tiles.store([{self._offsets()}], {shaped})"
 
 
 def describes(workload: Workload, gemm: ImplicitGemm) -> bool:
@@ -100,7 +100,7 @@ def descriptor_of(
     for index, walk in walks.items():
         if not walk.pieces and index == "batch":
             continue
-        if len(walk.pieces) != 1 or not walk.pieces[0][0].whole:
+        if len(walk.pieces) != 1 or not walk.pieces[0][0].is_whole:
             return None
         steps[index] = walk.pieces[0][1]
     transposed = steps[tile[1]] != 1

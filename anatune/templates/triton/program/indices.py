@@ -32,7 +32,7 @@ class Piece(NamedTuple):
         Iterations of the axes of the index that are inside of them.
     extent : int
         Iterations of these axes.
-    outermost : bool
+    is_outermost : bool
         Whether there is no axis outside of them.
     """
 
@@ -40,17 +40,17 @@ class Piece(NamedTuple):
     axes: tuple[str, ...]
     below: int
     extent: int
-    outermost: bool
+    is_outermost: bool
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether the piece is the whole index."""
-        return self.below == 1 and self.outermost
+        return self.below == 1 and self.is_outermost
 
     @property
     def name(self) -> str:
         """The name of the piece in programs."""
-        return self.fused if self.whole else f"{self.fused}_{'_'.join(self.axes)}"
+        return self.fused if self.is_whole else f"{self.fused}_{'_'.join(self.axes)}"
 
 
 class IndexWalk(NamedTuple):
@@ -109,7 +109,7 @@ def pieces_of(
                 pieces.append((Piece(index, (axis,), below, extent, False), stride))
         is_next = bool(stride)
         below *= extent
-    return tuple((piece._replace(outermost=piece.below * piece.extent == total), stride) for piece, stride in pieces)
+    return tuple((piece._replace(is_outermost=piece.below * piece.extent == total), stride) for piece, stride in pieces)
 
 
 def walk_of(access: Access, index: str, gemm: ImplicitGemm, workload: Workload) -> IndexWalk:

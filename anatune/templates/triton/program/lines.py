@@ -91,7 +91,7 @@ class TileLines:
         index, block = piece.fused, self.blocks.get(piece.fused, 1)
         if piece.below % block == 0:
             return self._define_piece(piece, self.first(index)), ""
-        if piece.whole:
+        if piece.is_whole:
             return self.whole(index), index
         if self._is_run(piece):
             return self.define(piece.name, f"{self.first(index)} % {piece.extent} + {self.lane(index)}"), index
@@ -99,13 +99,13 @@ class TileLines:
 
     def _is_run(self, piece: Piece) -> bool:
         """Return whether the elements of a tile along a piece follow each other."""
-        return piece.whole or (piece.below == 1 and piece.extent % self.blocks[piece.fused] == 0)
+        return piece.is_whole or (piece.below == 1 and piece.extent % self.blocks[piece.fused] == 0)
 
     def _define_piece(self, piece: Piece, index: str) -> str:
-        if piece.whole:
+        if piece.is_whole:
             return index
         expression = index if piece.below == 1 else f"{index} // {piece.below}"
-        return self.define(piece.name, expression if piece.outermost else f"{expression} % {piece.extent}")
+        return self.define(piece.name, expression if piece.is_outermost else f"{expression} % {piece.extent}")
 
     def steady_terms(self, access: Access) -> list[str] | None:
         """Return the terms that lanes of k add to an element's number in every step, or None if they differ by step."""
@@ -169,7 +169,7 @@ class TileLines:
         if piece.below % self.blocks[piece.fused] == 0:
             return self.value(piece)
         first = self.first(piece.fused)
-        return (first if piece.whole else self.define(f"first_{piece.name}", f"{first} % {piece.extent}")), ""
+        return (first if piece.is_whole else self.define(f"first_{piece.name}", f"{first} % {piece.extent}")), ""
 
     def _name_sum(self, name: str, terms: Sequence[str]) -> str:
         """Return the name of the sum of terms."""

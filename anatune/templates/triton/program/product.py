@@ -143,7 +143,7 @@ class _ProductWriter:
         if self.sizes.split > 1:
             first, stop = "first_part", "first_part + PART_K"
             text.line("first_part = part * PART_K")
-            if self.sizes.ragged:
+            if self.sizes.is_ragged:
                 stop = f"tl.minimum({stop}, K)"
         self._steps_condition(("m", "k"))
         with text.scope(f"for first_k in range({first}, {stop}, BLOCK_K):"):
@@ -291,14 +291,14 @@ class _ProductWriter:
         """Return the descriptors of the operands and the result that are copied with them."""
         if not self.schedule.options.get("descriptors"):
             return {}
-        wanted = [(o.access, self._tile_of(o)) for o in self.gemm.operands]
+        tiled_tensors = [(o.access, self._tile_of(o)) for o in self.gemm.operands]
         if self.workspace is None:
-            wanted.append((self.workload.write, ("m", "n")))
+            tiled_tensors.append((self.workload.write, ("m", "n")))
         axis = "" if self.ranged is None else self.ranged.axis
         descriptors = (
-            descriptor_of(access, tile, self.gemm, self.workload, self.sizes.blocks) for access, tile in wanted
+            descriptor_of(access, tile, self.gemm, self.workload, self.sizes.blocks) for access, tile in tiled_tensors
         )
-        varying = {access.tensor for access, _ in wanted if any(term.axis == axis for term in access.indices[0])}
+        varying = {access.tensor for access, _ in tiled_tensors if any(term.axis == axis for term in access.indices[0])}
         return {
             descriptor.tensor: descriptor._replace(shape=(self.sizes.varies.upper(), *descriptor.shape[1:]))
             if descriptor.tensor in varying

@@ -67,7 +67,7 @@ class TileSizes(NamedTuple):
     varies: str = ""
 
     @property
-    def ragged(self) -> bool:
+    def is_ragged(self) -> bool:
         """Whether some part has fewer steps than the others."""
         return self.steps * self.split > self.tiles["k"]
 

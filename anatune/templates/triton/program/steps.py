@@ -79,6 +79,6 @@ def write_steps(text: Script, workload: Workload, value: str, load: Callable[[Ac
                 f"{workload.operator}: the epilogue step {step} has no Triton source, expected bias, add, scale, relu, "
                 f"{', '.join(_FUNCTIONS)}; leave it out"
             )
-    stage = "int32" if is_integer else "float32"
-    kind = workload.write.dtype
-    return value if kind == stage else f"{value}.to(tl.{TRITON_TYPES[kind]})"
+    sum_dtype = "int32" if is_integer else "float32"
+    result_dtype = workload.write.dtype
+    return value if result_dtype == sum_dtype else f"{value}.to(tl.{TRITON_TYPES[result_dtype]})"

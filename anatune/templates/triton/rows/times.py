@@ -217,8 +217,8 @@ def _resources(
 ) -> Resources:
     """Return the resources of blocks, and the first rule that each breaks; `compiled`: see `score_rows`."""
     threads = warps * spec.compute.warp_size
-    wanted, cap = _registers(sizes, tile, moved, spec.vendor), register_cap(warps, spec)
-    registers, shared = np.minimum(wanted, cap).astype(np.int64), _shared_bytes(sizes, tile)
+    needed, cap = _registers(sizes, tile, moved, spec.vendor), register_cap(warps, spec)
+    registers, shared = np.minimum(needed, cap).astype(np.int64), _shared_bytes(sizes, tile)
     if compiled is not None:
         registers, shared = compiled[:2].astype(np.int64)
     part, held = tile.rows * tile.cols, "elements of a row and addresses of a thread"
@@ -227,11 +227,11 @@ def _resources(
         Limit(_ELEMENTS_RULE, part / warps, part > MOST_ELEMENTS * warps),
         Limit(threads_rule, threads),
         Limit(shared_rule, shared),
-        Limit(registers_rule, wanted, wanted > cap),
+        Limit(registers_rule, needed, needed > cap),
         Limit(GRID_RULE, tile.blocks),
     )
     resident, limiter = residency(spec, threads, registers, shared)
-    unit, spilled = np.full(len(warps), ProductUnit.FMA), np.maximum(0.0, wanted - cap)
+    unit, spilled = np.full(len(warps), ProductUnit.FMA), np.maximum(0.0, needed - cap)
     return Resources(
         unit, threads, tile.elements, registers, spilled, shared, tile.blocks, resident, limiter,
         *first_broken(table),
