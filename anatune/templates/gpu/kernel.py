@@ -37,7 +37,7 @@ metadata."""
 
 
 class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One function of a kernel's CUDA C and how it is launched. Immutable; JSON both ways.
+    """A function of a kernel's CUDA C, with its launch configuration. Immutable; JSON both ways.
 
     Attributes
     ----------
@@ -249,7 +249,7 @@ class LaunchSize(NamedTuple):
 
 
 class KernelProgram(NamedTuple):
-    """One kernel as a GPU template writes it.
+    """The TVMScript of one schedule, with its launch configuration.
 
     Attributes
     ----------

@@ -126,7 +126,7 @@ class KernelLayout(ABC):
 
     @property
     def growth(self) -> Growth | None:
-        """How the number of tiles follows from the extent. None: it does not vary."""
+        """Dependence of the number of tiles on the extent. None: it does not vary."""
         return None
 
     def shape(self, access: Access) -> tuple[int | str, ...]:

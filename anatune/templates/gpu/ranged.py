@@ -52,7 +52,7 @@ class Ranged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Growth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a grid follows from the extent: ``blocks * ceil(each * extent / iterations)``. Immutable; JSON both ways."""
+    """Dependence of a grid on the extent: ``blocks * ceil(each * extent / iterations)``. Immutable; JSON both ways."""
 
     blocks: int
     iterations: int

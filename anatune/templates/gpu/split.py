@@ -39,7 +39,7 @@ SPLIT = {"split": 1, "whole": 0, "atomic": 0}
 
 
 class Split(NamedTuple):
-    """How a schedule divides the reductions of its tiles.
+    """The division of the reductions of a schedule's tiles.
 
     Attributes
     ----------

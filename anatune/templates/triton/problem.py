@@ -28,7 +28,7 @@ cores). "fp8": 8-bit floats of the type that the device multiplies."""
 
 
 class MatmulProblem(msgspec.Struct, frozen=True):
-    """One or more matrix products of one size: m x k times k x n.
+    """A matrix product m x k times k x n, or several of the same size.
 
     Attributes
     ----------

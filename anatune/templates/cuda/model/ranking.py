@@ -59,7 +59,7 @@ _BOUNDING_WITHIN = 0.5
 
 
 class BranchAndBound:
-    """One exact ranking of a large space; see the module's docstring."""
+    """The search for one exact ranking of a large space; see the module's docstring."""
 
     def __init__(self, model: CudaScoring, best: Best, watch: Watch) -> None:
         self._model = model

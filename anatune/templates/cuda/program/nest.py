@@ -173,7 +173,7 @@ class CudaNest(KernelLayout):
 
     @cached_property
     def growth(self) -> Growth | None:
-        """How the number of tiles follows from the extent. None: it does not vary."""
+        """Dependence of the number of tiles on the extent. None: it does not vary."""
         ranged = self.ranged
         if ranged is None or ranged.axis not in self.spatial:
             return None

@@ -47,7 +47,7 @@ class GroupedModel(TritonModel):
 
     def _set_up(self, accuracy: str) -> None:
         self.space = GroupedSpace(self.workload, self.hardware, self._is_legal)
-        p = self._own = self.space.problem
+        p = self._scaled_product = self.space.problem
         self._pairs = 2 if p.format.data_bits == 4 else 1
         self._scaled = SIDE if p.scales == "blocks" else 0
         right = p.format.weight_bits / 8 if p.format.converts else 0
@@ -71,7 +71,7 @@ class GroupedModel(TritonModel):
         self._scale_bytes = sum(read.num_bytes * (share if read.tensor[0] == "w" else 1.0) for read in of_scales)
 
     def _scores_of(self, tiles: Tiles, compiled: Floats | None) -> TileScores:
-        scaling = scaling_of(self._own, self._scale_bytes, tiles, self.hardware)
+        scaling = scaling_of(self._scaled_product, self._scale_bytes, tiles, self.hardware)
         tiles = replace(tiles, block_k=tiles.block_k // self._pairs)
         if not self._scaled and loses_sums_of(self.problem.dtype, self.hardware):
             tiles = replace(tiles, promote=np.minimum(tiles.block_k, PROMOTED_DEPTH))
@@ -102,7 +102,7 @@ class GroupedModel(TritonModel):
         The bounds of experts add up: 2 m n k / sqrt(S) elements for a memory of S elements. Source: [IOLB] Sec. 6.
         """
         compulsory = float(self.workload.compulsory_bytes)
-        size = min(self._own.format.data_bits, self._own.format.weight_bits) / 8
+        size = min(self._scaled_product.format.data_bits, self._own.format.weight_bits) / 8
         bounds = {}
         for level, capacity in (("dram", chip_bytes(self.hardware)), ("l2", sm_bytes(self.hardware))):
             bounds[level] = max(compulsory, self.workload.flop / math.sqrt(capacity / size) * size)

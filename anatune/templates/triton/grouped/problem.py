@@ -15,7 +15,7 @@ __all__ = ["GroupedProblem", "ScaledProblem", "most_blocks", "scaled_problem_of"
 
 @dataclass(frozen=True)
 class GroupedProblem:
-    """One launch over the rows of all experts. The rows of each expert are padded to whole blocks.
+    """The product of the rows of all experts in one launch. The rows of each expert are padded to whole blocks.
 
     Attributes
     ----------

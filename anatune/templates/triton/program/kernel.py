@@ -12,7 +12,7 @@ __all__ = ["TritonKernel", "TritonProgram"]
 
 
 class TritonKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One function of a Triton module, with its compile options and launch. Immutable; JSON both ways.
+    """A function of a Triton module, with its compile options and launch. Immutable; JSON both ways.
 
     Attributes
     ----------

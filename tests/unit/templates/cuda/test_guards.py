@@ -1,4 +1,4 @@
-"""Which axes can have tiles that do not divide, and which of them are tilings."""
+"""The axes whose tiles need not divide their extents, and checks of such tilings."""
 
 from __future__ import annotations
 

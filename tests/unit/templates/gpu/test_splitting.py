@@ -27,7 +27,7 @@ except MissingDependencyError as error:
 MATMUL = anatune.matmul(48, 40, 84)
 TILES = {"i": (3, 1, 8, 1, 2), "j": (2, 1, 10, 1, 2), "k": (7, 3, 4)}
 EDGES = {"i": (3, 1, 9, 1, 2), "j": (3, 1, 8, 1, 2), "k": (7, 1, 13)}
-"""Of 48x40x84, passing all ends."""
+"""Return a split schedule of 48x40x84 whose tiles pass all ends."""
 ATOMIC = {"split": 3, "atomic": 1}
 
 
@@ -143,9 +143,9 @@ def answer_of(kernel, workload=MATMUL):
 def changed(kernel, pattern, replacement, *, launch=0, count=1):
     """Return a kernel with another text in one of its functions."""
     start = kernel.source.rindex(f" {kernel.launches[launch].name}(")
-    found, times = re.subn(pattern, replacement, kernel.source[start:], count=count)
+    edited, times = re.subn(pattern, replacement, kernel.source[start:], count=count)
     assert times, pattern
-    return msgspec.structs.replace(kernel, source=kernel.source[:start] + found)
+    return msgspec.structs.replace(kernel, source=kernel.source[:start] + edited)
 
 
 def faults():

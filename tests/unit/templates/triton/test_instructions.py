@@ -55,9 +55,11 @@ def test_what_nothing_is_made_of():
 
 
 def test_who_multiplies_with_scales():
-    known = {word: [arch for arch in ARCHS if scaled_instruction(arch, word)] for word in ("mxfp8", "mxfp4", "nvfp4")}
+    archs_of_format = {
+        word: [arch for arch in ARCHS if scaled_instruction(arch, word)] for word in ("mxfp8", "mxfp4", "nvfp4")
+    }
     blackwell = ["sm_100", "sm_103", "sm_120"]
-    assert known == {"mxfp8": [*blackwell, "gfx950"], "mxfp4": [*blackwell, "gfx950"], "nvfp4": blackwell}
+    assert archs_of_format == {"mxfp8": [*blackwell, "gfx950"], "mxfp4": [*blackwell, "gfx950"], "nvfp4": blackwell}
     assert scaled_instruction("sm_121", "nvfp4").unit == ProductUnit.MMA
     assert (scaled_instruction("sm_100", "mxfp8").depth, scaled_instruction("sm_100", "mxfp4").depth) == (32, 64)
     assert scaled_instruction("gfx906", "mxfp8") is scaled_instruction("sm_100", "float8_e4m3fn") is None

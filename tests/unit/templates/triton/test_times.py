@@ -138,8 +138,8 @@ def test_deep_products_are_split_and_wide_ones_are_not():
 
 def test_one_stage_is_slower_than_three():
     rows = [(128, 128, 32, 4, stages, 1, 8) for stages in (1, 3)]
-    one, three = score_tiles(MatmulProblem(1024, 1024, 4096), Tiles.of(rows), hardware("a100_sxm")).time_s
-    assert one > 1.2 * three
+    single, three = score_tiles(MatmulProblem(1024, 1024, 4096), Tiles.of(rows), hardware("a100_sxm")).time_s
+    assert single > 1.2 * three
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ SPECIAL = (128, 256, 64, 8, 3, 1, 8, 1, 1, 0)
     ],
 )
 def test_specialised_warps_share_the_registers_of_a_processor(tile, threads, registers, shared):
-    """As Triton 3.9 compiles them for sm_100; none of them spills."""
+    """The registers are those of Triton 3.9 for sm_100, and no kernel spills."""
     need = resources(MatmulProblem(4096, 4096, 4096), Tiles.of([(*tile, 1, 8, 1, 1, 0, 1)]), hardware("b200"))
     assert (need.threads[0], need.registers[0], need.shared_bytes[0]) == (threads, registers, shared)
     assert (need.rule[0], need.spilled[0], need.resident[0]) == (0, 0, 1)
@@ -329,6 +329,6 @@ def test_lanes_that_read_along_k_wait_for_one_bank(b_along_n, loads_of_right):
 def test_two_warps_fill_the_waits_of_one_on_cuda_cores():
     """The same tile, and as many results of a thread: a scheduler's only warp waits, the second of two hides it."""
     problem = MatmulProblem(8192, 8192, 4096, "float32")
-    one, two = score_tiles(problem, Tiles.of([(64, 128, 64, 4, 3, 1, 8), (128, 128, 64, 8, 3, 1, 8)]),
+    four_warps, two = score_tiles(problem, Tiles.of([(64, 128, 64, 4, 3, 1, 8), (128, 128, 64, 8, 3, 1, 8)]),
                            hardware("a100_sxm")).time_s  # fmt: skip
-    assert one > 1.1 * two
+    assert four_warps > 1.1 * two

@@ -23,8 +23,8 @@ def test_shared_bytes_are_the_compilers(head_dim: int, tile: tuple[int, ...], sh
     spec = hardware("h100_sxm")
     assert isinstance(spec, GpuSpec)
     problem = AttentionProblem(4, 16, 4, 1024, 2048, head_dim, causal=True)
-    found = attention_resources(problem, AttentionTiles.of([tile]), spec)
-    assert found.shared_bytes[0] == shared
+    need = attention_resources(problem, AttentionTiles.of([tile]), spec)
+    assert need.shared_bytes[0] == shared
 
 
 def test_small_tiles_have_no_wide_unit() -> None:

@@ -70,8 +70,8 @@ def test_results_are_those_of_float64(words: str, tile: tuple[int, int, int], op
     workload = anatune.parse_workload(words)
     inputs = random_inputs(workload, seed=3)
     program = TRITON.program(schedule_of(workload, tile, **options))
-    found = check_program(workload, program, inputs, expected(workload, inputs))
-    assert found.ok, f"{found.message}\n{program.source}"
+    comparison = check_program(workload, program, inputs, expected(workload, inputs))
+    assert comparison.ok, f"{comparison.message}\n{program.source}"
 
 
 @needs_triton

@@ -8,9 +8,9 @@ from anatune.templates.triton.grouped.space import GroupedSpace
 
 
 def space_of(words: str, device: str) -> GroupedSpace:
-    found = anatune.space(anatune.parse_workload(words), device, template="triton")
-    assert isinstance(found, GroupedSpace)
-    return found
+    space = anatune.space(anatune.parse_workload(words), device, template="triton")
+    assert isinstance(space, GroupedSpace)
+    return space
 
 
 @pytest.mark.parametrize(

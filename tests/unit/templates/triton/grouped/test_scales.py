@@ -34,9 +34,9 @@ def tiles(*shapes: tuple[int, int, int]) -> Tiles:
     ],
 )
 def test_registers_are_those_of_the_compiler(spec, tile, registers):
-    found = needs_with_columns(PRODUCT, tiles(tile), spec)
-    assert abs(found[0, 0] - registers) <= 25
-    assert found[1, 0] == resources(PRODUCT, tiles(tile), spec).shared_bytes[0]
+    needs = needs_with_columns(PRODUCT, tiles(tile), spec)
+    assert abs(needs[0, 0] - registers) <= 25
+    assert needs[1, 0] == resources(PRODUCT, tiles(tile), spec).shared_bytes[0]
 
 
 # Triton 3.9: loads of scales of columns, and of spilled registers, in the loop
