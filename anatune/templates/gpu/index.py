@@ -7,7 +7,7 @@ from typing import Protocol
 
 from anatune.core.workload.nest import Access, Workload
 
-__all__ = ["Fused", "all_of", "axis_values", "dimension", "element", "if_all", "inside_tests", "sum_of"]
+__all__ = ["Fused", "all_of", "axis_values", "element", "if_all", "inside_tests", "position_along", "sum_of"]
 
 
 class Fused(Protocol):
@@ -48,7 +48,7 @@ def axis_values(gemm: Fused, workload: Workload, places: Mapping[str, str]) -> d
     return values
 
 
-def dimension(access: Access, d: int, values: Mapping[str, str]) -> str:
+def position_along(access: Access, d: int, values: Mapping[str, str]) -> str:
     """Return the expression of the position along dimension `d`. Axes without a value count as 0."""
     terms = [
         values[term.axis] if term.coefficient == 1 else f"{values[term.axis]} * {term.coefficient}"
@@ -62,7 +62,7 @@ def dimension(access: Access, d: int, values: Mapping[str, str]) -> str:
 
 def element(access: Access, values: Mapping[str, str]) -> str:
     """Return the expression of the element that an access reads or writes."""
-    return f"{access.tensor}[{', '.join(dimension(access, d, values) for d in range(len(access.shape))) or '()'}]"
+    return f"{access.tensor}[{', '.join(position_along(access, d, values) for d in range(len(access.shape))) or '()'}]"
 
 
 def inside_tests(access: Access, guarded: Sequence[bool], workload: Workload, values: Mapping[str, str]) -> list[str]:
@@ -71,7 +71,7 @@ def inside_tests(access: Access, guarded: Sequence[bool], workload: Workload, va
     for d, is_guarded in enumerate(guarded):
         if not is_guarded:
             continue
-        position = dimension(access, d, values)
+        position = position_along(access, d, values)
         last = sum(term.coefficient * (workload.extents[term.axis] - 1) for term in access.indices[d])
         if access.offsets[d] < 0:
             tests.append(f"{position} >= 0")

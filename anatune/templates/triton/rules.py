@@ -100,7 +100,7 @@ def _need_no_conversion(workload: Workload) -> bool:
 
 @lru_cache(maxsize=64)  # a list of schedules is checked one by one
 def _is_described(workload: Workload) -> bool:
-    from anatune.templates.triton.program.descriptors import describes  # late: most callers write no programs
+    from anatune.templates.triton.program.descriptors import can_describe  # late: most callers write no programs
 
     return describes(workload, implicit_gemm(workload))
 

@@ -102,7 +102,7 @@ class GroupedModel(TritonModel):
         The bounds of experts add up: 2 m n k / sqrt(S) elements for a memory of S elements. Source: [IOLB] Sec. 6.
         """
         compulsory = float(self.workload.compulsory_bytes)
-        size = min(self._scaled_product.format.data_bits, self._own.format.weight_bits) / 8
+        size = min(self._scaled_product.format.data_bits, self._scaled_product.format.weight_bits) / 8
         bounds = {}
         for level, capacity in (("dram", chip_bytes(self.hardware)), ("l2", sm_bytes(self.hardware))):
             bounds[level] = max(compulsory, self.workload.flop / math.sqrt(capacity / size) * size)

@@ -11,7 +11,7 @@ from anatune.core.workload.nest import Workload
 from anatune.emit.script import Script
 from anatune.templates.triton.program.indices import walk_of
 
-__all__ = ["Descriptor", "describes", "descriptor_of"]
+__all__ = ["Descriptor", "can_describe", "descriptor_of"]
 
 _ALIGNMENT = 16
 """Bytes of which strides and rows of a box must be multiples. Source: cuTensorMapEncodeTiled, CUDA driver API."""
@@ -76,7 +76,7 @@ class Descriptor(NamedTuple):
         return f"{self.tensor}_tiles.store([{self._offsets()}], {shaped})"
 
 
-def describes(workload: Workload, gemm: ImplicitGemm) -> bool:
+def can_describe(workload: Workload, gemm: ImplicitGemm) -> bool:
     """Return whether both operands and the result are plain matrices whose rows are multiples of 16 bytes."""
     sides = ((gemm.left.access, ("m", "k")), (gemm.right.access, ("k", "n")), (workload.write, ("m", "n")))
     least = dict.fromkeys("mnk", 1)
