@@ -102,7 +102,7 @@ def _need_no_conversion(workload: Workload) -> bool:
 def _is_described(workload: Workload) -> bool:
     from anatune.templates.triton.program.descriptors import can_describe  # late: most callers write no programs
 
-    return describes(workload, implicit_gemm(workload))
+    return can_describe(workload, implicit_gemm(workload))
 
 
 def loses_sums(workload: Workload, hardware: GpuSpec) -> bool:
