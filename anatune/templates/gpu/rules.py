@@ -14,7 +14,7 @@ __all__ = ["GRID_RULE", "MAX_GRID", "SPLIT_RULE", "block_rules", "check_formats"
 MAX_GRID = 2147483647.0
 """The most blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
 GRID_RULE = Rule("grid_blocks", "blocks of the grid", MAX_GRID)
-SPLIT_RULE = Rule("split_parts", "parts without steps, rounds without leftovers", 0.0)
+SPLIT_RULE = Rule("split_parts", "parts of a reduction without a step, or split leftovers where there are none", 0.0)
 
 
 def gpu_of(schedule: Schedule) -> GpuSpec:
@@ -42,15 +42,15 @@ def check_formats(workload: Workload) -> None:
             f"{workload.operator} has no kernel in CUDA C, expected --template triton and a device that Triton "
             "compiles for (sm_80 and later, gfx90a, gfx942, gfx950)"
         )
-    steps = f" with the steps ({', '.join(workload.epilogue)})" if workload.epilogue else ""
+    steps = f" with the epilogue ({', '.join(workload.epilogue)})" if workload.epilogue else ""
     zeros = " and a zero point" if any(access.zero_point for access in workload.tensors) else ""
-    elsewhere = "a CPU's --hw"
+    elsewhere = "a CPU as --hw"
     if workload.needs_matrix_units:
-        elsewhere = "a --hw whose matrix units multiply it (8-bit floats: sm_89 and later, gfx942, gfx950)"
+        elsewhere = "a GPU as --hw whose matrix units multiply it (8-bit floats: sm_89 and later, gfx942, gfx950)"
     raise SpaceError(
         f"{workload.operator}: {workload.formats}{steps}{zeros} has no kernel in CUDA C, expected one dtype for "
-        f"operands and result ({', '.join(PLAIN_DTYPES)}: summed in int32) without factors; change the dtype, "
-        f"take {elsewhere}, or leave out --template if one is named"
+        f"operands and result ({', '.join(PLAIN_DTYPES)}: summed in int32) without scales; change the dtype, "
+        f"choose {elsewhere}, or leave out --template if one is named"
     )
 
 
