@@ -7,7 +7,7 @@ Notation
 macro : the sizes of blocks, threads and staging steps along every axis; other levels are open. It is stored as a row of
     option numbers, one for each axis.
 point : the columns of `GpuSpace`, then split, leftovers, atomic (`gpu.split_space`). The first factor of the ranged
-    axis follows from the extent: `RangedTiles.at` sets it.
+    axis follows from the extent: `RangedTiles.fit_to_extent` sets it.
 """
 
 from __future__ import annotations
@@ -104,26 +104,30 @@ class RangedTiles:
     def _nest(self, extent: int) -> NestArrays:
         return pack_nest(self.workload.at(extent), staged=bool(self.space.staged), splits=True)
 
-    def run(self, extent: int, points: Points, task: int, *, evenly: bool = False) -> Floats:
+    def run(self, extent: int, points: Points, task: int, *, ignores_edges: bool = False) -> Floats:
         """Return seconds of points at an extent, (num_points,). inf: a rule is broken.
 
         Parameters
         ----------
         task : int
             `PREDICT`, or a bound.
-        evenly : bool
+        ignores_edges : bool
             Leave out the cost of tests at the edges of the ranged axis, so that times do not fall as the extent grows.
         """
         nest = self._nests.get(extent)
         if nest is None:
             nest = self._nests[extent] = self._nest(extent)
-        rows = self.at(extent, points)
-        if not evenly:
+        rows = self.fit_to_extent(extent, points)
+        if not ignores_edges:
             return self._run(nest, rows, task)
         nest = nest._replace(unguarded=self.axes.index(self.workload.axis))
         seconds = self._run(nest, rows, task)
-        even = self._align_rows(nest)
-        return seconds if even is None else np.minimum(seconds, self._run(even, rows, task)) * (1.0 - MARGIN)
+        aligned_nest = self._align_rows(nest)
+        return (
+            seconds
+            if aligned_nest is None
+            else np.minimum(seconds, self._run(aligned_nest, rows, task)) * (1.0 - MARGIN)
+        )
 
     def _run(self, nest: NestArrays, rows: Points, task: int) -> Floats:
         rules, times = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))
@@ -133,7 +137,7 @@ class RangedTiles:
         return np.where(legal, times, np.inf)
 
     def _align_rows(self, nest: NestArrays) -> NestArrays | None:
-        """Return a nest whose rows along the ranged axis are aligned for every vector, or None if there are none."""
+        """Return a nest whose rows along the ranged axis are aligned for every vector. None: no rows lie there."""
         tensors = [*self.workload.largest.reads, self.workload.largest.write]
         ranged = [any(term.axis == self.workload.axis for term in a.indices[-1]) for a in tensors if a.indices]
         if not any(ranged):
@@ -146,7 +150,7 @@ class RangedTiles:
                 misaligned[tensor] = 0
         return nest._replace(dim_size=sizes, misaligned=misaligned)
 
-    def at(self, extent: int, points: Points) -> Points:
+    def fit_to_extent(self, extent: int, points: Points) -> Points:
         """Return points with the number of blocks, or of steps, that covers an extent."""
         rows = np.array(points, dtype=np.int64, order="C")
         tile = rows[:, self._inner].prod(axis=1)
@@ -169,8 +173,8 @@ class RangedTiles:
         numbers = np.arange(number, self.num_macros, self.num_slabs)
         rows = np.column_stack(np.unravel_index(numbers, sizes)).astype(np.int32)
         threads = np.ones(len(rows), dtype=np.int64)
-        for number_of_axis in range(len(self.spatial)):
-            threads *= self.options[number_of_axis][rows[:, number_of_axis], 1]
+        for axis in range(len(self.spatial)):
+            threads *= self.options[axis][rows[:, axis], 1]
         return np.asarray(rows[threads <= self.hardware.compute.max_threads_per_block])
 
     def least_time_s(self, extent: int) -> float:
@@ -197,9 +201,9 @@ class RangedTiles:
         parts = []
         for start in range(0, len(macros), SLAB):
             points = self.points(macros[start : start + SLAB])
-            seconds = self.run(extent, points, MACRO_BOUND, evenly=True)
+            seconds = self.run(extent, points, MACRO_BOUND, ignores_edges=True)
             if len(self.splits) > 1:
-                seconds = np.minimum(seconds, self.run(extent, points, ANY_BOUND, evenly=True))
+                seconds = np.minimum(seconds, self.run(extent, points, ANY_BOUND, ignores_edges=True))
             parts.append(seconds)
         return np.concatenate(parts) if parts else np.empty(0)
 
@@ -210,21 +214,21 @@ class RangedTiles:
         rounds. A reduction part may have no step. Therefore points with such splits are evaluated at each extent that
         adds a block or a step.
         """
-        seconds = self.run(extent, points, task, evenly=True)
+        seconds = self.run(extent, points, task, ignores_edges=True)
         split = -2 if self.workload.axis in self.spatial else -3
         varying = np.flatnonzero(points[:, split] > (0 if split == -2 else 1))
         if not len(varying) or last <= extent:
             return seconds
         tile = points[varying][:, self._inner].prod(axis=1)
-        next_ = -(-extent // tile) * tile + 1
+        next_extents = -(-extent // tile) * tile + 1
         while len(varying):
-            inside = next_ <= last
-            varying, tile, next_ = varying[inside], tile[inside], next_[inside]
-            for next_extent in np.unique(next_).tolist():
-                reached = next_ == next_extent
-                times = self.run(int(next_extent), points[varying[reached]], task, evenly=True)
+            inside = next_extents <= last
+            varying, tile, next_extents = varying[inside], tile[inside], next_extents[inside]
+            for next_extent in np.unique(next_extents).tolist():
+                reached = next_extents == next_extent
+                times = self.run(int(next_extent), points[varying[reached]], task, ignores_edges=True)
                 seconds[varying[reached]] = np.minimum(seconds[varying[reached]], times)
-            next_ = next_ + tile
+            next_extents = next_extents + tile
         return seconds
 
     def split(self, macros: Macros, splits: Points) -> Points:

@@ -174,8 +174,8 @@ class CudaRanges(ProgramFamily):
                 points.append(point)
                 times.append(time_s)
                 best = min(best, time_s)
-        near = np.array(times) <= NEAR * best
-        return np.array(points)[near] if points else np.empty((0, rows.shape[1]), dtype=np.int64)
+        is_near = np.array(times) <= NEAR * best
+        return np.array(points)[is_near] if points else np.empty((0, rows.shape[1]), dtype=np.int64)
 
     def _octaves(self, watch: Watch) -> list[_Octave]:
         """Return the octaves of the range, with their macro choices near the best bound, as far as time allows."""
@@ -231,7 +231,7 @@ class CudaRanges(ProgramFamily):
 
     def schedule(self, program: Program, extent: int) -> Schedule:
         """Return a program as the schedule of one extent; see `ProgramFamily.schedule`."""
-        point = self._tiles.at(extent, np.array([program], dtype=np.int64))[0].tolist()
+        point = self._tiles.fit_to_extent(extent, np.array([program], dtype=np.int64))[0].tolist()
         return msgspec.structs.replace(self._tiles.space.cuda_schedule(point), workload=self.workload.at(extent))
 
 

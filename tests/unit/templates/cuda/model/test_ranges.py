@@ -92,7 +92,7 @@ def test_bounds_hold_for_all_larger_extents(words):
     assert (bounds[legal] <= later[legal] * (1 + 1e-9)).all()
     exact = np.array([tiles.run(extent, points, PREDICT) for extent in extents])
     later = np.minimum.accumulate(exact[::-1])[::-1]
-    evenly = np.array([tiles.run(extent, points, PREDICT, evenly=True) for extent in extents])
+    evenly = np.array([tiles.run(extent, points, PREDICT, ignores_edges=True) for extent in extents])
     legal = np.isfinite(evenly) & np.isfinite(later)
     assert (evenly[legal] <= later[legal] * (1 + 1e-9)).all()
 
