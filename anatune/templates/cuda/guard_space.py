@@ -39,14 +39,13 @@ MOST_WASTE = 0.125
 def has_poor_divisors(extent: int, most: int) -> bool:
     """Return whether some power of two up to the extent and to `most` has no divisor of the extent near it."""
     sizes = (2**e for e in range(LEAST_TILE.bit_length() - 1, min(extent, most).bit_length()))
-    all_divisors = divisors(extent)
+    factors = divisors(extent)
     return any(
-        not any(size <= _largest_ratio(size) * divisor and divisor <= NEAR * size for divisor in all_divisors)
-        for size in sizes
+        not any(size <= _ratio(size) * divisor and divisor <= NEAR * size for divisor in factors) for size in sizes
     )
 
 
-def _largest_ratio(size: int) -> float:
+def _ratio(size: int) -> float:
     """Return the largest ratio of a power of two to a smaller divisor near it. The divisor 4 is near the smallest."""
     return 2.0 if size == LEAST_TILE else NEAR
 
@@ -65,29 +64,22 @@ def guarded_tiles(extent: int, most: int) -> tuple[int, ...]:
     """
     if not has_poor_divisors(extent, most):
         return ()
-    sizes = [
-        size
-        for size in _smooth_sizes(most)
-        if extent % size and _count_iterations(extent, size) <= (1.0 + MOST_WASTE) * extent
-    ]
+    sizes = [size for size in _smooth(most) if extent % size and _total(extent, size) <= (1.0 + MOST_WASTE) * extent]
     if extent >= LEAST_FREE:
         return tuple(sizes)
     octaves: dict[int, list[int]] = {}
     for size in sizes:
         octaves.setdefault(size.bit_length(), []).append(size)
-    return tuple(
-        min(candidates, key=lambda size: (_count_iterations(extent, size), -(size & -size)))
-        for candidates in octaves.values()
-    )
+    return tuple(min(few, key=lambda size: (_total(extent, size), -(size & -size))) for few in octaves.values())
 
 
-def _count_iterations(extent: int, size: int) -> int:
+def _total(extent: int, size: int) -> int:
     """Return the iterations of all tiles of `size` that cover an extent."""
     return -(-extent // size) * size
 
 
 @lru_cache(maxsize=16)
-def _smooth_sizes(most: int) -> tuple[int, ...]:
+def _smooth(most: int) -> tuple[int, ...]:
     if most == MOST_DEPTH:
         return tuple(sorted(factor * 2**e for factor in (1, 3) for e in range(1, 8) if factor * 2**e <= most))
     return tuple(

@@ -45,9 +45,7 @@ class Ranged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def check(name: str, ranged: Ranged | None, extent: int) -> None:
         """Raise RunError if the kernel `name` does not serve an extent: it is for another range, or for no range."""
         if ranged is None or not ranged.has(extent):
-            expected = (
-                "none (it has no range)" if ranged is None else f"{ranged.least} to {ranged.most} by {ranged.multiple}"
-            )
+            expected = "none" if ranged is None else f"{ranged.least} to {ranged.most} by {ranged.multiple}"
             raise RunError(f"{name} is not for the extent {extent}, expected {expected}")
 
 

@@ -120,7 +120,5 @@ def split_of_point(schedule: Schedule, tiles: int, *, listed: bool) -> tuple[int
         return ()
     full = canonical_whole(tiles, gpu_of(schedule).compute.num_sms)
     if split.whole not in (0, full):
-        raise SpaceError(
-            f"option whole is {split.whole}, expected 0 or {full} (the most tiles that all SMs share evenly)"
-        )
+        raise SpaceError(f"option whole is {split.whole}, expected 0 or {full} (an even share for all SMs)")
     return (split.split, int(split.whole > 0), int(split.atomic))

@@ -28,8 +28,8 @@ __all__ = [
     "SCALED_DEPTH",
     "SCALED_ROWS",
     "TENSOR_COLUMNS",
+    "DotUnit",
     "Instruction",
-    "ProductUnit",
     "has_descriptors",
     "instruction_of",
     "instructions_of",
@@ -49,7 +49,7 @@ SCALED_DEPTH = 128
 _DESCRIPTORS_SINCE = 9.0
 
 
-class ProductUnit(IntEnum):
+class DotUnit(IntEnum):
     """The hardware that multiplies."""
 
     FMA = 0
@@ -64,7 +64,7 @@ class Instruction(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    unit : ProductUnit
+    unit : DotUnit
         The hardware that multiplies.
     as_dtype : str
         Type of the operands when they are multiplied.
@@ -77,7 +77,7 @@ class Instruction(msgspec.Struct, frozen=True):
         Whether operands are converted first, because the device has no instruction for their type.
     """
 
-    unit: ProductUnit
+    unit: DotUnit
     as_dtype: str
     depth: int
     least_depth: int
@@ -87,7 +87,7 @@ class Instruction(msgspec.Struct, frozen=True):
 class _MatrixUnits(msgspec.Struct, frozen=True):
     """The matrix units of one architecture."""
 
-    unit: ProductUnit
+    unit: DotUnit
     native: Mapping[str, int]
     """Operand type -> steps of k per instruction."""
     small: Mapping[str, int] = MappingProxyType({})
@@ -109,24 +109,24 @@ _AS_HALF = dict.fromkeys(_OCP, "float16")
 _BLACKWELL = {"mxfp8": 32, "mxfp4": 64, "nvfp4": 64}
 
 _DEVICES: dict[str, _MatrixUnits] = {
-    "sm_80": _MatrixUnits(ProductUnit.MMA, _AMPERE, converted={"float8_e5m2": "float16"}),
-    "sm_89": _MatrixUnits(ProductUnit.MMA, _ADA),
-    "sm_90": _MatrixUnits(ProductUnit.WGMMA, _ADA, _AMPERE, _AS_HALF),
-    "sm_100": _MatrixUnits(ProductUnit.TCGEN05, _ADA, _AMPERE, _AS_HALF, _BLACKWELL),
-    "sm_103": _MatrixUnits(ProductUnit.TCGEN05, {**_TF32, **dict.fromkeys(_OCP, 32)}, _AMPERE, _AS_HALF, _BLACKWELL),
-    "sm_120": _MatrixUnits(ProductUnit.MMA, _ADA, scaled=_BLACKWELL),
+    "sm_80": _MatrixUnits(DotUnit.MMA, _AMPERE, converted={"float8_e5m2": "float16"}),
+    "sm_89": _MatrixUnits(DotUnit.MMA, _ADA),
+    "sm_90": _MatrixUnits(DotUnit.WGMMA, _ADA, _AMPERE, _AS_HALF),
+    "sm_100": _MatrixUnits(DotUnit.TCGEN05, _ADA, _AMPERE, _AS_HALF, _BLACKWELL),
+    "sm_103": _MatrixUnits(DotUnit.TCGEN05, {**_TF32, **dict.fromkeys(_OCP, 32)}, _AMPERE, _AS_HALF, _BLACKWELL),
+    "sm_120": _MatrixUnits(DotUnit.MMA, _ADA, scaled=_BLACKWELL),
     "gfx90a": _MatrixUnits(
-        ProductUnit.MFMA,
+        DotUnit.MFMA,
         {"float16": 8, "bfloat16": 8, "float32": 2, "int8": 8},
         converted={**_AS_HALF, **dict.fromkeys(_FNUZ, "float32")},
     ),
     "gfx942": _MatrixUnits(
-        ProductUnit.MFMA,
+        DotUnit.MFMA,
         {"float16": 8, "bfloat16": 8, "float32": 2, "tf32": 4, "int8": 16, **dict.fromkeys(_FNUZ, 16)},
         converted=_AS_HALF,
     ),
     "gfx950": _MatrixUnits(
-        ProductUnit.MFMA,
+        DotUnit.MFMA,
         {"float16": 16, "bfloat16": 16, "float32": 2, "int8": 32, **dict.fromkeys(_OCP, 64)},
         converted=dict.fromkeys(_FNUZ, "float16"),
         scaled={"mxfp8": 64, "mxfp4": 64},
@@ -134,7 +134,7 @@ _DEVICES: dict[str, _MatrixUnits] = {
 }
 ARCHS = tuple(_DEVICES)
 """Architectures in the table. sm_86 and sm_87 are like sm_80, sm_121 is like sm_120."""
-_LANES = Instruction(ProductUnit.FMA, "float32", 1, 1, emulated=False)
+_LANES = Instruction(DotUnit.FMA, "float32", 1, 1, emulated=False)
 _ROW_BYTES = 32
 """Least bytes of a row of operands for NVIDIA's instructions; Triton's `min_dot_size` is the same."""
 _MFMA_BYTES = 16
@@ -161,19 +161,19 @@ def instructions_of(arch: str, dtype: str) -> tuple[Instruction, Instruction] | 
         return _LANES, _LANES
     if not any(dtype in table for table in (device.native, device.small, device.converted)):
         return None
-    small = _instruction(ProductUnit.MMA, device.small, device, dtype) if device.small else None
+    small = _instruction(DotUnit.MMA, device.small, device, dtype) if device.small else None
     if small is not None and dtype not in device.native:
         return small, small
     wide = _instruction(device.unit, device.native, device, dtype)
     return wide, small or wide
 
 
-def _instruction(unit: ProductUnit, native: Mapping[str, int], device: _MatrixUnits, dtype: str) -> Instruction:
+def _instruction(unit: DotUnit, native: Mapping[str, int], device: _MatrixUnits, dtype: str) -> Instruction:
     as_dtype = dtype if dtype in native else device.converted[dtype]
     if as_dtype == "float32" != dtype:  # then Triton uses no matrix instruction
-        return Instruction(ProductUnit.FMA, as_dtype, 1, 1, emulated=True)
+        return Instruction(DotUnit.FMA, as_dtype, 1, 1, emulated=True)
     depth = native[as_dtype]
-    least = min(depth, _MFMA_BYTES // DTYPES[as_dtype]) if unit == ProductUnit.MFMA else _ROW_BYTES // DTYPES[dtype]
+    least = min(depth, _MFMA_BYTES // DTYPES[as_dtype]) if unit == DotUnit.MFMA else _ROW_BYTES // DTYPES[dtype]
     return Instruction(unit, as_dtype, depth, least, as_dtype != dtype)
 
 
@@ -191,7 +191,7 @@ def scaled_instruction(arch: str, word: str) -> Instruction | None:
     return Instruction(device.unit, word, device.scaled[word], SCALED_DEPTH, emulated=False)
 
 
-def instruction_of(spec: GpuSpec, dtype: str, unit: ProductUnit | None = None) -> Instruction:
+def instruction_of(spec: GpuSpec, dtype: str, unit: DotUnit | None = None) -> Instruction:
     """Return the instruction that multiplies operands of a type on a device, for wide tiles or for a given unit.
 
     Raises

@@ -20,10 +20,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 __all__ = [
-    "ResultLayout",
+    "BitLayout",
     "exchange_bytes",
     "mma_layout",
-    "stored_layout",
+    "store_layout",
     "tcgen05_layout",
     "warps_of_mma",
     "warps_of_wgmma",
@@ -37,7 +37,7 @@ _ACCESS_BITS = 128
 _LANES = 32
 
 
-class ResultLayout(NamedTuple):
+class BitLayout(NamedTuple):
     """The bits of a result's index that are registers, lanes and warps."""
 
     registers: Bits
@@ -75,16 +75,16 @@ def warps_of_wgmma(rows: int, warps: int) -> tuple[int, int]:
     return warps_m, warps // warps_m
 
 
-def mma_layout(rows: int, columns: int, warps_m: int, warps_n: int, width: int = 8) -> ResultLayout:
+def mma_layout(rows: int, columns: int, warps_m: int, warps_n: int, width: int = 8) -> BitLayout:
     """Return the layout of the sums of ``mma.sync`` (`width` 8) and of ``wgmma`` (`width`: its columns)."""
     m, n = _bits(columns, rows * columns), _bits(1, columns)
     inner = _log2(width)
     cut_n, cut_m = inner + _log2(warps_n), 4 + _log2(warps_m)
     registers = (n[0], m[3], *n[3:inner], *n[cut_n:], *m[cut_m:])
-    return ResultLayout(registers, (*n[1:3], *m[:3]), (*m[4:cut_m], *n[inner:cut_n]))
+    return BitLayout(registers, (*n[1:3], *m[:3]), (*m[4:cut_m], *n[inner:cut_n]))
 
 
-def tcgen05_layout(rows: int, columns: int, warps: int) -> ResultLayout:
+def tcgen05_layout(rows: int, columns: int, warps: int) -> BitLayout:
     """Return the layout of sums read from tensor memory: each of 4 or 8 warps reads 32 rows (16 if there are 64)."""
     m, n = list(_bits(columns, rows * columns)), list(_bits(1, columns))
     lanes, by_warp = (m[:4], m[4:6]) if rows == 64 else (m[:5], m[5:7])
@@ -93,10 +93,10 @@ def tcgen05_layout(rows: int, columns: int, warps: int) -> ResultLayout:
         by_warp = [*by_warp, other_rows.pop(0) if other_rows else n.pop()]
     if rows == 64:
         lanes = [*lanes, n.pop()]
-    return ResultLayout((*n, *other_rows), tuple(lanes), tuple(by_warp))
+    return BitLayout((*n, *other_rows), tuple(lanes), tuple(by_warp))
 
 
-def stored_layout(rows: int, columns: int, warps: int, result_bits: int) -> ResultLayout:
+def store_layout(rows: int, columns: int, warps: int, result_bits: int) -> BitLayout:
     """Return the layout in which a tile is stored: 16 bytes per thread if possible, warps along rows first."""
     m, n = _bits(columns, rows * columns), _bits(1, columns)
     wide = min(_ACCESS_BITS // result_bits, max(1, rows * columns // (warps * _LANES)), columns)
@@ -105,13 +105,11 @@ def stored_layout(rows: int, columns: int, warps: int, result_bits: int) -> Resu
     first, lane = _log2(wide), _log2(wide * by_n)
     cut, down = lane + _log2(warps_n), _log2(_LANES // by_n)
     along = down + _log2(warps // warps_n)
-    return ResultLayout((*n[:first], *n[cut:], *m[along:]), (*n[first:lane], *m[:down]), (*n[lane:cut], *m[down:along]))
+    return BitLayout((*n[:first], *n[cut:], *m[along:]), (*n[first:lane], *m[:down]), (*n[lane:cut], *m[down:along]))
 
 
 @lru_cache(maxsize=4096)
-def exchange_bytes(
-    before: ResultLayout, after: ResultLayout, bits: int, *, matrix_loads: bool, matrix_stores: bool
-) -> int:
+def exchange_bytes(before: BitLayout, after: BitLayout, bits: int, *, matrix_loads: bool, matrix_stores: bool) -> int:
     """Return the bytes of shared memory for a change of layout, 0 if lanes and warps are the same in both.
 
     Parameters
@@ -129,7 +127,7 @@ def exchange_bytes(
 
 
 def _rounds(
-    before: ResultLayout, after: ResultLayout, bits: int, size: int, matrix_loads: bool, matrix_stores: bool
+    before: BitLayout, after: BitLayout, bits: int, size: int, matrix_loads: bool, matrix_stores: bool
 ) -> Iterator[tuple[int, int]]:
     """Yield (bank conflicts, minus the number of rounds) for every pair of a store and a load that fit together."""
     wide = _log2(_ACCESS_BITS // bits)
@@ -150,7 +148,7 @@ def _rounds(
         yield _narrow_rounds(before, after, bits, size)
 
 
-def _narrow_rounds(before: ResultLayout, after: ResultLayout, bits: int, size: int) -> tuple[int, int]:
+def _narrow_rounds(before: BitLayout, after: BitLayout, bits: int, size: int) -> tuple[int, int]:
     """Return the same for ordinary accesses of less than 16 bytes."""
     vector = [bit for bit in before.registers if bit in after.registers][: _log2(_ACCESS_BITS // bits)]
     word = _log2(_WORD_BITS // bits)
@@ -170,12 +168,7 @@ def _narrow_rounds(before: ResultLayout, after: ResultLayout, bits: int, size: i
 
 
 def _vector(
-    before: ResultLayout,
-    after: ResultLayout,
-    registers_before: int,
-    registers_after: int,
-    store: _Access,
-    load: _Access,
+    before: BitLayout, after: BitLayout, registers_before: int, registers_after: int, store: _Access, load: _Access
 ) -> Bits | None:
     """Return the bits within 16 bytes that both instructions access, or None if they do not fit together."""
     if registers_before < registers_after:
@@ -195,7 +188,7 @@ def _vector(
     return (*common[:registers_after], *inside)
 
 
-def _accessed_bits(access: _Access, side: ResultLayout, vector: Bits) -> Bits | None:
+def _accessed_bits(access: _Access, side: BitLayout, vector: Bits) -> Bits | None:
     """Return the bits of the eight threads or rows that one cycle accesses in addition to the vector."""
     missing = 3 - len(access.after)
     free = [bit for bit in side.registers if bit not in vector][:missing]
@@ -205,7 +198,7 @@ def _accessed_bits(access: _Access, side: ResultLayout, vector: Bits) -> Bits | 
 
 
 def _count_conflicts(
-    before: ResultLayout, after: ResultLayout, bits: int, size: int, vector: Bits, store: Bits, load: Bits, kept: int
+    before: BitLayout, after: BitLayout, bits: int, size: int, vector: Bits, store: Bits, load: Bits, kept: int
 ) -> tuple[int, int]:
     """Return (bank conflicts, minus the number of rounds), from the bits that distinguish lines of all banks."""
     in_line = min(_log2(_BANKS * _WORD_BITS // (2 ** len(vector) * bits)), size - len(vector))

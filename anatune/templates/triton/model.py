@@ -18,7 +18,7 @@ from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Rule
 from anatune.templates.gpu.model import BLOCK_RESOURCES, MEMORY_LANES, TRAFFIC, BaseGpuModel
 from anatune.templates.triton.constants import CONSTANTS
-from anatune.templates.triton.instructions import ProductUnit, instructions_of, operand_type
+from anatune.templates.triton.instructions import DotUnit, instructions_of, operand_type
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import multiply_adds_per_cycle, resources
 from anatune.templates.triton.rules import multiplied_dtype
@@ -94,7 +94,7 @@ class TileModel(BaseGpuModel):
             "ILP": accumulators / 4.0,
         }
 
-    def _products_s(self, dtype: str, units: Iterable[ProductUnit]) -> float:
+    def _products_s(self, dtype: str, units: Iterable[DotUnit]) -> float:
         """Return the seconds of all products on the fastest of some units, plus the launch."""
         compute = self.hardware.compute
         rate = max(multiply_adds_per_cycle(self.hardware, dtype, unit) for unit in units)

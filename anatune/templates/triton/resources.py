@@ -33,8 +33,8 @@ from anatune.templates.gpu.times.occupancy import register_limit, resident_block
 from anatune.templates.triton import cdna
 from anatune.templates.triton.instructions import (
     TENSOR_COLUMNS,
+    DotUnit,
     Instruction,
-    ProductUnit,
     instruction_of,
     instructions_of,
     known_operands,
@@ -47,8 +47,8 @@ __all__ = [
     "GRID",
     "OPTION_FIELDS",
     "TILE_FIELDS",
+    "DotUnit",
     "ExtraNeeds",
-    "ProductUnit",
     "Resources",
     "Tiles",
     "depth_rule",
@@ -98,7 +98,7 @@ class Resources:
     """The resources of a block, and the blocks that an SM holds, (num_tiles,) each."""
 
     unit: Ints
-    """Codes of `ProductUnit`."""
+    """Codes of `DotUnit`."""
     threads: Ints
     accumulators: Ints | Floats
     """Results of a thread, at least 1."""
@@ -131,7 +131,7 @@ class ExtraNeeds:
     """Columns of tensor memory."""
 
 
-def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: ProductUnit) -> float:
+def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: DotUnit) -> float:
     """Return the multiply-adds per cycle and SM of a unit for operands of a type.
 
     Raises
@@ -142,7 +142,7 @@ def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: ProductUnit) -> flo
         The spec does not have the rates of the device's matrix units.
     """
     compute = spec.compute
-    if unit == ProductUnit.FMA:
+    if unit == DotUnit.FMA:
         return compute.fp32_lanes_per_sm * compute.reachable_fraction
     as_dtype = instruction_of(spec, dtype, unit).as_dtype
     if as_dtype == "float32":
@@ -154,15 +154,11 @@ def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: ProductUnit) -> flo
             "group, as `anatune hw show a100` has one, or choose dtype float32"
         )
     rate = peak / 2.0 / compute.num_sms / compute.clock_hz
-    return rate * (spec.tensor_cores.mma_sync_fraction if unit == ProductUnit.MMA else 1.0)
+    return rate * (spec.tensor_cores.mma_sync_fraction if unit == DotUnit.MMA else 1.0)
 
 
 def resources(
-    problem: MatmulProblem,
-    tiles: Tiles,
-    spec: GpuSpec,
-    compiled: Floats | None = None,
-    beside: ExtraNeeds | None = None,
+    problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, compiled: Floats | None = None, extra: ExtraNeeds | None = None
 ) -> Resources:
     """Return the resources of the blocks of `tiles` on a device, and the first rule that each tile breaks.
 
@@ -170,7 +166,7 @@ def resources(
     ----------
     compiled : (3, num_tiles), optional
         A compiler's numbers: registers of a thread, shared bytes, spilled registers of a thread.
-    beside : ExtraNeeds, optional
+    extra : ExtraNeeds, optional
         Resources beyond those of a plain product.
 
     Raises
@@ -185,26 +181,21 @@ def resources(
     accumulators = np.maximum(1, np.ceil(exact)).astype(np.int64)
     cap = register_cap(tiles.num_warps, spec)
     needed = _count_registers(problem, tiles, unit, exact)
-    if instructions[0].unit == ProductUnit.MFMA:
-        needed = np.where(unit == ProductUnit.MFMA, cdna.registers(problem, tiles, instructions[0], spec), needed)
-    needed = needed if beside is None else needed + np.ceil(beside.registers)
+    if instructions[0].unit == DotUnit.MFMA:
+        needed = np.where(unit == DotUnit.MFMA, cdna.registers(problem, tiles, instructions[0], spec), needed)
+    needed = needed if extra is None else needed + np.ceil(extra.registers)
     registers = np.minimum(needed, cap).astype(np.int64)
     shares = np.minimum(spec.registers.per_block // threads // 8 * 8, most_registers(spec))
     registers = np.where(tiles.warp_specialize == 1, shares, registers)
     by_unit = {int(instruction.unit): instruction for instruction in (*instructions, _LANES)}
-    shared = shared_bytes(problem, tiles, unit, by_unit, spec) + (0 if beside is None else beside.shared_bytes)
+    shared = shared_bytes(problem, tiles, unit, by_unit, spec) + (0 if extra is None else extra.shared_bytes)
     if compiled is not None:
         registers, shared = compiled[:2].astype(np.int64)
     blocks = -(-problem.m // tiles.block_m) * -(-problem.n // tiles.block_n) * tiles.split_k * problem.batch
     # results of tcgen05 pass through registers before they are stored, packed to half their size
-    least = (
-        exact * np.where(unit == ProductUnit.TCGEN05, 0.5, np.where(_holds_sums_twice(tiles, unit), 2.0, 1.0))
-        + LEAST_REGISTERS
-    )
-    columns = np.where(
-        unit == ProductUnit.TCGEN05, tiles.block_n * -(-tiles.block_m // 128) * (1 + tiles.persistent), 0
-    )
-    columns = columns if beside is None else columns + beside.columns
+    least = exact * np.where(unit == DotUnit.TCGEN05, 0.5, np.where(_two_sums(tiles, unit), 2.0, 1.0)) + LEAST_REGISTERS
+    columns = np.where(unit == DotUnit.TCGEN05, tiles.block_n * -(-tiles.block_m // 128) * (1 + tiles.persistent), 0)
+    columns = columns if extra is None else columns + extra.columns
     sizes = np.stack([tiles.block_m, tiles.block_n, tiles.block_k])
     odd, shallowest = sizes & (sizes - 1) != 0, instructions[0].least_depth
     threads_rule, shared_rule = block_rules(spec, "bytes of the stages")
@@ -219,12 +210,12 @@ def resources(
         Limit(_SPECIAL_RULE, tiles.warp_specialize, _wastes_specialised_warps(tiles, unit, blocks, spec)),
     )
     resident, limiter = residency(spec, threads, registers, shared)
-    if beside is not None:  # tensor memory is allocated in powers of two
+    if extra is not None:  # tensor memory is allocated in powers of two
         resident = np.minimum(
             resident, TENSOR_COLUMNS // 2 ** np.ceil(np.log2(np.maximum(columns, 1))).astype(np.int64)
         )
         resident = np.maximum(1, resident)
-    spilled = np.maximum(0.0, np.where((unit == ProductUnit.TCGEN05) & (tiles.promote == 0), 0.0, needed - cap))
+    spilled = np.maximum(0.0, np.where((unit == DotUnit.TCGEN05) & (tiles.promote == 0), 0.0, needed - cap))
     spilled = spilled if compiled is None else compiled[2]
     return Resources(
         unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, *first_broken(table)
@@ -244,7 +235,7 @@ def registers_rule(held: str, spec: GpuSpec) -> Rule:
 def _wastes_specialised_warps(tiles: Tiles, unit: Ints, blocks: Ints, spec: GpuSpec) -> NDArray[np.bool_]:
     """Return which tiles ask for specialised warps that the compiler does not use or that do not help, (num_tiles,)."""
     walks = (tiles.persistent == 1) & (tiles.descriptors == 1) & (tiles.split_k == 1)
-    is_useless = (unit != ProductUnit.TCGEN05) | ~walks | (blocks <= spec.compute.num_sms)
+    is_useless = (unit != DotUnit.TCGEN05) | ~walks | (blocks <= spec.compute.num_sms)
     wastes: NDArray[np.bool_] = is_useless & (tiles.warp_specialize == 1)
     return wastes
 
@@ -267,7 +258,7 @@ def residency(spec: GpuSpec, threads: Ints, registers: Ints, shared_bytes: Ints)
     return np.maximum(1, resident), limiter
 
 
-_LANES = Instruction(ProductUnit.FMA, "float32", 1, 1, emulated=False)
+_LANES = Instruction(DotUnit.FMA, "float32", 1, 1, emulated=False)
 
 
 def _instructions(problem: MatmulProblem, spec: GpuSpec) -> tuple[Instruction, Instruction]:
@@ -281,26 +272,26 @@ def _instructions(problem: MatmulProblem, spec: GpuSpec) -> tuple[Instruction, I
 
 
 def _units(tiles: Tiles, spec: GpuSpec, wide: Instruction, small: Instruction) -> Ints:
-    if wide.unit == ProductUnit.MFMA:
+    if wide.unit == DotUnit.MFMA:
         square = np.minimum(tiles.block_m, tiles.block_n)
         fits = (square >= 16) & (tiles.block_k >= wide.least_depth * np.where(square < 32, 2, 1))
-        return np.where(fits, ProductUnit.MFMA, ProductUnit.FMA).astype(np.int64)
+        return np.where(fits, DotUnit.MFMA, DotUnit.FMA).astype(np.int64)
     return wide_units(tiles.block_m, tiles.num_warps, wide, small)
 
 
 def wide_units(block_m: Ints, num_warps: Ints, wide: Instruction, small: Instruction) -> Ints:
-    """Return the codes of `ProductUnit` that multiply tiles: wide units if the tiles are large enough for them."""
-    if wide.unit not in (ProductUnit.WGMMA, ProductUnit.TCGEN05):
+    """Return the codes of `DotUnit` that multiply tiles: wide units if the tiles are large enough for them."""
+    if wide.unit not in (DotUnit.WGMMA, DotUnit.TCGEN05):
         return np.full(len(block_m), wide.unit, dtype=np.int64)
     fits = (block_m >= _WIDE_ROWS) & (num_warps % _WIDE_WARPS == 0)
-    if wide.unit == ProductUnit.TCGEN05:
+    if wide.unit == DotUnit.TCGEN05:
         fits &= num_warps <= _MOST_TCGEN05_WARPS
     return np.where(fits, wide.unit, small.unit).astype(np.int64)
 
 
 def is_wide(unit: Ints) -> NDArray[np.bool_]:
     """Return which units take operands from shared memory, so that a warp only starts them, (num_tiles,)."""
-    wide: NDArray[np.bool_] = (unit == ProductUnit.WGMMA) | (unit == ProductUnit.TCGEN05)
+    wide: NDArray[np.bool_] = (unit == DotUnit.WGMMA) | (unit == DotUnit.TCGEN05)
     return wide
 
 
@@ -335,14 +326,14 @@ def _count_registers(problem: MatmulProblem, tiles: Tiles, unit: Ints, exact: Fl
     table = np.array([(60.0, 1.5), mma, wgmma, (20.0, 1.0), (0.0, 0.0)])
     needed = table[unit, 0] + table[unit, 1] * exact
     # tensor descriptors need no addresses in registers
-    needed = np.where((unit == ProductUnit.WGMMA) & (tiles.descriptors == 1), _DESCRIBED_REGISTERS + exact, needed)
+    needed = np.where((unit == DotUnit.WGMMA) & (tiles.descriptors == 1), _DESCRIBED_REGISTERS + exact, needed)
     # tcgen05 keeps its sums in tensor memory; promoted sums are added up in registers, beside those of a step
-    needed = np.where((unit == ProductUnit.TCGEN05) & (tiles.promote > 0), _MOVED_REGISTERS + 2.0 * exact, needed)
-    total: Floats = np.ceil(needed + np.where(_holds_sums_twice(tiles, unit), exact, 0.0))
+    needed = np.where((unit == DotUnit.TCGEN05) & (tiles.promote > 0), _MOVED_REGISTERS + 2.0 * exact, needed)
+    total: Floats = np.ceil(needed + np.where(_two_sums(tiles, unit), exact, 0.0))
     return total
 
 
-def _holds_sums_twice(tiles: Tiles, unit: Ints) -> NDArray[np.bool_]:
+def _two_sums(tiles: Tiles, unit: Ints) -> NDArray[np.bool_]:
     """Return which tiles hold their sums twice: in the matrix units' accumulators and in those they are promoted to."""
-    twice: NDArray[np.bool_] = (unit == ProductUnit.WGMMA) & (tiles.promote > 0)
+    twice: NDArray[np.bool_] = (unit == DotUnit.WGMMA) & (tiles.promote > 0)
     return twice

@@ -14,7 +14,7 @@ from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_cover, check_names
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.instructions import (
-    ProductUnit,
+    DotUnit,
     has_descriptors,
     instruction_of,
     instructions_of,
@@ -87,7 +87,7 @@ def options_of(workload: Workload, hardware: GpuSpec) -> tuple[str, ...]:
 def _has_tensor_memory(workload: Workload, hardware: GpuSpec) -> bool:
     """Return whether tcgen05 multiplies operands without conversion. On sm_90 specialised warps change no code."""
     instructions = instructions_of(hardware.arch, operand_type(multiplied_dtype(workload)))
-    return instructions is not None and instructions[0].unit == ProductUnit.TCGEN05 and _need_no_conversion(workload)
+    return instructions is not None and instructions[0].unit == DotUnit.TCGEN05 and _need_no_conversion(workload)
 
 
 @lru_cache(maxsize=64)

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton.cdna import DIRECT_ARCH, WAVE, square_of
-from anatune.templates.triton.instructions import Instruction, ProductUnit
+from anatune.templates.triton.instructions import DotUnit, Instruction
 from anatune.templates.triton.layouts import (
     exchange_bytes,
     mma_layout,
-    stored_layout,
+    store_layout,
     tcgen05_layout,
     warps_of_mma,
     warps_of_wgmma,
@@ -81,9 +81,9 @@ def shared_bytes(
     Parameters
     ----------
     unit : array of int64, (num_tiles,)
-        Codes of `ProductUnit`.
+        Codes of `DotUnit`.
     found : dict
-        Code of `ProductUnit` -> instruction.
+        Code of `DotUnit` -> instruction.
     """
     total = np.zeros(len(tiles), dtype=np.int64)
     for code, instruction in instructions.items():
@@ -101,9 +101,9 @@ def _unit_bytes(problem: MatmulProblem, tiles: Tiles, instruction: Instruction, 
         return _amd_bytes(left, right, tiles, instruction, spec)
     if (spec.compute_capability or 0.0) < 8.0:
         return left.bytes(tiles) + right.bytes(tiles)
-    if instruction.unit <= ProductUnit.MMA:
+    if instruction.unit <= DotUnit.MMA:
         loop = _register_loop_bytes(left, right, tiles, instruction)
-    elif instruction.unit == ProductUnit.WGMMA:
+    elif instruction.unit == DotUnit.WGMMA:
         loop = _wgmma_bytes(left, right, tiles)
     else:
         loop = _tcgen05_bytes(left, right, tiles)
@@ -133,11 +133,8 @@ def _register_loop_bytes(left: _StagedOperand, right: _StagedOperand, tiles: Til
     sizes = [left.bytes(tiles), right.bytes(tiles)]
     single = tiles.num_stages == 1
     loose = [single | _is_unpiped(side, tiles) for side in (left, right)]
-    converted_sizes = [side.converted_bytes(tiles) for side in (left, right)] if instruction.emulated else sizes
-    parts = [
-        np.where(one & ~single, want, size * buffers)
-        for one, want, size in zip(loose, converted_sizes, sizes, strict=True)
-    ]
+    after = [side.converted_bytes(tiles) for side in (left, right)] if instruction.emulated else sizes
+    parts = [np.where(one & ~single, want, size * buffers) for one, want, size in zip(loose, after, sizes, strict=True)]
     total = parts[0] + parts[1]
     in_turn = loose[0] & loose[1] & (instruction.emulated | ((tiles.descriptors == 1) & single))
     total = np.where(in_turn, np.maximum(*parts), total)
@@ -212,27 +209,27 @@ def _align(size: Ints) -> Ints:
     return -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
 
 
-def _exchange_bytes(problem: MatmulProblem, tiles: Tiles, unit: ProductUnit, spec: GpuSpec) -> Ints:
+def _exchange_bytes(problem: MatmulProblem, tiles: Tiles, unit: DotUnit, spec: GpuSpec) -> Ints:
     """Return the bytes in which results change their layout for the stores, after the loop's buffers are free."""
     bits = 8 * problem.result_bytes
     matrix_stores = (spec.compute_capability or 0.0) >= _STORE_MATRIX_SINCE
     sizes = np.stack([tiles.block_m, tiles.block_n, tiles.num_warps], axis=1)
-    usable = (sizes & (sizes - 1) == 0).all(axis=1) & (sizes[:, :2] >= 16).all(axis=1) & (unit != ProductUnit.FMA)
+    usable = (sizes & (sizes - 1) == 0).all(axis=1) & (sizes[:, :2] >= 16).all(axis=1) & (unit != DotUnit.FMA)
     different, places = np.unique(np.where(usable[:, None], sizes, 0), axis=0, return_inverse=True)
     need = []
     for m, n, warps in different.tolist():
         if m == 0:
             need.append(0)
             continue
-        if unit == ProductUnit.TCGEN05:
+        if unit == DotUnit.TCGEN05:
             sums = tcgen05_layout(m, n, warps)
-        elif unit == ProductUnit.WGMMA:
+        elif unit == DotUnit.WGMMA:
             warps_m, warps_n = warps_of_wgmma(m, warps)
             widest = _WIDEST_INT8 if problem.dtype == "int8" else 256
             sums = mma_layout(m, n, warps_m, warps_n, min(widest, max(8, n // warps_n)))
         else:
             sums = mma_layout(m, n, *warps_of_mma(m, n, warps))
-        after = stored_layout(m, n, warps, bits)
+        after = store_layout(m, n, warps, bits)
         need.append(exchange_bytes(sums, after, bits, matrix_loads=True, matrix_stores=matrix_stores))
     return np.array(need, dtype=np.int64)[places.ravel()]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.gpu.times.waves import cycles_in_waves, norm
 from anatune.templates.triton.constants import CONSTANTS, Constants
-from anatune.templates.triton.instructions import ProductUnit, has_descriptors, instruction_of
+from anatune.templates.triton.instructions import DotUnit, has_descriptors, instruction_of
 from anatune.templates.triton.memory import PART_BYTES, Grid, Traffic, adding_s
 from anatune.templates.triton.problem import DTYPES, MatmulProblem
 from anatune.templates.triton.resources import WARP, Resources, is_wide, resources
@@ -103,9 +103,7 @@ def score_tiles(
     def block_cycles(at_once: Floats) -> Floats:
         """Return the cycles of an SM with `at_once` blocks until all of them end."""
         together = norm(overlap, at_once * stage.busy, stage.alone)
-        stages = grid.steps * np.where(
-            need.unit == ProductUnit.FMA, _lane_cycles(tiles, stage, at_once, spec), together
-        )
+        stages = grid.steps * np.where(need.unit == DotUnit.FMA, _lane_cycles(tiles, stage, at_once, spec), together)
         # specialised warps start the next tile's products while the others store this tile
         beside = norm(constants.overlap_wide, stages, at_once * stores)
         cycles: Floats = np.where(tiles.warp_specialize == 1, beside, stages + at_once * stores) + fill
@@ -192,21 +190,19 @@ def _stage(
     l2_cycle = _tiles_bytes_per_s(tiles, grid, spec, constants) / spec.compute.clock_hz
     sm_byte = np.maximum(1.0 / constants.l2_port_bytes, np.minimum(num_sms, grid.blocks) / l2_cycle)
     chain = np.maximum(work.compute * np.ceil(warps / parts) * parts / warps, work.chain)
-    is_fma = need.unit == ProductUnit.FMA
+    is_fma = need.unit == DotUnit.FMA
     # with a serial part after the products, it includes the instructions of warps that only start products
     beside = np.where(wide & (work.serial > 0.0), 0.0, work.issue + work.convert)
     together = norm(overlap, compute, beside, work.shared)
-    work_cycles = np.where(is_fma, np.maximum(busy * parts / warps, work.chain), np.maximum(together, chain))
-    work_cycles = work_cycles + work.serial
+    cycles = np.where(is_fma, np.maximum(busy * parts / warps, work.chain), np.maximum(together, chain))
+    cycles = cycles + work.serial
     missing = np.minimum(1.0, moved.dram / moved.l2)
     latency = spec.l2.latency_cycles + missing * (spec.dram.latency_cycles - spec.l2.latency_cycles)
     # if products wait for the serial part, fewer loads are in flight, and each of them waits less
-    load = np.minimum(
-        1.0, moved.stage * np.minimum(num_sms, grid.blocks) * held / np.maximum(work_cycles, 1.0) / l2_cycle
-    )
+    load = np.minimum(1.0, moved.stage * np.minimum(num_sms, grid.blocks) * held / np.maximum(cycles, 1.0) / l2_cycle)
     queue = 1.0 + (constants.queue - 1.0) * np.where(work.serial > 0.0, load, 1.0)
     arrival = queue * latency + moved.stage * sm_byte
-    alone = _cycles_alone(tiles, need, work, work_cycles, arrival, constants)
+    alone = _cycles_alone(tiles, need, work, cycles, arrival, constants)
     return _StageCycles(compute, busy, np.where(is_fma, alone, np.maximum(alone, busy)), held, sm_byte)
 
 
@@ -262,7 +258,7 @@ def _cycles_alone(
     # operands that are read into registers free their buffer for the next copy when the last of them is read
     ahead = ahead - np.where(~is_wide(need.unit) & (ahead > 0), constants.held, 0.0)
     # one wgmma still reads its buffer when the next copy is issued, unless its sums are needed at once
-    ahead = ahead - np.where((need.unit == ProductUnit.WGMMA) & (work.serial == 0.0), constants.wide_pending, 0.0)
+    ahead = ahead - np.where((need.unit == DotUnit.WGMMA) & (work.serial == 0.0), constants.wide_pending, 0.0)
     step = np.where(is_wide(need.unit), 0.0, constants.step_cycles)
     pipelined = np.maximum(compute + step, arrival / np.maximum(ahead, 0.2))
     return np.where(ahead >= 0.2, pipelined, compute + arrival + 2.0 * constants.step_cycles)

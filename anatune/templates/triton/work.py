@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton import cdna
 from anatune.templates.triton.constants import Constants
-from anatune.templates.triton.instructions import ProductUnit, has_descriptors, instruction_of, instructions_of
+from anatune.templates.triton.instructions import DotUnit, has_descriptors, instruction_of, instructions_of
 from anatune.templates.triton.memory import Grid, Traffic, traffic
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import (
@@ -89,20 +89,18 @@ def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuS
     """Return the work of one stage of every tile."""
     t = _TileFloats.of(problem, tiles)
     unit = need.unit
-    is_mma, is_fma = unit == ProductUnit.MMA, unit == ProductUnit.FMA
+    is_mma, is_fma = unit == DotUnit.MMA, unit == DotUnit.FMA
     # steps of k per tensor-core instruction
     deep = {4: 8.0, 2: 16.0, 1: 32.0}[problem.element_bytes]
     if problem.is_float8 and (spec.compute_capability or 0.0) < _CAPABILITY_OF_FP8:
         deep = 16.0  # converted to float16
     instructions = None if spec.arch.startswith("gfx") else instructions_of(spec.arch, problem.dtype)
     halves = (
-        problem.is_float8
-        and instructions is not None
-        and instructions[instructions[1].unit == ProductUnit.MMA].emulated
+        problem.is_float8 and instructions is not None and instructions[instructions[1].unit == DotUnit.MMA].emulated
     )
     repeated, mma_slots, mma_reads, mma_converted = _mma(problem, tiles, t, 16.0 if halves else deep)
     if spec.arch in cdna.ARCHS:
-        is_mma = unit == ProductUnit.MFMA
+        is_mma = unit == DotUnit.MFMA
         instruction = instruction_of(spec, problem.dtype)
         deep = float(instruction.depth)
         repeated, mma_slots, mma_reads, mma_converted = cdna.products(problem, tiles, instruction)
@@ -112,7 +110,7 @@ def stage_work(problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuS
     if has_descriptors(spec):
         copy_slots = np.where(tiles.descriptors > 0, constants.copy_instructions, copy_slots)
 
-    rate = np.array([_rate(spec, problem.dtype, code, unit, constants) for code in ProductUnit])[unit]
+    rate = np.array([_rate(spec, problem.dtype, code, unit, constants) for code in DotUnit])[unit]
     compute = t.m * t.n * t.k * np.where(is_mma, repeated, 1.0) / rate
     unit_slots = np.where(is_fma, lanes.slots, np.where(is_mma, mma_slots, t.k / deep))
     issue = (unit_slots + copy_slots + t.warps * constants.step_instructions) / spec.compute.issue_per_cycle_per_sm
@@ -158,7 +156,7 @@ def _wide(problem: MatmulProblem, t: _TileFloats, unit: NDArray[np.int64]) -> tu
     """
     groups = np.maximum(1.0, t.warps / 4.0)
     groups_n = np.maximum(1.0, groups / np.maximum(1.0, t.m / 64.0))
-    rows = np.where(unit == ProductUnit.TCGEN05, 128.0, 64.0)
+    rows = np.where(unit == DotUnit.TCGEN05, 128.0, 64.0)
     right = t.n * t.k * problem.element_bytes
     reads = t.left * groups_n + right * np.maximum(1.0, t.m / rows)
     if not problem.converts:
@@ -244,13 +242,13 @@ def _pointer_registers(problem: MatmulProblem, t: _TileFloats) -> Floats:
     return total
 
 
-def _rate(spec: GpuSpec, dtype: str, unit: ProductUnit, used: NDArray[np.int64], constants: Constants) -> float:
+def _rate(spec: GpuSpec, dtype: str, unit: DotUnit, used: NDArray[np.int64], constants: Constants) -> float:
     """Return the rate of a unit, or 1 if no tile uses it."""
     if not (used == unit).any():
         return 1.0
     alone = 1.0 / spec.compute.reachable_fraction  # the losses of FMA are counted separately
-    by_registers = unit in (ProductUnit.MMA, ProductUnit.MFMA)
-    reach = alone if unit == ProductUnit.FMA else constants.reach_mma if by_registers else constants.reach_wide
+    by_registers = unit in (DotUnit.MMA, DotUnit.MFMA)
+    reach = alone if unit == DotUnit.FMA else constants.reach_mma if by_registers else constants.reach_wide
     return multiply_adds_per_cycle(spec, dtype, unit) * reach
 
 

@@ -58,9 +58,9 @@ class PipelinedModel(GpuModel):
             chosen = np.flatnonzero((points[:, -2] == stages) & (points[:, -1] == pad))
             if len(chosen) == 0:
                 continue
-            compiled_part = None if compiled is None else compiled[:, chosen]
+            numbers = None if compiled is None else compiled[:, chosen]
             rules[chosen], times[chosen], quantities = variant._run(
-                points[chosen, :-_EXTRA], task, full=full, compiled=compiled_part
+                points[chosen, :-_EXTRA], task, full=full, compiled=numbers
             )
             if full:
                 columns[:, chosen] = quantities

@@ -122,12 +122,8 @@ class RangedTiles:
             return self._run(nest, rows, task)
         nest = nest._replace(unguarded=self.axes.index(self.workload.axis))
         seconds = self._run(nest, rows, task)
-        aligned_nest = self._align_rows(nest)
-        return (
-            seconds
-            if aligned_nest is None
-            else np.minimum(seconds, self._run(aligned_nest, rows, task)) * (1.0 - MARGIN)
-        )
+        aligned = self._align_rows(nest)
+        return seconds if aligned is None else np.minimum(seconds, self._run(aligned, rows, task)) * (1.0 - MARGIN)
 
     def _run(self, nest: NestArrays, rows: Points, task: int) -> Floats:
         rules, times = np.empty(len(rows), dtype=np.int64), np.empty(len(rows))

@@ -135,7 +135,7 @@ class CudaRanges(ProgramFamily):
         check_formats(workload.largest)
         super().__init__(workload, hardware)
         self._tiles = RangedTiles(workload, hardware)
-        self._range_octaves: list[_Octave] | None = None
+        self._all_octaves: list[_Octave] | None = None
         self._times: dict[Program, Floats] = {}
         self._proven: Floats = np.zeros(len(workload.numbers))
 
@@ -180,22 +180,22 @@ class CudaRanges(ProgramFamily):
     def _octaves(self, watch: Watch) -> list[_Octave]:
         """Return the octaves of the range, with their macro choices near the best bound, as far as time allows."""
         numbers = self.workload.numbers
-        if self._range_octaves is None:
+        if self._all_octaves is None:
             floors = np.array([self._tiles.least_time_s(extent) for extent in numbers.tolist()])
             shared: list[Singles] = []
-            self._range_octaves, first = [], 0
+            self._all_octaves, first = [], 0
             while first < len(numbers):
                 last = int(np.searchsorted(floors, OCTAVE * floors[first], side="right")) - 1
                 last = max(first, last)
-                self._range_octaves.append(_Octave(self._tiles, numbers, first, last, float(floors[first]), shared))
+                self._all_octaves.append(_Octave(self._tiles, numbers, first, last, float(floors[first]), shared))
                 first = last + 1
             self._proven[:] = floors
-        for number, octave in enumerate(self._range_octaves):
-            limit_s = None if watch.left_s is None else watch.left_s / (len(self._range_octaves) - number)
+        for number, octave in enumerate(self._all_octaves):
+            limit_s = None if watch.left_s is None else watch.left_s / (len(self._all_octaves) - number)
             octave.bound_choices(
-                watch.part(number / len(self._range_octaves), (number + 1) / len(self._range_octaves), limit_s)
+                watch.part(number / len(self._all_octaves), (number + 1) / len(self._all_octaves), limit_s)
             )
-        return self._range_octaves
+        return self._all_octaves
 
     # ---- times ---------------------------------------------------------------------------------------------
 

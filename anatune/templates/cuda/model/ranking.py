@@ -43,7 +43,7 @@ from anatune.templates.base.ranking import Best, Slabs, gap, rejected
 from anatune.templates.base.watch import Watch
 from anatune.templates.cuda.model.scoring import CudaScoring
 from anatune.templates.cuda.space import GpuSpace
-from anatune.templates.cuda.times.search import MacroOptions, list_macros
+from anatune.templates.cuda.times.search import AxisTable, list_macros
 from anatune.templates.cuda.times.tile import CudaRule
 from anatune.templates.gpu.split_space import SPLIT_COLUMNS, find_broken_splits
 
@@ -195,7 +195,7 @@ def _split_rows(space: GpuSpace) -> Points:
     return np.array([(1, 0, 0)], dtype=np.int64) if space.splits is None else space.splits.table
 
 
-def options_of(model: CudaScoring) -> MacroOptions:
+def options_of(model: CudaScoring) -> AxisTable:
     """Return the macro options of every axis, spatial axes first, in the order of the space's tables."""
     axes = [*model.workload.spatial_axes, *model.workload.reduction_axes]
     rows = []
@@ -220,7 +220,7 @@ def options_of(model: CudaScoring) -> MacroOptions:
     multiplicity[0] *= shared  # the unroll depths and fetch widths of each point, counted for one axis only
     sums = multiplicity.sum(axis=1)
     points_below = np.array([math.prod(sums[index + 1 :].tolist()) for index in range(len(axes))])
-    return MacroOptions(count, tables[0], tables[1], tables[2], multiplicity, below, points_below)
+    return AxisTable(count, tables[0], tables[1], tables[2], multiplicity, below, points_below)
 
 
 class _PointsWithin(Best):

@@ -25,7 +25,7 @@ _UNROLLED_COPIES = 16
 Terms = list[tuple[str, int]]
 
 
-class _CopyPiece(NamedTuple):
+class _Copies(NamedTuple):
     """Copies of a thread that share their conditions.
 
     Attributes
@@ -102,18 +102,16 @@ class Staging:
         for piece in self._pieces(tile):
             repeats = self.nest.workload.body == "max"
             element, conditions = self._element(tile, step, piece, guards, "", repeats=repeats)
-            destination = f"T.address_of(smem[{offset}{self._shared_index(tile, piece)}])"
+            slot = f"T.address_of(smem[{offset}{self._shared_index(tile, piece)}])"
             size = ""
             if conditions:
                 size = f", T.Select({all_of(conditions)}, T.uint32({num_bytes}), T.uint32(0))"
             with self.text.scope(*piece.heads):
-                self.text.line(
-                    f'T.evaluate(T.ptx["{name}"]({destination}, T.address_of({element}), {num_bytes}{size}))'
-                )
+                self.text.line(f'T.evaluate(T.ptx["{name}"]({slot}, T.address_of({element}), {num_bytes}{size}))')
 
     # -- elements of a copy ------------------------------------------------------------------------------------
 
-    def _pieces(self, tile: StagedTile) -> Iterator[_CopyPiece]:
+    def _pieces(self, tile: StagedTile) -> Iterator[_Copies]:
         """Yield the copies of a thread: along each side those that all threads have, then those that only some have."""
         walk = tile.walk
         is_unrolled = walk.copies <= _MOST_UNROLLED_COPIES
@@ -148,10 +146,10 @@ class Staging:
                         number_terms.append((name, apart * size))
                 positions[side.last] = (terms, start * box * scale)
                 size *= count
-            yield _CopyPiece(conditions + loops, positions, f"({affine(number_terms, first)})")
+            yield _Copies(conditions + loops, positions, f"({affine(number_terms, first)})")
             first += size
 
-    def _shared_index(self, tile: StagedTile, piece: _CopyPiece) -> str:
+    def _shared_index(self, tile: StagedTile, piece: _Copies) -> str:
         """Return the index in shared memory to which the current copy goes."""
         constant = tile.base
         index_terms: Terms = []
@@ -162,14 +160,7 @@ class Staging:
         return affine(index_terms, constant)
 
     def _element(
-        self,
-        tile: StagedTile,
-        step: str,
-        piece: _CopyPiece,
-        guards: Sequence[Guard],
-        lane: str,
-        *,
-        repeats: bool = False,
+        self, tile: StagedTile, step: str, piece: _Copies, guards: Sequence[Guard], lane: str, *, repeats: bool = False
     ) -> tuple[str, list[str]]:
         """Return the tensor's element at which the current copy begins, and the conditions for being inside.
 

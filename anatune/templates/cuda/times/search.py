@@ -16,10 +16,10 @@ import numpy as np
 from anatune.numerics._jit import jit
 from anatune.numerics.columns import Floats, Ints
 
-__all__ = ["MacroOptions", "list_macros"]
+__all__ = ["AxisTable", "list_macros"]
 
 
-class MacroOptions(NamedTuple):
+class AxisTable(NamedTuple):
     """The options of every axis, spatial axes first. Rows are padded to the longest."""
 
     num_options: Ints
@@ -43,7 +43,7 @@ def list_macros(
     start: int,
     stop: int,
     num_spatial: int,
-    o: MacroOptions,
+    o: AxisTable,
     max_threads: int,
     points: Ints,
     numbers: Ints,

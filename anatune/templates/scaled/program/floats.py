@@ -112,11 +112,9 @@ def float_function(
                 for vector in vectors
             }
             for row in range(rows):
-                activation = code.load_vector(
-                    code.address(data, "float32", row * product.depth + k), "float32", 0, lanes
-                )
+                datum = code.load_vector(code.address(data, "float32", row * product.depth + k), "float32", 0, lanes)
                 for vector in vectors:
-                    sums[row, vector] = code.multiply_add(activation, loaded[vector], sums[row, vector])
+                    sums[row, vector] = code.multiply_add(datum, loaded[vector], sums[row, vector])
         return [sums[tile] for tile in tiles]
 
     sums = Loops(code).over("0", "%depth", str(_UNROLL), ["zeroinitializer"] * len(tiles), step)

@@ -60,11 +60,9 @@ def digits_function(name: str, product: ScaledProduct, digits: int) -> Function:
     words = digits * product.digit_words + 2
 
     def run(number: str, _: list[str]) -> list[str]:
-        run_source = code.emit(
-            f"getelementptr float, ptr {source}, i64 {code.emit(f'mul i64 {number}, {product.run}')}"
-        )
-        run_target = code.emit(f"getelementptr i32, ptr {target}, i64 {code.emit(f'mul i64 {number}, {words}')}")
-        _RunDigits(code, product, digits, run_source, run_target).write()
+        data = code.emit(f"getelementptr float, ptr {source}, i64 {code.emit(f'mul i64 {number}, {product.run}')}")
+        out = code.emit(f"getelementptr i32, ptr {target}, i64 {code.emit(f'mul i64 {number}, {words}')}")
+        _RunDigits(code, product, digits, data, out).write()
         return []
 
     Loops(code).over("0", str(product.runs), "1", [], run)
@@ -174,14 +172,7 @@ class _RunDigits:
 
 
 def store_finished(
-    code: LlvmCode,
-    steps: Sequence[str],
-    operands: list[str],
-    value: str,
-    column: int,
-    offset: int,
-    target: str,
-    used: int,
+    code: LlvmCode, steps: Sequence[str], operands: list[str], value: str, column: int, index: int, out: str, used: int
 ) -> None:
     """Store a vector of results after the epilogue.
 
@@ -192,9 +183,9 @@ def store_finished(
         if STEP_OPERANDS[step] is None:
             value = FUNCTIONS[step](code, value)
             continue
-        pointer = code.address(next(pointers), "float32", column if step == "bias" else offset)
+        pointer = code.address(next(pointers), "float32", column if step == "bias" else index)
         value = code.binary("add", value, code.load_vector(pointer, "float32", 1, used))
-    code.store_vector(value, target, "float32", used)
+    code.store_vector(value, out, "float32", used)
 
 
 class ProductKernel:
@@ -296,21 +287,17 @@ class ProductKernel:
                 more = self._element(words, row_starts[row] + behind + 1) if product.offset or product.has_zeros else ""
                 for number, vector in enumerate(self.vectors):
                     tile = self.tiles.index((row, vector))
-                    so_far = sums[tile]
+                    total = sums[tile]
                     if more and product.has_zeros:
-                        so_far = (
-                            code.multiply_add(zeros[number], more, so_far)
-                            if so_far
+                        total = (
+                            code.multiply_add(zeros[number], more, total)
+                            if total
                             else code.binary("mul", zeros[number], more)
                         )
                     elif more:
-                        so_far = code.binary("add", so_far, more) if so_far else more
-                    run_product = numbers[tile]
-                    sums[tile] = (
-                        code.multiply_add(run_product, power, so_far)
-                        if so_far
-                        else code.binary("mul", run_product, power)
-                    )
+                        total = code.binary("add", total, more) if total else more
+                    dot = numbers[tile]
+                    sums[tile] = code.multiply_add(dot, power, total) if total else code.binary("mul", dot, power)
         if self.is_whole:
             return sums
         scales = {vector: self._scale(group, vector) for vector in self.vectors}
@@ -356,9 +343,7 @@ class ProductKernel:
                         for vector in self.vectors:
                             key = self.tiles.index((row, vector)), digit
                             sums[key] = self._multiply(values[vector], digit_word, sums.get(key, ""))
-        return [
-            self._join_digits([sums[tile, digit] for digit in range(self.digits)]) for tile in range(len(self.tiles))
-        ]
+        return [self._join([sums[tile, digit] for digit in range(self.digits)]) for tile in range(len(self.tiles))]
 
     def _splat(self, number: int, bits: int) -> str:
         return same_integers(number, self.code.lanes * 32 // bits, bits)
@@ -397,7 +382,7 @@ class ProductKernel:
         name = {128: "sse2.pmadd.wd", 256: "avx2.pmadd.wd", 512: "avx512.pmaddw.d.512"}[bits]
         return self.code.call(self.integers, f"llvm.x86.{name}", [(self.shorts, left), (self.shorts, right)])
 
-    def _join_digits(self, digits: list[str]) -> str:
+    def _join(self, digits: list[str]) -> str:
         """Return the sums of digits as float32 numbers."""
         code, product = self.code, self.product
 

@@ -110,22 +110,20 @@ class _ScaledWriter:
         pieces = "1" if is_one else f"T.truncdiv({rows} + {self.piece - 1}, {self.piece})"
         with text.scope(f"for piece in range({pieces}):"):
             first = f"piece * {self.piece}"
-            row_count = rows if is_one else f"T.min({self.piece}, {rows} - {first})"
+            total = rows if is_one else f"T.min({self.piece}, {rows} - {first})"
             self.functions["digits"] = digits_function(f"{self.prefix}_digits", self.product, self.digits)
             places = [
                 (data.tensor, f"({first} + row) * {self.product.depth}"), ("digits", f"row * {self.row_words}")
             ]  # fmt: skip
-            spreads = self.is_parallel and row_count != "1"
-            asks = spreads and not row_count.isdigit()  # one row is not worth the start of threads
-            for head, parallel in ((f"if {row_count} > 1:" if asks else "", spreads), *([("else:", False)] * asks)):
-                with text.scope(head, f"for row in T.{'parallel' if parallel else 'serial'}({row_count}):"):
+            spreads = self.is_parallel and total != "1"
+            asks = spreads and not total.isdigit()  # one row is not worth the start of threads
+            for head, parallel in ((f"if {total} > 1:" if asks else "", spreads), *([("else:", False)] * asks)):
+                with text.scope(head, f"for row in T.{'parallel' if parallel else 'serial'}({total}):"):
                     call(text, f"{self.prefix}_digits", places)
             sizes = [self.rows, *(size for size in (4, 2, 1) if size < self.rows)]
             with text.scope(loop_over("tile", self.tiles, parallel=self.is_parallel)):
                 calls = partial(self._write_calls, text, names, first)
-                self._write_tile(
-                    text, lambda columns: self._write_row_calls(text, row_count, sizes, partial(calls, columns))
-                )
+                self._write_tile(text, lambda columns: self._write_rows(text, total, sizes, partial(calls, columns)))
 
     def _write_floats(self, text: Script, names: dict[str, str], rows: str) -> None:
         """Write the products of unpacked weights, part by part along k, each unpacked for all rows of a piece."""
@@ -138,9 +136,7 @@ class _ScaledWriter:
         self.functions["unpack"] = unpack_function(f"{self.prefix}_unpack", product, self.vectors)
         scratch = f"worker * {part * self.width}"
 
-        def write_products(
-            start: str, size: int, columns: int, k_start: str, depth: int, *, goes_on: bool, ends: bool
-        ) -> None:
+        def multiply(start: str, size: int, columns: int, k: str, depth: int, *, goes_on: bool, ends: bool) -> None:
             used = [min(product.lanes, max(0, columns - vector * product.lanes)) for vector in range(self.vectors)]
             present = [vector for vector in range(self.vectors) if used[vector]]
             for begin in range(0, len(present), 2):
@@ -153,7 +149,7 @@ class _ScaledWriter:
                     )  # fmt: skip
                 row = f"(piece * {size_of_piece} + {start})"
                 result = f"{row} * {product.columns} + tile * {self.width}"
-                places = [(data, f"{row} * {product.depth} + {k_start}"), ("floats", scratch)]
+                places = [(data, f"{row} * {product.depth} + {k}"), ("floats", scratch)]
                 for access in self.workload.epilogue_reads if ends else ():
                     places.append((access.tensor, result if len(access.shape) > 1 else f"tile * {self.width}"))
                 call(text, name, [*places, (self.workload.write.tensor, result)], str(depth))
@@ -169,13 +165,11 @@ class _ScaledWriter:
                     )
                 call(text, f"{self.prefix}_unpack", [*places, ("floats", scratch)], str(depth // each))
                 ends = start + depth == product.depth
-                call_of = partial(
-                    write_products, columns=columns, k_start=str(start), depth=depth, goes_on=start > 0, ends=ends
-                )
-                self._write_row_calls(text, row_count, [FLOAT_ROWS, 4, 2, 1], call_of)
+                call_of = partial(multiply, columns=columns, k=str(start), depth=depth, goes_on=start > 0, ends=ends)
+                self._write_rows(text, total, [FLOAT_ROWS, 4, 2, 1], call_of)
 
         with text.scope(f"for piece in range({pieces}):"):
-            row_count = rows if is_one else f"T.min({size_of_piece}, {rows} - piece * {size_of_piece})"
+            total = rows if is_one else f"T.min({size_of_piece}, {rows} - piece * {size_of_piece})"
             ends = f"worker * {turns}, T.min({self.tiles}, (worker + 1) * {turns})"
             with text.scope(
                 loop_over("worker", self.workers, parallel=self.workers > 1), f"for tile in range({ends}):"
@@ -193,22 +187,20 @@ class _ScaledWriter:
         with text.scope("else:"):
             write(last_width)
 
-    def _write_row_calls(
-        self, text: Script, row_count: str, sizes: Sequence[int], write: Callable[[str, int], None]
-    ) -> None:
+    def _write_rows(self, text: Script, total: str, sizes: Sequence[int], write: Callable[[str, int], None]) -> None:
         """Write the calls for all rows. Smaller tiles cover the remaining rows."""
         before = "0"
         for number, size in enumerate(sizes):
-            left = row_count if not number else f"({row_count} - {before})"
+            left = total if not number else f"({total} - {before})"
             count = f"T.truncdiv({left}, {size})"
-            if row_count.isdigit():
+            if total.isdigit():
                 done = 0 if not number else int(before)
-                count = str((int(row_count) - done) // size)
+                count = str((int(total) - done) // size)
             if count != "0":
                 variable = f"call{size}"
                 with self._loop(text, variable, count) as loop_variable:
                     write(f"{before} + {loop_variable} * {size}", size)
-            before = str(int(before) + int(count) * size) if row_count.isdigit() else f"({before} + {count} * {size})"
+            before = str(int(before) + int(count) * size) if total.isdigit() else f"({before} + {count} * {size})"
 
     @contextmanager
     def _loop(self, text: Script, variable: str, count: str) -> Iterator[str]:

@@ -78,9 +78,7 @@ class AttentionModel(TileModel):
         return AttentionTiles(**self.space.columns_of(points, AttentionTiles.__dataclass_fields__))
 
     def _scores(self, points: Points, compiled: Floats | None) -> TileScores:
-        return score_attention(
-            self.problem, self.tiles(points), self.hardware, compiled=compiled, attention_constants=_CONSTANTS
-        )
+        return score_attention(self.problem, self.tiles(points), self.hardware, compiled=compiled, costs=_CONSTANTS)
 
     @cached_property
     def floor_s(self) -> float:

@@ -122,9 +122,7 @@ class _AttentionWriter:
         text, p = self.text, self.problem
         masked = ", MASKED: tl.constexpr" if self.is_masked else ""
         text.line("@triton.jit")
-        with text.scope(
-            f"def attend(sums, total, highest, queries, query, {self._location_arguments()}, first, last{masked}):"
-        ):
+        with text.scope(f"def attend(sums, total, highest, queries, query, {self._locations()}, first, last{masked}):"):
             text.line('"""Add the keys from first to last to sums of values; highest: score so far, of each row."""')
             text.line("lane_n = tl.arange(0, BLOCK_N)")
             text.line("lane_d = tl.arange(0, BLOCK_D)")
@@ -319,10 +317,10 @@ class _AttentionWriter:
     def _call(self, first: str, last: str, masked: str) -> None:
         text = self.text
         text.line("sums, total, highest = attend(")
-        text.line(f"    sums, total, highest, queries, query, {self._location_arguments()}, {first}, {last}{masked}")
+        text.line(f"    sums, total, highest, queries, query, {self._locations()}, {first}, {last}{masked}")
         text.line(")")
 
-    def _location_arguments(self) -> str:
+    def _locations(self) -> str:
         """Return the arguments that locate keys and values."""
         if self.described:
             return "keys_tiles, values_tiles, group"

@@ -15,7 +15,7 @@ from anatune.templates.base.model import Rule
 from anatune.templates.base.rules import Limit, first_broken
 from anatune.templates.gpu.rules import GRID_RULE, block_rules
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
-from anatune.templates.triton.instructions import ProductUnit, instructions_of
+from anatune.templates.triton.instructions import DotUnit, instructions_of
 from anatune.templates.triton.resources import (
     LEAST_REGISTERS,
     Resources,
@@ -60,7 +60,7 @@ def attention_rules(problem: AttentionProblem, spec: GpuSpec) -> tuple[Rule, ...
 
 
 def attention_units(problem: AttentionProblem, tiles: AttentionTiles, spec: GpuSpec) -> Ints:
-    """Return the codes of `ProductUnit` that multiply."""
+    """Return the codes of `DotUnit` that multiply."""
     instructions = instructions_of(spec.arch, problem.dtype)
     assert instructions is not None
     return wide_units(tiles.block_m, tiles.num_warps, *instructions)
@@ -94,7 +94,7 @@ def _shared_bytes(problem: AttentionProblem, tiles: AttentionTiles, unit: Ints) 
     staged = np.where(tiles.num_stages == 1, 1, held) * tile
     exchanged = queries + tiles.block_m * tiles.block_n * element
     along_keys = warp_grid(tiles)[1] > 1
-    by_registers = np.where(unit == ProductUnit.MFMA, 0, queries + along_keys * (exchanged - queries))
+    by_registers = np.where(unit == DotUnit.MFMA, 0, queries + along_keys * (exchanged - queries))
     beside = np.where(wide, queries + np.where(tiles.descriptors > 0, _BARRIERS, 0), by_registers)
     total: Ints = np.maximum(staged + beside, queries).astype(np.int64)
     return total
@@ -114,7 +114,7 @@ def attention_resources(
     along_rows = warp_grid(tiles)[1] == 1
     sums = tiles.block_m * problem.depth * repeated / lanes
     scores = tiles.block_m * tiles.block_n * repeated / lanes
-    holds_queries = (unit == ProductUnit.MMA) & along_rows
+    holds_queries = (unit == DotUnit.MMA) & along_rows
     queries = np.where(holds_queries, tiles.block_m * problem.depth / lanes * problem.element_bytes / 4.0, 0.0)
     # sums of tcgen05 are in tensor memory, but pass through registers to be scaled
     needed = np.ceil(OWN_REGISTERS + sums + 1.5 * scores + queries)
@@ -124,7 +124,7 @@ def attention_resources(
     if compiled is not None:
         registers, shared = compiled[:2].astype(np.int64)
     blocks = problem.groups * -(-problem.rows // tiles.block_m) * tiles.split_kv
-    least = np.where(unit == ProductUnit.TCGEN05, 0.5, 1.0) * (sums + scores) + LEAST_REGISTERS
+    least = np.where(unit == DotUnit.TCGEN05, 0.5, 1.0) * (sums + scores) + LEAST_REGISTERS
     shallowest, described = _least_depth(spec, problem), (tiles.descriptors == 1) & (problem.page_size > 0)
     threads_rule, shared_rule = block_rules(spec, "bytes of queries and stages")
     table = (

@@ -22,7 +22,7 @@ from anatune.templates.triton.attention.problem import AttentionProblem, Attenti
 from anatune.templates.triton.attention.resources import attention_resources, repetition, warp_grid
 from anatune.templates.triton.attention.steps import StepCounts, count_steps
 from anatune.templates.triton.constants import Constants
-from anatune.templates.triton.instructions import ProductUnit, has_descriptors
+from anatune.templates.triton.instructions import DotUnit, has_descriptors
 from anatune.templates.triton.memory import PART_BYTES, Traffic, combining_s, kept_share
 from anatune.templates.triton.resources import Resources, is_wide, multiply_adds_per_cycle
 from anatune.templates.triton.times import TileScores, kernel_s, sustained_flop_per_s
@@ -68,7 +68,7 @@ def score_attention(
     warm: bool = False,
     compiled: Floats | None = None,
     steps: StepCounts | None = None,
-    attention_constants: AttentionConstants = ATTENTION,
+    costs: AttentionConstants = ATTENTION,
 ) -> TileScores:
     """Predict the time of every tile.
 
@@ -86,21 +86,21 @@ def score_attention(
     anatune.errors.SpaceError, anatune.errors.SpecError
         The device has no instruction for the operands, or its spec does not have the rates of its matrix units.
     """
-    constants = attention_constants.common
+    constants = costs.common
     need = attention_resources(problem, tiles, spec, compiled)
     steps = count_steps(problem, tiles) if steps is None else steps
     compute, split = spec.compute, tiles.split_kv > 1
     clock, num_sms = compute.clock_hz, float(compute.num_sms)
     resident, blocks = need.resident.astype(np.float64), steps.blocks
-    step = _step(problem, tiles, need, steps, spec, attention_constants)
+    step = _step(problem, tiles, need, steps, spec, costs)
     moved = _count_traffic(problem, tiles, steps, spec, resident, warm)
     l2_cycle = _l2_bytes_per_s(tiles, spec, constants) / clock
-    flow = _flow(tiles, need, step, blocks, moved, l2_cycle, spec, attention_constants)
+    flow = _flow(tiles, need, step, blocks, moved, l2_cycle, spec, costs)
     rows = tiles.block_m.astype(np.float64) * problem.depth
     stored = np.where(split, PART_BYTES, float(problem.out_bytes))
     ends = rows * (problem.element_bytes + stored) * flow.sm_byte
     ends = ends + rows / 32.0 * 3.0 / compute.issue_per_cycle_per_sm
-    fill = flow.latency * 2.0 + attention_constants.start_cycles + step.moved * flow.sm_byte
+    fill = flow.latency * 2.0 + costs.start_cycles + step.moved * flow.sm_byte
 
     def block_cycles(at_once: Floats, count: Floats) -> Floats:
         """Return the cycles of an SM with `at_once` blocks of `count` steps until all of them end."""
@@ -162,18 +162,16 @@ def _flow(
     moved: Traffic,
     l2_cycle: Floats,
     spec: GpuSpec,
-    attention_constants: AttentionConstants,
+    costs: AttentionConstants,
 ) -> _Flow:
     """Return how the parts of a step overlap, in a fully occupied SM and in a block alone."""
-    constants = attention_constants.common
+    constants = costs.common
     num_sms, wide = float(spec.compute.num_sms), is_wide(need.unit)
     held = np.minimum(need.resident.astype(np.float64), np.ceil(blocks / num_sms))
     # warps that issue every product themselves issue nothing else meanwhile; wide units are only started
     vector = np.maximum(step.exp, step.issue)
-    by_warps = norm(attention_constants.overlap_mma, step.mma, step.exp, step.issue)
-    started = np.where(
-        need.unit == ProductUnit.TCGEN05, attention_constants.overlap_tcgen05, attention_constants.overlap_wgmma
-    )
+    by_warps = norm(costs.overlap_mma, step.mma, step.exp, step.issue)
+    started = np.where(need.unit == DotUnit.TCGEN05, costs.overlap_tcgen05, costs.overlap_wgmma)
     together = np.where(wide, norm(started, step.mma, vector), by_warps) + step.spilled
     port = step.moved / constants.l2_port_bytes
     busy = norm(np.where(wide, constants.overlap_wide, constants.overlap_mma), together, step.shared, port)
@@ -181,8 +179,8 @@ def _flow(
     busy = busy * np.maximum(1.0, parts / (warps * held))  # fewer warps leave quarters of the SM idle
     product = spec.tensor_cores.latency_cycles if spec.tensor_cores is not None else 33.0
     # maxima, sums and powers of scores pass through shared memory if warps lie along keys
-    exchanges = np.where(~wide & (warp_grid(tiles)[1] > 1), attention_constants.exchange_cycles, 0.0)
-    chain = attention_constants.step_cycles + 2.0 * product + exchanges
+    exchanges = np.where(~wide & (warp_grid(tiles)[1] > 1), costs.exchange_cycles, 0.0)
+    chain = costs.step_cycles + 2.0 * product + exchanges
     streams = np.maximum(1.0, warps / parts)
     alone = (step.mma + vector + step.spilled) * np.maximum(1.0, parts / warps) / streams + chain
     alone = np.maximum(alone, np.maximum(busy, step.shared))
@@ -201,10 +199,10 @@ def _step(
     need: Resources,
     steps: StepCounts,
     spec: GpuSpec,
-    attention_constants: AttentionConstants,
+    costs: AttentionConstants,
 ) -> _StepCycles:
     """Return the work of one step of every tile."""
-    constants = attention_constants.common
+    constants = costs.common
     m, n, warps = (t.astype(np.float64) for t in (tiles.block_m, tiles.block_n, tiles.num_warps))
     depth, element = float(problem.depth), float(problem.element_bytes)
     unit, wide = need.unit, is_wide(need.unit)
@@ -213,22 +211,16 @@ def _step(
     warps_m, warps_n = warp_grid(tiles)
     rate = np.ones(len(tiles))
     for code in np.unique(unit):
-        reach = constants.reach_wide if code in (ProductUnit.WGMMA, ProductUnit.TCGEN05) else constants.reach_mma
-        rate[unit == code] = multiply_adds_per_cycle(spec, problem.dtype, ProductUnit(code)) * reach
+        reach = constants.reach_wide if code in (DotUnit.WGMMA, DotUnit.TCGEN05) else constants.reach_mma
+        rate[unit == code] = multiply_adds_per_cycle(spec, problem.dtype, DotUnit(code)) * reach
     mma = 2.0 * m * n * depth * repeated / rate
     scores = m * n * repeated
-    exp = scores / attention_constants.exponentials
-    instructions = (
-        scores
-        * (attention_constants.element_instructions + attention_constants.masked_instructions * steps.masked)
-        / lanes
-    )
-    instructions += m * depth * repeated * np.where(unit == ProductUnit.TCGEN05, 2.0, 1.0) / lanes  # rescaling of sums
-    instructions += attention_constants.row_instructions * m * repeated + warps * constants.step_instructions / 2.0
+    exp = scores / costs.exponentials
+    instructions = scores * (costs.element_instructions + costs.masked_instructions * steps.masked) / lanes
+    instructions += m * depth * repeated * np.where(unit == DotUnit.TCGEN05, 2.0, 1.0) / lanes  # rescaling of sums
+    instructions += costs.row_instructions * m * repeated + warps * constants.step_instructions / 2.0
     stage = 2.0 * n * depth * element
-    reads = np.where(
-        wide, stage * np.maximum(1.0, m / np.where(unit == ProductUnit.TCGEN05, 128.0, 64.0)), stage * warps_m
-    )
+    reads = np.where(wide, stage * np.maximum(1.0, m / np.where(unit == DotUnit.TCGEN05, 128.0, 64.0)), stage * warps_m)
     # warps along keys read the queries in each step, and pass the powers of scores to each other
     shared_rows = m * (depth + 2.0 * n) * element * warps_n
     reads = reads + np.where(wide, m * depth * element, np.where(warps_n > 1, shared_rows, 0.0))
@@ -236,7 +228,7 @@ def _step(
     products = 2.0 * m * n * depth * repeated / (128.0 * {2: 16.0, 1: 32.0}[problem.element_bytes])
     instructions += np.where(wide, 8.0 * warps, products + reads / 512.0)
     # wgmma needs 8-bit values along keys: they are transposed, with a permutation and a store for each byte
-    turned = n * depth * ((unit == ProductUnit.WGMMA) & (element == 1.0))
+    turned = n * depth * ((unit == DotUnit.WGMMA) & (element == 1.0))
     instructions += turned * _TURNING / lanes
     reads = reads + turned * (element + _BYTE_STORE)
     instructions += np.where(tiles.descriptors > 0, 1.0, stage / 16.0 / lanes * constants.copy_instructions)

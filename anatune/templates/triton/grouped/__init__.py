@@ -5,7 +5,7 @@ from __future__ import annotations
 from anatune.core.schedule import Schedule
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.family import KernelFamily, lost_error
-from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, check_scaled, check_supported, multiplied_type
+from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, check_scaled, check_supported, dot_type
 from anatune.templates.triton.rules import LEVELS, loses_sums_of
 
 __all__ = ["ScaledFamily"]
@@ -23,6 +23,6 @@ class ScaledFamily(KernelFamily):
     def error_of(self, schedule: Schedule) -> float:
         """Return the largest error of sums that lose bits, relative to the result's scale. 0: sums lose no bits."""
         problem = check_supported(schedule.workload, gpu_of(schedule))
-        if not loses_sums_of(multiplied_type(problem), gpu_of(schedule)):
+        if not loses_sums_of(dot_type(problem), gpu_of(schedule)):
             return 0.0
         return lost_error(schedule.workload, min(PROMOTED_DEPTH, problem.k))

@@ -14,7 +14,7 @@ from anatune.templates.base.model import Floats, Points
 from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
 from anatune.templates.triton.grouped.needs import scaling_of
 from anatune.templates.triton.grouped.problem import GroupedProblem
-from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, multiplied_type
+from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, dot_type
 from anatune.templates.triton.grouped.space import GroupedSpace
 from anatune.templates.triton.grouped.times import score_grouped, score_scaled
 from anatune.templates.triton.model import WARM_CONSTANTS, TritonModel
@@ -51,7 +51,7 @@ class GroupedModel(TritonModel):
         self._pairs = 2 if p.format.data_bits == 4 else 1
         self._scaled = SIDE if p.scales == "blocks" else 0
         right = p.format.weight_bits / 8 if p.format.converts else 0
-        dtype, k = multiplied_type(p), p.k // self._pairs
+        dtype, k = dot_type(p), p.k // self._pairs
         self._grouped: GroupedProblem | None = None
         share = 1.0
         if p.experts:

@@ -22,8 +22,8 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.scaling import SIDE
 from anatune.templates.triton.cdna import DIRECT_ARCH
 from anatune.templates.triton.grouped.problem import ScaledProblem
-from anatune.templates.triton.grouped.rules import crosses_blocks, is_scaled_by_tcgen05, multiplied_type
-from anatune.templates.triton.instructions import ProductUnit, instruction_of
+from anatune.templates.triton.grouped.rules import crosses_blocks, dot_type, is_scaled_by_tcgen05
+from anatune.templates.triton.instructions import DotUnit, instruction_of
 from anatune.templates.triton.resources import ExtraNeeds
 from anatune.templates.triton.tiles import Tiles
 
@@ -60,18 +60,18 @@ class Scaling(ExtraNeeds):
 
 def scaling_of(problem: ScaledProblem, dram_bytes: float, tiles: Tiles, spec: GpuSpec) -> Scaling:
     """Return the resources for every tile. block_k counts elements; `dram_bytes` are the bytes of all scales."""
-    operand_format, weights = problem.format, tiles.block_n * tiles.block_k
+    formats, weights = problem.format, tiles.block_n * tiles.block_k
     threads = spec.compute.warp_size * tiles.num_warps
-    works = operand_format.converts and (operand_format.weight_bits == 4 or problem.run > 0)
+    works = formats.converts and (formats.weight_bits == 4 or problem.run > 0)
     registers = np.where(works, _HELD * weights / threads, 0.0)
-    sums, instruction = tiles.block_m * tiles.block_n / threads, instruction_of(spec, multiplied_type(problem))
-    if instruction.unit == ProductUnit.MMA and operand_format.data_bits <= 8 and not instruction.emulated:
+    sums, instruction = tiles.block_m * tiles.block_n / threads, instruction_of(spec, dot_type(problem))
+    if instruction.unit == DotUnit.MMA and formats.data_bits <= 8 and not instruction.emulated:
         registers = registers - _TURNED[0] - _TURNED[1] * sums
     if problem.scales == "blocks":  # the sums of a step are held beside the total sums
         apart = 2.0 * np.maximum(0.0, sums - _FEW_SUMS)
-        apart = np.where(crosses_blocks(problem, tiles.block_n), sums, apart) * (instruction.unit == ProductUnit.MMA)
+        apart = np.where(crosses_blocks(problem, tiles.block_n), sums, apart) * (instruction.unit == DotUnit.MMA)
         registers = registers + (sums if spec.vendor == "amd" else apart)
-    each = (operand_format.weight_bits == 4) + (problem.run > 0) + problem.zero_points if operand_format.converts else 0
+    each = (formats.weight_bits == 4) + (problem.run > 0) + problem.zero_points if formats.converts else 0
     moved = np.zeros(len(tiles))
     for rows, piece in _pieces(problem, tiles):
         moved += rows * piece
@@ -87,32 +87,27 @@ def scaling_of(problem: ScaledProblem, dram_bytes: float, tiles: Tiles, spec: Gp
 
 def _pieces(problem: ScaledProblem, tiles: Tiles) -> list[tuple[Ints, Ints]]:
     """Return (rows or columns of a tile, bytes of scales of each in a stage) for each tensor of scales."""
-    operand_format = problem.format
+    formats = problem.format
     if problem.scales == "blocks":
-        factor_bytes = np.full(len(tiles), _FACTOR_BYTES)
-        return [
-            (tiles.block_m, factor_bytes),
-            (tiles.block_n if problem.activation else -(-tiles.block_n // SIDE), factor_bytes),
-        ]
+        scale = np.full(len(tiles), _FACTOR_BYTES)
+        return [(tiles.block_m, scale), (tiles.block_n if problem.activation else -(-tiles.block_n // SIDE), scale)]
     if not problem.run:
         return []
     runs = np.maximum(1, tiles.block_k // problem.run)
-    if operand_format.run:
+    if formats.run:
         return [(tiles.block_m, runs), (tiles.block_n, runs)]
-    return [(tiles.block_n, runs * operand_format.data_bits // 8)] + (
-        [(tiles.block_n, runs)] if problem.zero_points else []
-    )
+    return [(tiles.block_n, runs * formats.data_bits // 8)] + ([(tiles.block_n, runs)] if problem.zero_points else [])
 
 
 def _shared_bytes(problem: ScaledProblem, tiles: Tiles, spec: GpuSpec) -> Ints:
     """Return the bytes of shared memory in addition to the stages of operands."""
-    operand_format, single = problem.format, tiles.num_stages == 1
+    formats, single = problem.format, tiles.num_stages == 1
     lanes = spec.compute.warp_size * tiles.num_warps
     amd, direct = spec.vendor == "amd", spec.arch == DIRECT_ARCH
     buffers = np.maximum(1, tiles.num_stages - 1 + direct)
     total = np.zeros(len(tiles), dtype=np.int64)
     by_tensor_memory = is_scaled_by_tcgen05(problem, spec)
-    wide_tiles = (instruction_of(spec, multiplied_type(problem)).unit in (ProductUnit.WGMMA, ProductUnit.TCGEN05)) & (
+    wide_tiles = (instruction_of(spec, dot_type(problem)).unit in (DotUnit.WGMMA, DotUnit.TCGEN05)) & (
         tiles.block_m >= 64
     )
     if problem.scales == "blocks":
@@ -131,10 +126,10 @@ def _shared_bytes(problem: ScaledProblem, tiles: Tiles, spec: GpuSpec) -> Ints:
         apart = np.where(alone, np.maximum(apart, rows * piece * wide), apart)
     total = total + apart
     if by_tensor_memory:  # it waits for each step, and therefore has a buffer fewer than other products
-        packs = 2 if operand_format.data_bits == 4 else 1
+        packs = 2 if formats.data_bits == 4 else 1
         stage = (tiles.block_m + tiles.block_n) * tiles.block_k // packs
         total = total - np.where(single, 0, stage)
-    if amd and operand_format.converts and operand_format.weight_bits == 4:  # stored after the conversion, once
+    if amd and formats.converts and formats.weight_bits == 4:  # stored after the conversion, once
         packed = tiles.block_n * tiles.block_k // 2 * np.where(single, 1, buffers)
-        total = total + np.maximum(0, tiles.block_n * tiles.block_k * operand_format.data_bits // 8 - packed)
+        total = total + np.maximum(0, tiles.block_n * tiles.block_k * formats.data_bits // 8 - packed)
     return total

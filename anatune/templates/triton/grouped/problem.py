@@ -100,25 +100,18 @@ class ScaledProblem(NamedTuple):
 
 def scaled_problem_of(workload: Workload) -> ScaledProblem:
     """Return the problem of a workload whose body is "scaled_matmul" or "grouped_matmul"."""
-    attributes: dict[str, Any] = workload.attribute
-    operand_format = SCALED_FORMATS[attributes["dtype"].partition(":")[0]]
-    scales = attributes["scales"] if operand_format.scale == "float32" else ""
-    run = SIDE if scales == "blocks" else operand_format.run or attributes["group"]
+    values: dict[str, Any] = workload.attribute
+    formats = SCALED_FORMATS[values["dtype"].partition(":")[0]]
+    scales = values["scales"] if formats.scale == "float32" else ""
+    run = SIDE if scales == "blocks" else formats.run or values["group"]
     grouped = {
-        name: attributes[name]
+        name: values[name]
         for name in ("experts", "tokens", "top_k", "expanded", "activation", "routing")
-        if name in attributes
+        if name in values
     }
-    columns = attributes["n"] * (2 if attributes.get("activation") else 1)
+    columns = values["n"] * (2 if values.get("activation") else 1)
     return ScaledProblem(
-        workload.extents["i"],
-        columns,
-        attributes["k"],
-        operand_format,
-        scales,
-        run,
-        attributes["zero_points"],
-        **grouped,
+        workload.extents["i"], columns, values["k"], formats, scales, run, values["zero_points"], **grouped
     )
 
 

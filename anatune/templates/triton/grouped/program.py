@@ -172,8 +172,8 @@ class _GroupedWriter:
 
     def _sizes_of_experts(self) -> dict[str, str]:
         """Return tensor -> its elements per expert, as an expression; "" for one element."""
-        p, operand_format = self.problem, self.format
-        each = "COLUMNS * RUNS" if p.run else "COLUMNS" if operand_format.converts or p.scales == "rows" else ""
+        p, formats = self.problem, self.format
+        each = "COLUMNS * RUNS" if p.run else "COLUMNS" if formats.converts or p.scales == "rows" else ""
         each = "SCALE_ROWS * RUNS" if p.scales == "blocks" else each
         sizes = {
             "weight": "COLUMNS * WEIGHT_ROW",
@@ -215,18 +215,16 @@ class _GroupedWriter:
     # ---- a step of k ----
 
     def _write_step(self) -> None:
-        text, operand_format, p = self.text, self.format, self.problem
+        text, formats, p = self.text, self.format, self.problem
         for tensor, left in (("data", self.rows_left), ("weight", self.columns_left)):
             text.line(f"{tensor} = {self._tile_of(tensor, left)}")
-        if operand_format.run:
+        if formats.run:
             for tensor, left in (("data", self.rows_left), ("weight", self.columns_left)):
                 text.line(f"{tensor}_scale = {self._run_scales(f'{tensor}_scales', tensor, left)}")
-            format_word = '"e2m1"' if operand_format.data_bits == 4 else '"e4m3"'
-            text.line(
-                f"sums = tl.dot_scaled(data, data_scale, {format_word}, weight.T, weight_scale, {format_word}, sums)"
-            )
+            word = '"e2m1"' if formats.data_bits == 4 else '"e4m3"'
+            text.line(f"sums = tl.dot_scaled(data, data_scale, {word}, weight.T, weight_scale, {word}, sums)")
             return
-        if operand_format.converts:
+        if formats.converts:
             self._write_conversion()
         if p.scales != "blocks":
             text.line(f"sums = tl.dot(data, weight.T, sums{self._dot_options()})")
@@ -311,10 +309,10 @@ class _GroupedWriter:
 
     def _write_scales(self) -> None:
         """Write the multiplication of the sums with scales."""
-        text, p, operand_format = self.text, self.problem, self.format
-        if operand_format.run == 16:
+        text, p, formats = self.text, self.problem, self.format
+        if formats.run == 16:
             text.line("sums *= tl.load(factor_ptr)")
-        if operand_format.converts and not p.run:
+        if formats.converts and not p.run:
             text.line(f"scale = {self._load('weight_scales', 'col', self.columns_left)}")
             text.line("sums *= scale.to(tl.float32)[None, :]")
         if p.scales in ("tensor", "rows") and self.sums_are_whole:

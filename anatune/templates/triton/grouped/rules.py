@@ -16,7 +16,7 @@ from anatune.templates.triton.instructions import (
     ARCHS,
     SCALED_DEPTH,
     SCALED_ROWS,
-    ProductUnit,
+    DotUnit,
     has_descriptors,
     instruction_of,
     scaled_instruction,
@@ -28,9 +28,9 @@ __all__ = [
     "check_scaled",
     "check_supported",
     "crosses_blocks",
+    "dot_type",
     "is_scaled_by_tcgen05",
     "least_tile",
-    "multiplied_type",
     "options_of",
     "warps_of",
 ]
@@ -41,7 +41,7 @@ PROMOTED_DEPTH = 128
 Sec. 3.3.2."""
 
 
-def multiplied_type(problem: ScaledProblem) -> str:
+def dot_type(problem: ScaledProblem) -> str:
     """Return the dtype that matrix units multiply. Two 4-bit floats count as one 8-bit float."""
     return "float8_e4m3fn" if problem.format.run else problem.format.data
 
@@ -88,7 +88,7 @@ def check_supported(workload: Workload, hardware: GpuSpec) -> ScaledProblem:
             f"{workload.operator}: {hardware.name} ({hardware.arch}) has no matrix instruction for {word}, expected "
             f"one of {having}; choose float8_e4m3fn, int8, 4-bit weights or another device"
         )
-    check_multiplied(workload.operator, multiplied_type(problem), hardware)
+    check_multiplied(workload.operator, dot_type(problem), hardware)
     return problem
 
 
@@ -111,21 +111,19 @@ def check_scaled(schedule: Schedule) -> None:
         )
     split = schedule.options.get("split_k", 1)
     if isinstance(split, int) and split > schedule.tiles["k"][0]:
-        raise SpaceError(
-            f"option split_k is {split}, expected at most {schedule.tiles['k'][0]}, the number of steps of k"
-        )
+        raise SpaceError(f"option split_k is {split}, expected at most {schedule.tiles['k'][0]}, the steps of k")
 
 
 def is_scaled_by_tcgen05(problem: ScaledProblem, hardware: GpuSpec) -> bool:
     """Return whether tcgen05 reads the scales, from tensor memory."""
-    return problem.format.run > 0 and instruction_of(hardware, multiplied_type(problem)).unit == ProductUnit.TCGEN05
+    return problem.format.run > 0 and instruction_of(hardware, dot_type(problem)).unit == DotUnit.TCGEN05
 
 
 def least_tile(problem: ScaledProblem, hardware: GpuSpec) -> dict[str, int]:
     """Return index -> smallest tile: Triton's limit, whole groups of scales, rows that units multiply with scales."""
-    operand_format = problem.format
+    formats = problem.format
     rows = SCALED_ROWS if is_scaled_by_tcgen05(problem, hardware) else LEAST_TILE
-    depth = SCALED_DEPTH if operand_format.run else LEAST_TILE if operand_format.weight_bits == 16 else 2 * LEAST_TILE
+    depth = SCALED_DEPTH if formats.run else LEAST_TILE if formats.weight_bits == 16 else 2 * LEAST_TILE
     return {"m": rows, "n": LEAST_TILE, "k": depth}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
-from anatune.templates.triton.instructions import ProductUnit
+from anatune.templates.triton.instructions import DotUnit
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import WARP, is_wide, register_cap, resources
 from anatune.templates.triton.tiles import Tiles
@@ -49,7 +49,7 @@ def _columns(tiles: Tiles, unit: NDArray[np.int64]) -> Floats:
     groups = np.maximum(1.0, tiles.num_warps / 4.0)
     beside = np.maximum(1.0, groups / np.maximum(1.0, tiles.block_m / 64.0))
     columns: Floats = np.where(
-        unit == ProductUnit.TCGEN05, tiles.block_n * tiles.block_m / 128.0 / groups, tiles.block_n / 4.0 / beside
+        unit == DotUnit.TCGEN05, tiles.block_n * tiles.block_m / 128.0 / groups, tiles.block_n / 4.0 / beside
     )
     return columns
 

@@ -50,9 +50,9 @@ class GroupedSpace(TileSpace):
     def _axis(self, axis: str) -> Part:
         most = MOST_TILE
         if axis == "k":
-            operand_format = self.problem.format
+            formats = self.problem.format
             # rows of weights that are converted may be as long as rows of other weights
-            deepest = MOST_DEPTH * 8 // max(operand_format.data_bits // 2, operand_format.weight_bits)
+            deepest = MOST_DEPTH * 8 // max(formats.data_bits // 2, formats.weight_bits)
             most = SIDE if self.problem.scales == "blocks" else deepest
         return self._powers(axis, self.least[axis], min(most, self.extents[axis]))
 

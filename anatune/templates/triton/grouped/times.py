@@ -18,7 +18,7 @@ from anatune.templates.triton.constants import CONSTANTS, Constants
 from anatune.templates.triton.grouped.needs import Scaling
 from anatune.templates.triton.grouped.problem import GroupedProblem
 from anatune.templates.triton.grouped.scales import Served, column_loads, needs_with_columns
-from anatune.templates.triton.instructions import ProductUnit
+from anatune.templates.triton.instructions import DotUnit
 from anatune.templates.triton.memory import Grid, Traffic, fill_bytes, kept_share
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import WARP, ExtraNeeds, Resources, is_wide
@@ -78,10 +78,10 @@ def score_scaled(
     SpaceError, SpecError
         The errors of `score_tiles`.
     """
-    leaving, kernel_model = _promote_each_step(tiles, scaled), _Scaled(scaled, kernel)
+    leaving, model = _promote_each_step(tiles, scaled), _Scaled(scaled, kernel)
     if isinstance(kernel, Served) and scaled and compiled is None:
         compiled = needs_with_columns(problem, leaving, spec)
-    return score_tiles(problem, leaving, spec, warm=warm, compiled=compiled, constants=constants, kernel=kernel_model)
+    return score_tiles(problem, leaving, spec, warm=warm, compiled=compiled, constants=constants, kernel=model)
 
 
 def score_grouped(
@@ -111,13 +111,11 @@ def score_grouped(
     SpaceError, SpecError
         The errors of `score_tiles`.
     """
-    kernel_model = _Grouped(problem.scaled, kernel, problem, held, cold)
+    model = _Grouped(problem.scaled, kernel, problem, held, cold)
     leaving = _promote_each_step(tiles, problem.scaled)
     if isinstance(kernel, Served) and problem.scaled and compiled is None:
         compiled = needs_with_columns(problem.product, leaving, spec)
-    return score_tiles(
-        problem.product, leaving, spec, warm=1, compiled=compiled, constants=constants, kernel=kernel_model
-    )
+    return score_tiles(problem.product, leaving, spec, warm=1, compiled=compiled, constants=constants, kernel=model)
 
 
 def _promote_each_step(tiles: Tiles, scaled: int) -> Tiles:
@@ -187,7 +185,7 @@ class _Scaled(KernelModel):
         loads = column_loads(tiles, need.unit, spec) * tiles.num_warps if self.served else np.zeros(len(tiles))
         issue = work.issue + (each + loads - _DESCRIBED * tiles.descriptors * tiles.num_warps) / slots
         issue = np.maximum(issue, loads)  # an SM starts one load per cycle
-        wide, by_memory = is_wide(need.unit), need.unit == ProductUnit.TCGEN05
+        wide, by_memory = is_wide(need.unit), need.unit == DotUnit.TCGEN05
         is_old = self.turns and self.served is not None and self.served < _STRAIGHT_SINCE
         if is_old and spec.arch == "sm_90" and problem.is_float8:
             copies = (tiles.block_m + tiles.block_n) * tiles.block_k / (_COPY_BYTES * WARP)
@@ -196,7 +194,7 @@ class _Scaled(KernelModel):
         scaling = 2.0 * each / slots
         of_warp = scaling + (issue - scaling) * _INSTRUCTION_CYCLES
         of_warp = of_warp * parts / np.maximum(tiles.num_warps, parts)
-        chain = np.maximum(work.chain, np.where(need.unit == ProductUnit.MMA, of_warp, 0.0))
+        chain = np.maximum(work.chain, np.where(need.unit == DotUnit.MMA, of_warp, 0.0))
         compute = work.compute * np.where(by_memory & (tiles.block_m < _LANES), 2.0, 1.0)
         # warps that start wide products wait for them before anything else; sums of tcgen05 are loaded first
         drained = np.where(by_memory, each / _READ_WARPS + _READ_CYCLES, _DRAIN_CYCLES)

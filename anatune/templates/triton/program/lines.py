@@ -119,7 +119,7 @@ class TileLines:
             self._times(self.lane_k, f"STRIDE_{access.tensor}_{piece.name.upper()}", stride) for piece, stride in inner
         ]
 
-    def tensor_offsets(
+    def offsets_of(
         self, access: Access, indices: Sequence[str], word: str, *, origin: bool, steady: bool = False
     ) -> TensorOffsets:
         """Return what fused indices add to the number of an element in a tensor. Define what it needs.
@@ -199,10 +199,8 @@ class TileLines:
                 terms.setdefault(kind, []).extend(more)
         words = [start] * bool(start) + [*terms.pop("", [])]
         vectors = []
-        for kind, vector_terms in terms.items():
-            vector = (
-                vector_terms[0] if len(vector_terms) == 1 else self.define(f"{name}_{kind}", join_terms(vector_terms))
-            )
+        for kind, parts in terms.items():
+            vector = parts[0] if len(parts) == 1 else self.define(f"{name}_{kind}", join_terms(parts))
             vectors.append(spread(vector, kind, tile))
         # offsets are added to each other before the pointer: in as many bits as they need
         vectors = [f"({join_terms(vectors)})"] if words and len(vectors) > 1 else vectors

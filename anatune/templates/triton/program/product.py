@@ -165,7 +165,7 @@ class _ProductWriter:
         access, lines, tile = operand.access, self.lines, self._tile_of(operand)
         if access.tensor in self.descriptors:
             return None
-        rows = lines.tensor_offsets(access, ("batch", operand.rows), "row", origin=True)
+        rows = lines.offsets_of(access, ("batch", operand.rows), "row", origin=True)
         self._inside_condition(operand.rows, tile)
         lanes = lines.steady_terms(access)
         if lanes is None:
@@ -189,7 +189,7 @@ class _ProductWriter:
 
     def _load_expression(self, operand: Operand, rows: TensorOffsets, steady: bool) -> str:
         access, tile = operand.access, self._tile_of(operand)
-        steps = self.lines.tensor_offsets(access, ("k",), "step", origin=False, steady=steady)
+        steps = self.lines.offsets_of(access, ("k",), "step", origin=False, steady=steady)
         conditions = [self._inside_condition(operand.rows, tile), self._steps_condition(tile)]
         guarded = sorted({*rows.positions, *steps.positions})
         if guarded:
@@ -262,7 +262,7 @@ class _ProductWriter:
 
     def _result(self, access: Access, start: str = "") -> str:
         places = [
-            self.lines.tensor_offsets(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")
+            self.lines.offsets_of(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")
         ]
         if start:
             places.insert(0, TensorOffsets({"": [start]}, {}))
@@ -278,7 +278,7 @@ class _ProductWriter:
     def _step_operand(self, access: Access) -> str:
         """Write the load of an epilogue operand, and return it spread over the tile."""
         places = [
-            self.lines.tensor_offsets(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")
+            self.lines.offsets_of(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")
         ]
         kinds = tuple(kind for kind in ("m", "n") if any(kind in place.offsets for place in places))
         mask = self._result_mask(", mask=", kinds)
@@ -291,14 +291,14 @@ class _ProductWriter:
         """Return the descriptors of the operands and the result that are copied with them."""
         if not self.schedule.options.get("descriptors"):
             return {}
-        tiled_tensors = [(o.access, self._tile_of(o)) for o in self.gemm.operands]
+        tiled = [(o.access, self._tile_of(o)) for o in self.gemm.operands]
         if self.workspace is None:
-            tiled_tensors.append((self.workload.write, ("m", "n")))
+            tiled.append((self.workload.write, ("m", "n")))
         axis = "" if self.ranged is None else self.ranged.axis
         descriptors = (
-            descriptor_of(access, tile, self.gemm, self.workload, self.sizes.blocks) for access, tile in tiled_tensors
+            descriptor_of(access, tile, self.gemm, self.workload, self.sizes.blocks) for access, tile in tiled
         )
-        varying = {access.tensor for access, _ in tiled_tensors if any(term.axis == axis for term in access.indices[0])}
+        varying = {access.tensor for access, _ in tiled if any(term.axis == axis for term in access.indices[0])}
         return {
             descriptor.tensor: descriptor._replace(shape=(self.sizes.varies.upper(), *descriptor.shape[1:]))
             if descriptor.tensor in varying

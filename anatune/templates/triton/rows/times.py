@@ -21,7 +21,7 @@ from anatune.templates.base.rules import Limit, first_broken
 from anatune.templates.gpu.rules import GRID_RULE, block_rules
 from anatune.templates.gpu.times.waves import cycles_in_waves, norm
 from anatune.templates.triton.constants import CONSTANTS
-from anatune.templates.triton.instructions import ProductUnit
+from anatune.templates.triton.instructions import DotUnit
 from anatune.templates.triton.memory import Traffic
 from anatune.templates.triton.resources import Resources, register_cap, residency
 from anatune.templates.triton.rows.rules import BODIES, RowShape, rows_of
@@ -231,7 +231,7 @@ def _resources(
         Limit(GRID_RULE, tile.blocks),
     )
     resident, limiter = residency(spec, threads, registers, shared)
-    unit, spilled = np.full(len(warps), ProductUnit.FMA), np.maximum(0.0, needed - cap)
+    unit, spilled = np.full(len(warps), DotUnit.FMA), np.maximum(0.0, needed - cap)
     return Resources(
         unit, threads, tile.elements, registers, spilled, shared, tile.blocks, resident, limiter,
         *first_broken(table),

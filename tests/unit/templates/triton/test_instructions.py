@@ -6,7 +6,7 @@ from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
 from anatune.templates.triton.instructions import (
     ARCHS,
-    ProductUnit,
+    DotUnit,
     instruction_of,
     instructions_of,
     known_operands,
@@ -17,19 +17,19 @@ from anatune.templates.triton.instructions import (
 @pytest.mark.parametrize(
     ("arch", "dtype", "unit", "as_dtype", "least"),
     [
-        ("sm_80", "float8_e5m2", ProductUnit.MMA, "float16", 32),
-        ("sm_86", "int8", ProductUnit.MMA, "int8", 32),
-        ("sm_89", "float8_e4m3fn", ProductUnit.MMA, "float8_e4m3fn", 32),
-        ("sm_90", "tf32", ProductUnit.WGMMA, "tf32", 8),
-        ("sm_90", "float32", ProductUnit.FMA, "float32", 1),
-        ("sm_100", "int8", ProductUnit.TCGEN05, "int8", 32),
-        ("sm_103", "int8", ProductUnit.MMA, "int8", 32),
-        ("sm_121", "bfloat16", ProductUnit.MMA, "bfloat16", 16),
-        ("gfx90a", "float8_e4m3fnuz", ProductUnit.FMA, "float32", 1),
-        ("gfx942", "float8_e4m3fn", ProductUnit.MFMA, "float16", 8),
-        ("gfx942", "fp8", ProductUnit.MFMA, "float8_e4m3fnuz", 16),
-        ("gfx950", "fp8", ProductUnit.MFMA, "float8_e4m3fn", 16),
-        ("gfx950", "float32", ProductUnit.MFMA, "float32", 2),
+        ("sm_80", "float8_e5m2", DotUnit.MMA, "float16", 32),
+        ("sm_86", "int8", DotUnit.MMA, "int8", 32),
+        ("sm_89", "float8_e4m3fn", DotUnit.MMA, "float8_e4m3fn", 32),
+        ("sm_90", "tf32", DotUnit.WGMMA, "tf32", 8),
+        ("sm_90", "float32", DotUnit.FMA, "float32", 1),
+        ("sm_100", "int8", DotUnit.TCGEN05, "int8", 32),
+        ("sm_103", "int8", DotUnit.MMA, "int8", 32),
+        ("sm_121", "bfloat16", DotUnit.MMA, "bfloat16", 16),
+        ("gfx90a", "float8_e4m3fnuz", DotUnit.FMA, "float32", 1),
+        ("gfx942", "float8_e4m3fn", DotUnit.MFMA, "float16", 8),
+        ("gfx942", "fp8", DotUnit.MFMA, "float8_e4m3fnuz", 16),
+        ("gfx950", "fp8", DotUnit.MFMA, "float8_e4m3fn", 16),
+        ("gfx950", "float32", DotUnit.MFMA, "float32", 2),
     ],
 )
 def test_wide_tiles(arch, dtype, unit, as_dtype, least):
@@ -42,8 +42,8 @@ def test_wide_tiles(arch, dtype, unit, as_dtype, least):
 def test_small_tiles_of_8_bit_floats_are_converted(arch):
     wide, small = instructions_of(arch, "float8_e4m3fn")
     assert not wide.emulated
-    assert (small.unit, small.as_dtype, small.depth, small.emulated) == (ProductUnit.MMA, "float16", 16, True)
-    assert instruction_of(hardware("h100_sxm"), "float8_e4m3fn", ProductUnit.MMA) == small
+    assert (small.unit, small.as_dtype, small.depth, small.emulated) == (DotUnit.MMA, "float16", 16, True)
+    assert instruction_of(hardware("h100_sxm"), "float8_e4m3fn", DotUnit.MMA) == small
 
 
 def test_what_nothing_is_made_of():
@@ -60,7 +60,7 @@ def test_who_multiplies_with_scales():
     }
     blackwell = ["sm_100", "sm_103", "sm_120"]
     assert archs_of_format == {"mxfp8": [*blackwell, "gfx950"], "mxfp4": [*blackwell, "gfx950"], "nvfp4": blackwell}
-    assert scaled_instruction("sm_121", "nvfp4").unit == ProductUnit.MMA
+    assert scaled_instruction("sm_121", "nvfp4").unit == DotUnit.MMA
     assert (scaled_instruction("sm_100", "mxfp8").depth, scaled_instruction("sm_100", "mxfp4").depth) == (32, 64)
     assert scaled_instruction("gfx906", "mxfp8") is scaled_instruction("sm_100", "float8_e4m3fn") is None
 

@@ -8,7 +8,7 @@ from anatune.errors import SpaceError, SpecError
 from anatune.templates.gpu.pack import pack_gpu
 from anatune.templates.gpu.times.columns import Limiter
 from anatune.templates.gpu.times.occupancy import resident_blocks_one
-from anatune.templates.triton.instructions import ProductUnit
+from anatune.templates.triton.instructions import DotUnit
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import multiply_adds_per_cycle, residency, resources
 from anatune.templates.triton.tiles import Tiles
@@ -58,16 +58,16 @@ def test_resources_are_those_of_the_compiler(spec, dtype, tile, shared, register
 @pytest.mark.parametrize(
     ("spec", "dtype", "warps", "unit"),
     [
-        ("a100_sxm", "float16", 4, ProductUnit.MMA),
-        ("a100_sxm", "float32", 4, ProductUnit.FMA),
-        ("t4", "float16", 4, ProductUnit.FMA),
-        ("h100_sxm", "bfloat16", 4, ProductUnit.WGMMA),
-        ("h100_sxm", "bfloat16", 2, ProductUnit.MMA),
-        ("b200", "fp8", 8, ProductUnit.TCGEN05),
-        ("rtx4090", "fp8", 8, ProductUnit.MMA),
-        ("mi50", "float16", 4, ProductUnit.FMA),
-        ("mi300x", "float16", 4, ProductUnit.MFMA),
-        ("mi210", "float8_e5m2fnuz", 4, ProductUnit.FMA),
+        ("a100_sxm", "float16", 4, DotUnit.MMA),
+        ("a100_sxm", "float32", 4, DotUnit.FMA),
+        ("t4", "float16", 4, DotUnit.FMA),
+        ("h100_sxm", "bfloat16", 4, DotUnit.WGMMA),
+        ("h100_sxm", "bfloat16", 2, DotUnit.MMA),
+        ("b200", "fp8", 8, DotUnit.TCGEN05),
+        ("rtx4090", "fp8", 8, DotUnit.MMA),
+        ("mi50", "float16", 4, DotUnit.FMA),
+        ("mi300x", "float16", 4, DotUnit.MFMA),
+        ("mi210", "float8_e5m2fnuz", 4, DotUnit.FMA),
     ],
 )
 def test_units(spec, dtype, warps, unit):
@@ -163,8 +163,8 @@ def test_a_spec_without_tensor_cores_is_an_error():
 
     spec = msgspec.structs.replace(hardware("a100_sxm"), tensor_cores=None)
     with pytest.raises(SpecError, match="tensor_cores"):
-        multiply_adds_per_cycle(spec, "float16", ProductUnit.MMA)
-    assert multiply_adds_per_cycle(hardware("b200"), "fp8", ProductUnit.TCGEN05) == pytest.approx(
+        multiply_adds_per_cycle(spec, "float16", DotUnit.MMA)
+    assert multiply_adds_per_cycle(hardware("b200"), "fp8", DotUnit.TCGEN05) == pytest.approx(
         4500e12 / 2 / 148 / 1.98e9
     )
 

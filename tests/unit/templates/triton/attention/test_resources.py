@@ -4,7 +4,7 @@ from anatune.core.hardware.files import hardware
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
 from anatune.templates.triton.attention.resources import attention_resources
-from anatune.templates.triton.instructions import ProductUnit
+from anatune.templates.triton.instructions import DotUnit
 
 # head_dim, tile (block_m, block_n, warps, stages, split, descriptors), bytes that Triton 3.9 asks for on sm_90
 COMPILED = [
@@ -33,7 +33,7 @@ def test_small_tiles_have_no_wide_unit() -> None:
     problem = AttentionProblem(1, 8, 1, 1, 2048, 128)
     tiles = AttentionTiles.of([[16, 64, 4, 2, 1], [64, 64, 4, 2, 1], [64, 64, 2, 2, 1]])
     assert attention_resources(problem, tiles, spec).unit.tolist() == [
-        ProductUnit.MMA,
-        ProductUnit.WGMMA,
-        ProductUnit.MMA,
+        DotUnit.MMA,
+        DotUnit.WGMMA,
+        DotUnit.MMA,
     ]
