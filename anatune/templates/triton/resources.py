@@ -2,8 +2,7 @@
 
 Notation
 --------
-tile : block_m x block_n results of a block, block_k steps of the reduction per stage, warps, stages, split_k blocks
-that
+tile : block_m x block_n results of a block, block_k steps of k per stage, warps, stages, split_k blocks that
     share one tile of the result, and group_m rows of blocks that run together.
 unit : the hardware that multiplies, see `instructions`. On AMD's GPUs an SM is a CU and a warp is a wave of 64 lanes.
 
