@@ -21,7 +21,7 @@ import anatune
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
-from anatune.templates.cuda.guards import guardable
+from anatune.templates.cuda.guards import guardable_axes
 from anatune.templates.cuda.model.model import GpuModel
 from anatune.templates.cuda.times.tile import BASE_REGISTERS, LIVE_REGISTERS, SPILL_SLOPE
 
@@ -101,7 +101,7 @@ def guarded_tilings(workload: Workload, axis: str, parts: int) -> list[tuple[int
     extent = workload.extents[axis]
     powers = [power for power in (8, 16, 32, 64, 128, 256) if power <= min(extent, 256 if parts == 5 else 128)]
     whole = [size for size in range(1, extent + 1) if extent % size == 0]
-    if axis not in guardable(workload) or all(
+    if axis not in guardable_axes(workload) or all(
         any((4 if power == 8 else power / 1.5) <= size <= 1.5 * power for size in whole) for power in powers
     ):
         return []

@@ -23,8 +23,8 @@ from anatune.core.workload.operators import (
     reduction,
 )
 from anatune.errors import SpaceError
-from anatune.templates.cuda.guards import guardable
-from anatune.templates.cuda.rules import pads, pipeline_applies, stage_counts, staged_tensors
+from anatune.templates.cuda.guards import guardable_axes
+from anatune.templates.cuda.rules import is_for_pipelined, pads, stage_counts, staged_tensors
 from anatune.templates.gpu.split import atomic_limit, num_steps, num_tiles, splits_of
 
 __all__ = ["awkward_workloads", "covering_schedule", "split_schedule"]
@@ -93,7 +93,7 @@ def covering_schedule(workload: Workload, hardware: GpuSpec, draw: random.Random
     some split their reduction.
     """
     for _ in range(_MOST_TRIES):
-        tiles = {axis.name: _tiles(axis, axis.name in guardable(workload), draw) for axis in workload.axes}
+        tiles = {axis.name: _tiles(axis, axis.name in guardable_axes(workload), draw) for axis in workload.axes}
         if _fits(workload, tiles):
             break
     else:
@@ -101,7 +101,7 @@ def covering_schedule(workload: Workload, hardware: GpuSpec, draw: random.Random
     names = staged_tensors(workload)
     vector = {name: draw.choice((1, 2, 4)) for name in names}
     unroll, options = draw.choice((0, 16, 64, 512)), _split(workload, tiles, draw)
-    if not pipeline_applies(workload, hardware) or draw.random() < 0.5:
+    if not is_for_pipelined(workload, hardware) or draw.random() < 0.5:
         return Schedule(workload, hardware, "cuda", tiles, unroll, vector, options).check()
     options |= {"stages": draw.choice(stage_counts(workload, hardware)), "pad": draw.choice(pads(workload))}
     return Schedule(workload, hardware, "pipelined", tiles, unroll, vector, options).check()

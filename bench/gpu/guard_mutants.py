@@ -22,8 +22,8 @@ from anatune.core.workload.nest import Access
 from anatune.templates.cuda.program import program as programs
 from anatune.templates.cuda.program import staging
 from anatune.templates.cuda.program.fetch import Guard, StagedTile
-from anatune.templates.cuda.program.nest import GpuNest
-from anatune.templates.cuda.program.program import GpuProgram
+from anatune.templates.cuda.program.nest import CudaNest
+from anatune.templates.cuda.program.program import CudaKernelWriter
 from anatune.templates.cuda.program.staging import Staging
 from anatune.templates.gpu import splitting
 from anatune.templates.gpu.kernel import CudaKernel
@@ -46,7 +46,7 @@ def launch_mutants(kernel: CudaKernel) -> Iterator[tuple[str, CudaKernel]]:
 
 def guard_mutants(schedule: Schedule) -> Iterator[tuple[str, CudaKernel]]:
     """Yield (what was done, kernel) for a schedule on CUDA cores: faulty guards, neutral elements, parts of sums."""
-    nest = GpuNest(schedule)
+    nest = CudaNest(schedule)
     for what, patches in _faults(nest):
         with ExitStack() as stack:
             for patch in patches:
@@ -57,26 +57,26 @@ def guard_mutants(schedule: Schedule) -> Iterator[tuple[str, CudaKernel]]:
 Patches = Sequence[Any]
 
 
-def _faults(nest: GpuNest) -> Iterator[tuple[str, Patches]]:
+def _faults(nest: CudaNest) -> Iterator[tuple[str, Patches]]:
     for tile in nest.tiles:
         for d, guard in enumerate(tile.guards):
             for side in Guard._fields:
                 if getattr(guard, side) and not (d > 0 and _repeats(nest)):
                     yield f"test {side} an edge of a load off by one", [_loose_load(tile.access.tensor, d, side)]
-    inside = bool(nest.tiles) and staging.within(nest, "step") is not None
-    for axis in nest.guarded if inside else ():
+    inside = bool(nest.tiles) and staging.inside_conditions(nest, "step") is not None
+    for axis in nest.guarded_axes if inside else ():
         counts = axis in nest.reduction and nest.workload.body != "max"
         if not counts and not any(_leaves(nest, tile.access, tile.padding, axis) for tile in nest.tiles):
             continue
         yield "test for copies inside off by one", [_loose_inside(staging, nest, axis, stores=False)]
-    spatial = [axis for axis in nest.guarded if axis in nest.spatial]
+    spatial = [axis for axis in nest.guarded_axes if axis in nest.spatial]
     for axis in spatial:
         adds_zeros = nest.split.atomic and not _leaves(nest, nest.workload.write, (), axis)
         if all(nest.extent(other, "block") > 1 for other in spatial) and not adds_zeros:
             yield "test for stores inside off by one", [_loose_inside(programs, nest, axis, stores=True)]
         yield "test of a store off by one", [_loose_store(axis)]
         yield "test of a store removed", [_without_test(axis)]
-    if any(any(guard) for tile in nest.tiles for guard in tile.padding) or set(nest.guarded) & set(nest.reduction):
+    if any(any(guard) for tile in nest.tiles for guard in tile.padding) or set(nest.guarded_axes) & set(nest.reduction):
         if not nest.is_async:
             yield "neutral element replaced", [mock.patch.object(staging, "neutral", _not_neutral)]
         elif nest.workload.body != "max":
@@ -86,12 +86,12 @@ def _faults(nest: GpuNest) -> Iterator[tuple[str, Patches]]:
         yield "index of the workspace shifted", [_shifted_workspace()]
 
 
-def _leaves(nest: GpuNest, access: Access, padding: Sequence[Guard], axis: str) -> bool:
+def _leaves(nest: CudaNest, access: Access, padding: Sequence[Guard], axis: str) -> bool:
     """Whether blocks and steps inside reach behind a tensor's last element if an axis is not tested."""
     reach = {
-        other: nest.covered[other]
+        other: nest.total_extents[other]
         if other == axis
-        else extent - (extent % nest.tile_extent(other) if other in nest.guarded else 0)
+        else extent - (extent % nest.tile_extent(other) if other in nest.guarded_axes else 0)
         for other, extent in nest.workload.extents.items()
     }
     last, stride = 0, 1
@@ -102,7 +102,7 @@ def _leaves(nest: GpuNest, access: Access, padding: Sequence[Guard], axis: str) 
     return last >= stride
 
 
-def _repeats(nest: GpuNest) -> bool:
+def _repeats(nest: CudaNest) -> bool:
     """Whether copies behind an end are the last ones before it instead."""
     return nest.is_async and nest.workload.body == "max"
 
@@ -125,40 +125,40 @@ def _loose_load(tensor: str, dimension: int, side: str) -> Any:
     return mock.patch.object(Staging, "_element", element)
 
 
-def _loose_inside(module: Any, nest: GpuNest, axis: str, *, stores: bool) -> Any:
-    original = staging.within
-    tested = [other for other in nest.guarded if not stores or other in nest.spatial]
+def _loose_inside(module: Any, nest: CudaNest, axis: str, *, stores: bool) -> Any:
+    original = staging.inside_conditions
+    tested = [other for other in nest.guarded_axes if not stores or other in nest.spatial]
     at = tested.index(axis)
 
-    def within(*arguments: Any) -> list[str] | None:
+    def conditions(*arguments: Any) -> list[str] | None:
         tests = original(*arguments)
         return tests and [f"{test}{_ONE_MORE}" if number == at else test for number, test in enumerate(tests)]
 
-    return mock.patch.object(module, "within", within)
+    return mock.patch.object(module, "inside_conditions", conditions)
 
 
 def _loose_store(axis: str) -> Any:
-    original = GpuProgram._results
+    original = CudaKernelWriter._write_results
 
-    def results(self: GpuProgram, *arguments: Any, **options: Any) -> None:
-        end = GpuNest.end
+    def results(self: CudaKernelWriter, *arguments: Any, **options: Any) -> None:
+        end = CudaNest.end
 
-        def one_more(nest: GpuNest, name: str) -> int | str:
+        def one_more(nest: CudaNest, name: str) -> int | str:
             return f"{end(nest, name)}{_ONE_MORE}" if name == axis else end(nest, name)
 
-        with mock.patch.object(GpuNest, "end", one_more):
+        with mock.patch.object(CudaNest, "end", one_more):
             original(self, *arguments, **options)
 
-    return mock.patch.object(GpuProgram, "_results", results)
+    return mock.patch.object(CudaKernelWriter, "_results", results)
 
 
 def _without_test(axis: str) -> Any:
-    original = GpuProgram._results
+    original = CudaKernelWriter._write_results
 
-    def results(self: GpuProgram, value: Any, guarded: Sequence[str], **options: Any) -> None:
+    def results(self: CudaKernelWriter, value: Any, guarded: Sequence[str], **options: Any) -> None:
         original(self, value, [other for other in guarded if other != axis], **options)
 
-    return mock.patch.object(GpuProgram, "_results", results)
+    return mock.patch.object(CudaKernelWriter, "_results", results)
 
 
 def _not_neutral(body: str, dtype: str) -> str:

@@ -25,7 +25,7 @@ from anatune import api
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import compile_cuda
 from anatune.core.schedule import Schedule
-from anatune.templates.cuda.program.staging import within
+from anatune.templates.cuda.program.staging import inside_conditions
 from bench.gpu.machine_code import disassembled, step_mix
 from bench.results import environment, write_json
 
@@ -34,7 +34,10 @@ __all__ = ["Row", "covering"]
 _DIVIDED = (512, 4096, 1024)
 _SHAPES = (_DIVIDED, (509, 4096, 1024), (508, 4092, 1020), (509, 4099, 1021))
 """All divided; rows guarded; all guarded, vectors of four elements stay whole; all guarded, no vectors."""
-_WITHIN = ("anatune.templates.cuda.program.staging.within", "anatune.templates.cuda.program.program.within")
+_WITHIN = (
+    "anatune.templates.cuda.program.staging.inside_conditions",
+    "anatune.templates.cuda.program.program.inside_conditions",
+)
 
 
 class Row(msgspec.Struct):
@@ -62,8 +65,8 @@ def covering(schedule: Schedule, shape: tuple[int, ...]) -> Schedule:
 def _variants(schedule: Schedule) -> dict[str, Callable[..., list[str] | None]]:
     """Return variant -> what stands for the function that says when a block and a step lie inside."""
     if all(math.prod(factors) == schedule.workload.extents[axis] for axis, factors in schedule.tiles.items()):
-        return {"divided": within}
-    return {"twice": within, "tested": lambda *_: None, "inside": lambda *_: ["0 < 1"]}
+        return {"divided": inside_conditions}
+    return {"twice": inside_conditions, "tested": lambda *_: None, "inside": lambda *_: ["0 < 1"]}
 
 
 def _examine(schedule: Schedule, shape: tuple[int, ...], nvdisasm: str) -> list[Row]:

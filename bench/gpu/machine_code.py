@@ -31,7 +31,7 @@ from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import compile_cuda
 from anatune.core.schedule import Schedule
 from anatune.core.workload.layers import layer_names
-from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.cuda.program.nest import CudaNest
 from bench.results import environment, write_json
 
 __all__ = ["CLASSES", "Row", "disassembled", "loop_mix", "step_mix"]
@@ -135,7 +135,7 @@ def disassembled(image: bytes, nvdisasm: str) -> str:
 
 def step_mix(schedule: Schedule, text: str) -> dict[str, float]:
     """Return the instructions of one staging step of a schedule's machine code by class."""
-    nest = GpuNest(schedule)
+    nest = CudaNest(schedule)
     steps = math.prod(nest.extent(axis, level) for axis in nest.reduction for level in ("k1", "k2"))
     return loop_mix(text, float(nest.num_accumulators * steps), whole=nest.num_steps == 1)
 

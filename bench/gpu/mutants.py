@@ -18,7 +18,7 @@ import msgspec
 
 from anatune.core.schedule import Schedule
 from anatune.templates import PIPELINED, THIN
-from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.cuda.program.nest import CudaNest
 from anatune.templates.gpu.kernel import CudaKernel
 from anatune.templates.thin.program.layout import ThinLayout
 
@@ -35,8 +35,8 @@ def spare_barriers(schedule: Schedule) -> frozenset[int]:
     if schedule.template == THIN.name:
         return frozenset({1} if ThinLayout(schedule).is_apart else ())
     if schedule.template == PIPELINED.name:
-        nest = GpuNest(schedule)
-        return frozenset({2} if nest.through_registers and nest.stages > 1 else ())
+        nest = CudaNest(schedule)
+        return frozenset({2} if nest.copies_through_registers and nest.stages > 1 else ())
     return frozenset()
 
 

@@ -18,8 +18,8 @@ from anatune.core.hardware.files import hardware
 from anatune.templates.triton.instructions import (
     SCALED_DEPTH,
     SCALED_ROWS,
+    DotUnit,
     Instruction,
-    Unit,
     instructions_of,
     scaled_instruction,
 )
@@ -46,7 +46,12 @@ SPECS = {
 }  # fmt: skip
 RANDOM_ARCHS = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
 _OUT_BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}
-_STARTS = {Unit.WGMMA: "wgmma", Unit.TCGEN05: "tcgen05", Unit.MMA: "mma.sync", Unit.MFMA: "v_mfma"}
+_STARTS = {
+    DotUnit.WGMMA: "wgmma",
+    DotUnit.TCGEN05: "tcgen05",
+    DotUnit.MMA: "mma.sync",
+    DotUnit.MFMA: "v_mfma",
+}
 _WORDS = {
     "float16": ("f16",), "bfloat16": ("bf16", "kind::f16"), "tf32": ("tf32", "xf32"), "float32": ("f32",),
     "int8": ("s8", "i8"), "float8_e4m3fn": ("e4m3", "fp8_fp8", "f8f6f4"), "float8_e5m2": ("e5m2", "bf8", "f8f6f4"),
@@ -81,7 +86,7 @@ def drawn(rng: random.Random, arch: str) -> Program:
         a = rng.choice(_DRAWN)
         a, b = (rng.choice(("float16", "bfloat16")), "int8") if a == "mixed" else (a, a)
         found = instructions_of(arch, a)
-        if found is None or found[0].unit == Unit.FMA:
+        if found is None or found[0].unit == DotUnit.FMA:
             continue
         out = a if a in _OUT_BYTES else {"tf32": "float32", "int8": "int32"}.get(a, "float16")
         program = Program(
@@ -113,14 +118,14 @@ def compared(program: Program, built: Built) -> Compared:
     shared = int(need.shared_bytes[0])
     if program.descriptors and not program.masks:  # results are staged for a store by descriptor
         shared = max(shared, program.block_m * program.block_n * _OUT_BYTES[program.out])
-    unit = Unit(int(need.unit[0])).name
+    unit = DotUnit(int(need.unit[0])).name
     spills = bool(need.spilled[0] > 0)
     return Compared(program, built, unit, int(need.rule[0]) == 0, shared, int(need.registers[0]), spills)
 
 
 def agrees(instruction: Instruction, built: Built) -> bool:
     """Return whether a program has the instruction that the table says: its unit, its operands, its steps of k."""
-    if instruction.unit == Unit.FMA:
+    if instruction.unit == DotUnit.FMA:
         return not built.error and not built.instructions
     for name in built.instructions:
         depth = re.search(r"n\d+k(\d+)|(\d+)x\d+x(\d+)", name)
@@ -147,7 +152,7 @@ def scaled_entry(arch: str, a: str, b: str, rows: int) -> Program:
 def scaled_as_said(arch: str, a: str, b: str, rows: int, built: Built) -> tuple[str, bool]:
     """Return what the table says of such a program, and whether the compiler made that of it."""
     found = scaled_instruction(arch, a) if a == b else None
-    if found is None or (found.unit == Unit.TCGEN05 and rows < SCALED_ROWS):
+    if found is None or (found.unit == DotUnit.TCGEN05 and rows < SCALED_ROWS):
         native = any("scale" in name for name in built.instructions)
         return "none: refused" if found is None else f"none in less than {SCALED_ROWS} rows: refused", not native
     return f"{found.unit.name:7} k {found.depth:2}, block_k >= {found.least_depth:2}", agrees(found, built)

@@ -77,7 +77,7 @@ def flex(folder: Path, half: str, specs: dict[str, GpuSpec], *, no_keys: bool) -
             steps = replace(steps, mean=0.0 * steps.mean, most=0.0 * steps.most)
             problem = problem._replace(seq_kv=1)
         known = _older(problem, tiles, specs[str(device)])
-        found = score_attention(problem, tiles, specs[str(device)], steps=steps, known=known).time_s
+        found = score_attention(problem, tiles, specs[str(device)], steps=steps, compiled=known).time_s
         measured = rows.time_ms.to_numpy(dtype=np.float64) / 1e3
         best = measured.min()
         first = measured[found.argmin()] / best

@@ -1,4 +1,4 @@
-"""Templates "cuda" and "pipelined": tiles on CUDA cores."""
+"""The templates "cuda" and "pipelined": tiles on CUDA cores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.templates.cuda.rules import check_cuda, check_pipelined, cuda_applies, levels_of, pipeline_applies
+from anatune.templates.cuda.rules import check_cuda, check_pipelined, is_for_cuda, is_for_pipelined, levels_of
 from anatune.templates.gpu.split import SPLIT_MEANINGS, needed_accuracy
 from anatune.templates.gpu.template import GpuTemplate
 
@@ -23,7 +23,7 @@ class CudaTemplate(GpuTemplate):
 
     name = folder = "cuda"
     model_name = "model.model:GpuModel"
-    writer_name = "program.program:GpuProgram"
+    writer_name = "program.program:CudaKernelWriter"
     has_ranges = True
     all_accuracy = "standard"
     corrections: ClassVar[str | None] = "ansor"
@@ -34,25 +34,25 @@ class CudaTemplate(GpuTemplate):
         **SPLIT_MEANINGS,
     }
     check = staticmethod(check_cuda)
-    takes = staticmethod(cuda_applies)
+    takes = staticmethod(is_for_cuda)
     levels = staticmethod(levels_of)
     accuracy_of = staticmethod(needed_accuracy)
 
     def family(self, workload: RangedWorkload, hardware: GpuSpec) -> ProgramFamily:
-        """Return the programs for a ranged workload that take an extent when they are called."""
+        """Return the family of programs for a ranged workload. Each takes the extent when it is called."""
         from anatune.templates.cuda.model.ranges import CudaRanges
 
         return CudaRanges(workload, hardware)
 
     def program_key(self, schedule: Schedule) -> Hashable:
-        """Return a key that schedules share if they become the same program."""
+        """Return a key that two schedules share if they become the same program."""
         from anatune.templates.cuda.program.nest import program_key
 
         return program_key(schedule)
 
 
 class PipelinedTemplate(CudaTemplate):
-    """The same with a choice of staging pipeline and of padded rows in shared memory."""
+    """The template "cuda" with two more choices: buffers of the staging pipeline, and padded rows in shared memory."""
 
     name = "pipelined"
     model_name = "model.pipelined:PipelinedModel"
@@ -66,7 +66,7 @@ class PipelinedTemplate(CudaTemplate):
         "pad": "unused elements after each row of a staged tile, which avoid bank conflicts",
     }
     check = staticmethod(check_pipelined)
-    takes = staticmethod(pipeline_applies)
+    takes = staticmethod(is_for_pipelined)
 
 
 CUDA = CudaTemplate()

@@ -1,7 +1,7 @@
-"""The GPU tile space with a choice of staging pipeline and of padded rows in shared memory.
+"""The space of the template "pipelined": that of "cuda", with the staging pipeline and padded rows as choices.
 
-A point is a point of the template "cuda" followed by ``stages`` (buffers of the staging pipeline: while one is used,
-the others are filled) and ``pad`` (elements between the rows of staged tiles, against bank conflicts).
+A point is a point of the template "cuda" followed by ``stages`` (buffers of the staging pipeline: while one is read,
+the others are filled) and ``pad`` (elements between the rows of staged tiles, which avoid bank conflicts).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anatune.templates.base.space import LegalityCheck
 from anatune.templates.cuda.rules import (
     ASYNC_SINCE,
     check_pipeline_applies,
-    checked_choice,
+    checked_pipeline_option,
     pads,
     pipeline_of,
     stage_counts,
@@ -31,12 +31,12 @@ __all__ = ["ASYNC_SINCE", "PipelinedSpace", "pads", "stage_counts"]
 
 
 class PipelinedSpace(GpuSpace):
-    """All schedules of one workload on one GPU, pipelines included; otherwise as `GpuSpace`.
+    """All schedules of the template "pipelined" for one workload on one GPU; otherwise like `GpuSpace`.
 
     Raises
     ------
     SpaceError
-        The device is none of NVIDIA's, or the workload has nothing to stage.
+        The device is not from NVIDIA, or the workload has no operands to stage.
     """
 
     template = "pipelined"
@@ -51,15 +51,15 @@ class PipelinedSpace(GpuSpace):
         self.choices |= {"stages": self.stage_counts, "pad": self.pads}
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
-        """Decode one point (a vector in the order of `columns`) into a Schedule."""
+        """Return the schedule of one point (a vector in the order of `columns`)."""
         values = self._values(point)
-        plain = self.plain_schedule(values[:-2])
+        plain = self.cuda_schedule(values[:-2])
         return msgspec.structs.replace(plain, options=dict(plain.options) | {"stages": values[-2], "pad": values[-1]})
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
-        """Return the integer vector of `schedule`, (len(columns),) int64; errors as `GpuSpace.point_of`."""
+        """Return the integer vector of `schedule`, (len(columns),) int64. Errors are those of `GpuSpace.point_of`."""
         point = super().point_of(schedule)
-        stages, pad = pipeline_of(schedule.options)  # it may be of another device
+        stages, pad = pipeline_of(schedule.options)  # the schedule may be for another device
         return np.array([*point, self._choice("stages", stages), self._choice("pad", pad)])
 
     def schedule(
@@ -72,7 +72,7 @@ class PipelinedSpace(GpuSpace):
         *,
         split: Mapping[str, int] | None = None,
     ) -> Schedule:
-        """Build the schedule with these factors; parameters and errors as `GpuSpace.schedule`.
+        """Return the schedule with these factors. The other parameters and the errors are those of `GpuSpace.schedule`.
 
         Parameters
         ----------
@@ -86,4 +86,4 @@ class PipelinedSpace(GpuSpace):
         return msgspec.structs.replace(plain, options=dict(plain.options) | options)
 
     def _choice(self, name: str, value: object) -> int:
-        return checked_choice(name, value, self.workload, self.hardware)
+        return checked_pipeline_option(name, value, self.workload, self.hardware)

@@ -1,4 +1,4 @@
-"""Schedules on CUDA cores: the templates "cuda" and "pipelined"."""
+"""The rules of the templates "cuda" and "pipelined": which workloads they take, and which schedules they allow."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = [
     "SPATIAL_LEVELS",
     "check_cuda",
     "check_pipeline_applies",
-    "checked_choice",
-    "cuda_applies",
+    "checked_pipeline_option",
+    "is_for_cuda",
     "levels_of",
     "pads",
     "pipeline_of",
@@ -35,25 +35,25 @@ __all__ = [
 SPATIAL_LEVELS = ("block", "vthread", "thread", "reg_outer", "reg_inner")
 REDUCTION_LEVELS = ("k0", "k1", "k2")
 MAX_FETCH_BYTES = 16
-"""Widest load or store of a thread, from global and from shared memory (128 bits)."""
+"""Widest load or store of a thread (128 bits), from global and from shared memory."""
 ASYNC_SINCE = 8.0
-"""Compute capability that copies from global to shared memory beside the arithmetic (cp.async)."""
+"""Least compute capability with copies from global to shared memory that run beside arithmetic (cp.async)."""
 PIPELINE = {"stages": 1, "pad": 0}
-"""Options of the template "pipelined", and what they are where they are left out."""
+"""Options of the template "pipelined" and their default values."""
 
 
 def levels_of(workload: Workload) -> dict[str, tuple[str, ...]]:
-    """Return axis -> names of its factors, outer to inner."""
+    """Return axis -> names of its levels, outer to inner."""
     return {axis.name: SPATIAL_LEVELS if axis.kind == "spatial" else REDUCTION_LEVELS for axis in workload.axes}
 
 
 def staged_tensors(workload: Workload) -> tuple[str, ...]:
-    """Return the operands that the template stages in shared memory: all of them where there is a reduction."""
+    """Return the operands that are staged in shared memory: all if there is a reduction, else none."""
     return tuple(access.tensor for access in workload.reads) if workload.reduction_axes else ()
 
 
 def stage_counts(workload: Workload, hardware: GpuSpec) -> tuple[int, ...]:
-    """Return the numbers of buffers that are of use: three where every copy can be asynchronous, else two."""
+    """Return the useful numbers of buffers: up to three if every copy can be asynchronous, else up to two."""
     capable = (hardware.compute_capability or 0.0) >= ASYNC_SINCE
     zero_padded = workload.body != "max" or not any(
         any(guarded_dimensions(access, workload)) for access in workload.reads
@@ -62,33 +62,33 @@ def stage_counts(workload: Workload, hardware: GpuSpec) -> tuple[int, ...]:
 
 
 def pads(workload: Workload) -> tuple[int, ...]:
-    """Return the gaps between rows, elements: none, or as wide as the widest access (vectors stay aligned)."""
+    """Return the paddings of rows, in elements: 0, or the width of the widest access, so that vectors stay aligned."""
     return (0, MAX_FETCH_BYTES // DTYPE_BYTES[workload.dtype])
 
 
-def cuda_applies(workload: Workload, hardware: GpuSpec) -> bool:
-    """Whether the template "cuda" applies: to all number formats that it has code for."""
+def is_for_cuda(workload: Workload, hardware: GpuSpec) -> bool:
+    """Return whether the template "cuda" takes the workload: it has code for its operator and number formats."""
     return computes(workload)
 
 
-def pipeline_applies(workload: Workload, hardware: GpuSpec) -> bool:
-    """Whether the template "pipelined" applies: "cuda" does, on a GPU of NVIDIA's with something to stage."""
+def is_for_pipelined(workload: Workload, hardware: GpuSpec) -> bool:
+    """Return whether the template "pipelined" applies: "cuda" does, on an NVIDIA GPU, with operands to stage."""
     return computes(workload) and hardware.compute_capability is not None and bool(staged_tensors(workload))
 
 
 def check_pipeline_applies(workload: Workload, hardware: GpuSpec) -> None:
-    """Raise SpaceError unless the template "pipelined" applies: a GPU of NVIDIA's and something to stage."""
+    """Raise SpaceError unless the template "pipelined" takes the workload on this device."""
     check_formats(workload)
-    if not pipeline_applies(workload, hardware):
+    if not is_for_pipelined(workload, hardware):
         is_other = hardware.compute_capability is None
-        what = f"{hardware.name} is of {hardware.arch}" if is_other else f"{workload.operator} has no reduction"
+        what = f"{hardware.name} has {hardware.arch}" if is_other else f"{workload.operator} has no reduction"
         raise SpaceError(
             f"template pipelined: {what}, expected an NVIDIA GPU and operands to stage; use the template cuda"
         )
 
 
-def checked_choice(name: str, value: object, workload: Workload, hardware: GpuSpec) -> int:
-    """Return a stage count or a gap between rows; raise SpaceError where it is none of the choices."""
+def checked_pipeline_option(name: str, value: object, workload: Workload, hardware: GpuSpec) -> int:
+    """Return a number of stages or a padding. Raise SpaceError if it is not among the choices."""
     choices = stage_counts(workload, hardware) if name == "stages" else pads(workload)
     if isinstance(value, bool) or value not in choices:
         raise SpaceError(f"{name} is {value!r:.60}, expected one of {', '.join(map(str, choices))}")
@@ -96,24 +96,24 @@ def checked_choice(name: str, value: object, workload: Workload, hardware: GpuSp
 
 
 def pipeline_of(options: Mapping[str, object]) -> tuple[int, int]:
-    """Return the buffers and the gap between rows of a checked schedule's options."""
+    """Return the stages and the padding of a checked schedule's options."""
     stages, pad = (int(options.get(name, least)) for name, least in PIPELINE.items())  # type: ignore[call-overload]
     return stages, pad
 
 
 def check_cuda(schedule: Schedule) -> None:
-    """Raise SpaceError unless these are a schedule of the template "cuda"."""
+    """Raise SpaceError unless the schedule is one of the template "cuda"."""
     check_names("options", schedule.options, SPLIT, "option")
     _check_tiling(schedule)
 
 
 def check_pipelined(schedule: Schedule) -> None:
-    """Raise SpaceError unless these are a schedule of the template "pipelined"."""
+    """Raise SpaceError unless the schedule is one of the template "pipelined"."""
     workload, hardware, options = schedule.workload, gpu_of(schedule), schedule.options
     check_pipeline_applies(workload, hardware)
     check_names("options", options, (*PIPELINE, *SPLIT), "option")
     for name in PIPELINE.keys() & options.keys():
-        checked_choice(name, options[name], workload, hardware)
+        checked_pipeline_option(name, options[name], workload, hardware)
     _check_tiling(schedule)
 
 

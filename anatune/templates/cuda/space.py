@@ -1,14 +1,15 @@
-"""The GPU tile space, SSSRRSRS: every perfect tiling of every loop, times unroll depth and fetch widths.
+"""The space of the template "cuda", SSSRRSRS: all tilings of all axes, times unroll depths and fetch widths.
 
-Extents whose divisors are poor have tiles that do not divide them, too (`guards`): the last one is guarded.
+Tilings are perfect divisors. Extents with poor divisors have tiles in addition that do not divide them (`guards`); the
+last of these tiles is guarded.
 
-Loop order of the template (outer to inner), as in TVM's multi-level tiling: block, vthread, thread | k0 (stage both
-operands in shared memory) | k1 | reg_outer | k2 | reg_inner. A spatial axis has five factors (block, vthread, thread,
-reg_outer, reg_inner), a reduction axis three (k0, k1, k2).
+The loop order, outer to inner, is that of TVM's multi-level tiling: block, vthread, thread | k0 (stage both operands in
+shared memory) | k1 | reg_outer | k2 | reg_inner. A spatial axis has five factors (block, vthread, thread, reg_outer,
+reg_inner), a reduction axis three (k0, k1, k2).
 
-A point is an integer vector: the factors axis by axis, then the unroll depth, then one fetch width a staged tensor,
-then, where a device is not filled without, how the reduction is split (`split`).
-Nothing is materialised beyond the factorisation tables of single axes; the size is exact.
+A point is an integer vector: the factors axis by axis, the unroll depth, a fetch width for each staged tensor, and for
+a workload that would not fill the device the split of the reduction (`gpu.split_space`). Only the tables of single axes
+are built; the size of the space is exact.
 """
 
 from __future__ import annotations
@@ -50,25 +51,25 @@ UNROLL_DEPTHS = (0, 16, 64, 512, 1024)
 
 
 class GpuSpace(Space):
-    """All schedules of one workload on one GPU.
+    """All schedules of the template "cuda" for one workload on one GPU.
 
-    Guarantees: deterministic; safe to share between threads (immutable).
+    Spaces are deterministic and immutable, so that threads may share them.
 
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        Workload and device.
     is_legal : callable
-        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+        Test of the hardware's limits, which the model supplies: (num_points, num_columns) int64 -> (num_points,) bool.
     accuracy : {"standard", "relaxed"}
-        What the arithmetic of its schedules may need: atomic sums are relaxed.
+        Accuracy of the schedules' arithmetic. Atomic sums need "relaxed".
     plain : bool
-        Perfect divisors only, and nothing split: what other tuners' kernels are made of.
+        Perfect divisors only and no splits, as in the kernels of other tuners.
 
     Raises
     ------
     SpaceError
-        The workload's number formats are not for GPUs (`gpu.rules.check_formats`).
+        The workload's number formats have no kernel in CUDA C (`gpu.rules.check_formats`).
     """
 
     template = "cuda"
@@ -94,20 +95,20 @@ class GpuSpace(Space):
         self.accuracy = checked_accuracy("accuracy", accuracy)
         self.plain = plain
         self.splits: Part | None = None if plain else split_part(workload, hardware, accuracy)
-        """Splits of the reduction; None where the device is full without."""
+        """Splits of the reduction, or None if the device is full without."""
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The lists that the space is the product of: axes, unroll depth, fetch widths, splits where there are any."""
-        found = super().parts
-        at = len(self.axes) + 1 + len(self.staged)
-        return found if self.splits is None else (*found[:at], self.splits, *found[at:])
+        """Factors of the space, in the order of the columns: axes, unroll depth, fetch widths, splits (if any)."""
+        parts = super().parts
+        position = len(self.axes) + 1 + len(self.staged)
+        return parts if self.splits is None else (*parts[:position], self.splits, *parts[position:])
 
     def _axis(self, axis: str) -> Part:
         return super()._axis(axis) if self.plain else axis_tilings(self.workload, axis, self.levels[axis])
 
     def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...]:
-        """Return what a thread computes along an axis: its part of the results."""
+        """Return the columns whose product is the results of a thread along an axis; () for a reduction axis."""
         return (
             ((f"{axis}.vthread", f"{axis}.reg_outer", f"{axis}.reg_inner"),)
             if self.levels[axis] == SPATIAL_LEVELS
@@ -115,13 +116,13 @@ class GpuSpace(Space):
         )
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
-        """Decode one point (a vector in the order of `columns`) into a Schedule."""
-        return self.plain_schedule(self._values(point))
+        """Return the schedule of one point (a vector in the order of `columns`)."""
+        return self.cuda_schedule(self._values(point))
 
-    def plain_schedule(self, values: Sequence[int]) -> Schedule:
-        """Return the schedule of a point's tiles, unroll depth, fetch widths and split."""
-        unroll, *rest = values[sum(map(len, self.levels.values())) :]
-        widths, split = rest[: len(self.staged)], tuple(rest[len(self.staged) :])
+    def cuda_schedule(self, values: Sequence[int]) -> Schedule:
+        """Return the schedule of a point's tiles, unroll depth, fetch widths and split. Other columns are left out."""
+        unroll, *widths_and_split = values[sum(map(len, self.levels.values())) :]
+        widths, split = widths_and_split[: len(self.staged)], tuple(widths_and_split[len(self.staged) :])
         vector = dict(zip(self.staged, widths, strict=True))
         tiles = self._tiles(values)
         options = split_options(split, num_tiles(tiles, self.workload), self.hardware) if split else {}
@@ -129,7 +130,7 @@ class GpuSpace(Space):
 
     @cached_property
     def _first_columns(self) -> tuple[list[int], list[int]]:
-        """The columns of the outermost factors of spatial axes, and of reduction axes."""
+        """The columns of the outermost factors, those of spatial axes and those of reduction axes."""
         spatial, reduction = self.workload.spatial_axes, self.workload.reduction_axes
         return (
             [self.columns.index(f"{axis.name}.{SPATIAL_LEVELS[0]}") for axis in spatial],
@@ -137,36 +138,36 @@ class GpuSpace(Space):
         )
 
     def classes(self, macro: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return a macro choice with every number of consecutive results along each axis, and every fetch width.
+        """Return the classes of a macro choice: it with all numbers of consecutive results, and with all fetch widths.
 
         Parameters
         ----------
         macro : (num_columns,) int64
-            A point whose results of a thread, and steps of a stage, are all in the innermost loops.
+            A point that has all results of a thread in reg_inner and all iterations of a staging step in k2.
         """
-        places, _ = self._first_columns
-        inner = _products(tuple(divisors(int(macro[place + 4])) for place in places))
+        first_columns, _ = self._first_columns
+        inner = _products(tuple(divisors(int(macro[place + 4])) for place in first_columns))
         widths = _products((self.fetch_widths,) * len(self.staged))
-        found = np.tile(macro, (len(inner) * len(widths), 1))
-        chunks = np.repeat(inner, len(widths), axis=0)
-        for at, place in enumerate(places):
-            found[:, place + 1] = macro[place + 4] // chunks[:, at]
-            found[:, place + 4] = chunks[:, at]
+        rows = np.tile(macro, (len(inner) * len(widths), 1))
+        consecutive = np.repeat(inner, len(widths), axis=0)
+        for number, column in enumerate(first_columns):
+            rows[:, column + 1] = macro[column + 4] // consecutive[:, number]
+            rows[:, column + 4] = consecutive[:, number]
         unroll = self.columns.index("unroll")
-        found[:, unroll + 1 : unroll + 1 + len(self.staged)] = np.tile(widths, (len(inner), 1))
-        return found
+        rows[:, unroll + 1 : unroll + 1 + len(self.staged)] = np.tile(widths, (len(inner), 1))
+        return rows
 
     def members(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return every point of a row of `classes`: each split of its innermost loops, and each unroll depth."""
+        """Return every point of a class, a row of `classes`: all splits of its innermost loops, all unroll depths."""
         spatial, reduction = self._first_columns
         last = [*(place + 4 for place in spatial), *(place + 2 for place in reduction)]
         tables = [factorisations(int(row[place]), 2) for place in last]
         index = _grid((*(len(table) for table in tables), len(self.unroll_depths)))
-        found = np.tile(row, (len(index), 1))
-        for at, (table, place) in enumerate(zip(tables, last, strict=True)):
-            found[:, place - 1 : place + 1] = table[index[:, at]]
-        found[:, self.columns.index("unroll")] = np.array(self.unroll_depths)[index[:, -1]]
-        return found
+        points = np.tile(row, (len(index), 1))
+        for number, (table, column) in enumerate(zip(tables, last, strict=True)):
+            points[:, column - 1 : column + 1] = table[index[:, number]]
+        points[:, self.columns.index("unroll")] = np.array(self.unroll_depths)[index[:, -1]]
+        return points
 
     def point_of(self, schedule: Schedule) -> NDArray[np.int64]:
         """Return the integer vector of `schedule`, (len(columns),) int64.
@@ -174,7 +175,7 @@ class GpuSpace(Space):
         Raises
         ------
         SpaceError
-            The schedule belongs to another workload or template, or its factors or split do not fit the space.
+            The schedule is for another workload or template, or its factors or its split are not in the space.
         """
         self._check_own(schedule)
         tiles = num_tiles(schedule.tiles, self.workload)
@@ -195,28 +196,29 @@ class GpuSpace(Space):
         *,
         split: Mapping[str, int] | None = None,
     ) -> Schedule:
-        """Build the schedule with these factors; whatever divides or covers the extents, legal on the device or not.
+        """Return the schedule with these factors, which divide or cover the extents. The device may not allow it.
 
         Parameters
         ----------
         tiles : mapping of str to sequence of int
-            Axis -> (block, vthread, thread, reg_outer, reg_inner) or (k0, k1, k2). An axis that is left out keeps
-            its whole extent in the outermost loop.
+            Axis -> (block, vthread, thread, reg_outer, reg_inner) or (k0, k1, k2). An axis that is missing runs in its
+            outermost loop only.
         unroll : int
-            Largest unrolled body in statements, >= 0; any value (other tuners use other lists).
+            Largest unrolled body in statements, at least 0. It need not be one of `UNROLL_DEPTHS`.
         vector : mapping of str to int, optional
-            Staged tensor -> fetch width in elements, 1 where it is left out.
+            Staged tensor -> fetch width in elements, 1 for a tensor that is missing.
         split : mapping of str to int, optional
-            Options of a split reduction: "split", "whole", "atomic" (`gpu.split`); nothing is split without.
+            Options of a split reduction: "split", "whole", "atomic" (`gpu.split`). Without them nothing is split.
 
         Raises
         ------
         SpaceError
-            Unknown axis or tensor, wrong number of factors, a product that neither is the extent nor just covers it.
+            An axis or tensor is unknown, the number of factors is wrong, or their product does not divide or cover the
+            extent.
         """
         if not isinstance(tiles, Mapping) or not (vector is None or isinstance(vector, Mapping)):
             raise SpaceError(
-                "schedule: tiles and vector are mappings, such as tiles={'i': (8, 2, 16, 2, 1)}, vector={'A': 4}"
+                "schedule: tiles and vector must be mappings, such as tiles={'i': (8, 2, 16, 2, 1)}, vector={'A': 4}"
             )
         check_names("tiles", tiles, self.axes, "axis")
         complete: dict[str, tuple[int, ...]] = {}
@@ -238,12 +240,12 @@ class GpuSpace(Space):
 
 @lru_cache(maxsize=4096)
 def _products(lists: tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:
-    """Return all choices of one number of each list, the last one fastest."""
+    """Return all combinations of a number from each list, where the last one changes fastest."""
     choices = list(itertools.product(*lists))
     return np.array(choices, dtype=np.int64).reshape(len(choices), len(lists))
 
 
 @lru_cache(maxsize=4096)
 def _grid(shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return all places of an array of some shape, the last coordinate fastest."""
+    """Return the indices of all elements of an array, where the last coordinate changes fastest."""
     return np.stack(np.unravel_index(np.arange(math.prod(shape)), shape), axis=1)

@@ -1,1 +1,1 @@
-"""What templates for GPUs share: occupancy, splits of reductions, kernels and their ranges."""
+"""Modules that the GPU templates share: occupancy, split reductions, kernels and their ranges."""

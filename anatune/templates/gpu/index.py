@@ -1,4 +1,4 @@
-"""Index arithmetic of templates over fused indices as text: fused indices to axes, axes to elements."""
+"""Index expressions in TVMScript: from fused indices to axes, from axes to elements of tensors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Protocol
 
 from anatune.core.workload.nest import Access, Workload
 
-__all__ = ["Fused", "all_of", "axis_values", "dimension", "element", "if_all", "inside_tests", "sum_of"]
+__all__ = ["Fused", "all_of", "axis_values", "element", "if_all", "inside_tests", "position_along", "sum_of"]
 
 
 class Fused(Protocol):
-    """What is asked of a nest with fused indices ("batch", "m", "n", "k")."""
+    """A loop nest with the fused indices "batch", "m", "n" and "k"."""
 
     def axes(self, index: str) -> tuple[str, ...]:
         """Return the axes of a fused index, outer to inner."""
@@ -19,37 +19,37 @@ class Fused(Protocol):
 
 
 def sum_of(*terms: str) -> str:
-    """Return the sum of expressions without those that are "0"."""
+    """Return the sum of expressions. Terms that are "0" are left out."""
     return " + ".join(term for term in terms if term != "0") or "0"
 
 
 def all_of(conditions: Sequence[str]) -> str:
-    """Return the conjunction of conditions, "" if there are none."""
+    """Return the conjunction of conditions, or "" if there are none."""
     if len(conditions) < 2:
         return "".join(conditions)
     return f"T.And({conditions[0]}, {all_of(conditions[1:])})"
 
 
 def if_all(conditions: Sequence[str]) -> str:
-    """Return the head of a block that is entered where all conditions hold, "" if there are none."""
+    """Return the head of a block that runs if all conditions hold, or "" if there are none."""
     return f"if {all_of(conditions)}:" if conditions else ""
 
 
 def axis_values(gemm: Fused, workload: Workload, places: Mapping[str, str]) -> dict[str, str]:
-    """Return axis -> its value, from the values of the fused indices ("batch", "m", "n", "k") that are given."""
+    """Return axis -> expression of its value, from expressions of fused indices ("batch", "m", "n", "k")."""
     values: dict[str, str] = {}
-    for index, place in places.items():
+    for index, fused_value in places.items():
         inner = 1
         axes = [axis for axis in gemm.axes(index) if workload.extents[axis] > 1]
         for axis in reversed(axes):
-            digit = f"({place}) // {inner}" if inner > 1 else f"({place})"
+            digit = f"({fused_value}) // {inner}" if inner > 1 else f"({fused_value})"
             values[axis] = f"({digit} % {workload.extents[axis]})" if axis != axes[0] else f"({digit})"
             inner *= workload.extents[axis]
     return values
 
 
-def dimension(access: Access, d: int, values: Mapping[str, str]) -> str:
-    """Return the position along one dimension; axes without a value are 0."""
+def position_along(access: Access, d: int, values: Mapping[str, str]) -> str:
+    """Return the expression of the position along dimension `d`. Axes without a value count as 0."""
     terms = [
         values[term.axis] if term.coefficient == 1 else f"{values[term.axis]} * {term.coefficient}"
         for term in access.indices[d]
@@ -61,17 +61,17 @@ def dimension(access: Access, d: int, values: Mapping[str, str]) -> str:
 
 
 def element(access: Access, values: Mapping[str, str]) -> str:
-    """Return the access as an indexed buffer."""
-    return f"{access.tensor}[{', '.join(dimension(access, d, values) for d in range(len(access.shape))) or '()'}]"
+    """Return the expression of the element that an access reads or writes."""
+    return f"{access.tensor}[{', '.join(position_along(access, d, values) for d in range(len(access.shape))) or '()'}]"
 
 
 def inside_tests(access: Access, guarded: Sequence[bool], workload: Workload, values: Mapping[str, str]) -> list[str]:
-    """Return the conditions under which an element lies inside the tensor."""
+    """Return the conditions under which an element lies inside the tensor. Only guarded dimensions are tested."""
     tests = []
     for d, is_guarded in enumerate(guarded):
         if not is_guarded:
             continue
-        position = dimension(access, d, values)
+        position = position_along(access, d, values)
         last = sum(term.coefficient * (workload.extents[term.axis] - 1) for term in access.indices[d])
         if access.offsets[d] < 0:
             tests.append(f"{position} >= 0")

@@ -23,19 +23,26 @@ def chip_bytes(hardware: GpuSpec) -> float:
 
 
 def contraction_traffic(num_points: float, capacity: float, window_reuse: float) -> float:
-    """Return a lower bound on the elements that a contraction moves into a memory, whatever the schedule.
+    """Return a lower bound on the elements that a contraction of two operands moves into a memory, for any schedule.
 
-    It has two operands and `num_points` iterations; the memory holds `capacity` elements.
+    The bound is ``2 * num_points / sqrt(capacity * window_reuse)``; for matmul ``2 M N K / sqrt(S)``. Source: [IOLB]
+    Sec. 6, matmul, leading term. With a sliding window one element serves several kernel positions. Source: [Demmel18]
+    Theorem 1, small-filter case.
 
-    ``2 * num_points / sqrt(capacity * window_reuse)``: for matmul ``2 M N K / sqrt(S)``. Source: [IOLB] Sec. 6, matmul,
-    leading term. A sliding window lets one element serve several kernel positions: window_reuse is the product over
-    the window's dimensions of max(1, kernel / stride). Source: [Demmel18] Theorem 1, small-filter case.
+    Parameters
+    ----------
+    num_points : float
+        Iterations.
+    capacity : float
+        Elements that the memory holds.
+    window_reuse : float
+        Product over the window's dimensions of max(1, kernel / stride).
     """
     return 2.0 * num_points / math.sqrt(capacity * window_reuse)
 
 
 def window_reuse(workload: Workload) -> float:
-    """Return how many kernel positions one element can serve, at most: the product of max(1, kernel / stride)."""
+    """Return the most kernel positions that one element can serve: the product of max(1, kernel / stride)."""
     extents = workload.extents
     reduction = {axis.name for axis in workload.reduction_axes}
     reuse = 1.0
@@ -52,13 +59,13 @@ def window_reuse(workload: Workload) -> float:
 def lower_bound_bytes(workload: Workload, capacity_bytes: float, *, with_result: bool = True) -> float:
     """Return a lower bound on the bytes that cross into fast memories of `capacity_bytes` each.
 
-    The larger of the compulsory traffic (every touched element once) and, for contractions of two operands, the
-    capacity bound of `contraction_traffic`.
+    It is the larger of the compulsory traffic (every touched element once) and, for contractions of two operands, the
+    bound of `contraction_traffic`.
 
     Parameters
     ----------
     with_result : bool
-        Whether the result and the epilogue's operands cross this level too (they bypass shared memory).
+        Whether the result and the operands of the epilogue cross this level, too. They bypass shared memory.
     """
     element = DTYPE_BYTES[workload.dtype]
     bound = float(workload.compulsory_bytes)
@@ -72,14 +79,14 @@ def lower_bound_bytes(workload: Workload, capacity_bytes: float, *, with_result:
 
 
 def gpu_io_bounds(workload: Workload, hardware: GpuSpec, sharing_threads: int) -> dict[str, float]:
-    """Return memory level of a GPU -> lower bound on the bytes that cross it, whatever the schedule.
+    """Return memory level of a GPU -> lower bound on the bytes that cross it, for any schedule.
 
-    "dram": into the chip (L2 and all SMs); "l2": into an SM (shared memory, L1, registers); "shared": into registers.
+    "dram": into the chip (L2 and all SMs). "l2": into an SM (shared memory, L1, registers). "shared": into registers.
 
     Parameters
     ----------
     sharing_threads : int
-        Threads that use each other's registers: 1, or a warp for tensor cores. 0: nothing is staged in shared memory.
+        Threads that share their registers: 1, or a warp for matrix units. 0: nothing is staged in shared memory.
     """
     bounds = {
         level: lower_bound_bytes(workload, held)

@@ -1,7 +1,7 @@
-"""A schedule as TVMScript and as CUDA C: one kernel and everything that is needed to compile and launch it.
+"""A schedule as TVMScript and as CUDA C: its kernel, and how it is compiled and launched.
 
-Most schedules are one launch. Others need small kernels around the principal one, before it (a result that is summed
-atomically is zeroed) or after it (parts of sums are added up), and memory of their own between them.
+Most schedules are one launch. Some need small kernels in addition: one before that zeroes a result to which parts are
+added atomically, or one after that sums parts from a workspace.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ __all__ = [
 ]
 
 STATIC_SHARED_BYTES = 49152
-"""Most shared memory that a kernel may declare; more is asked for at the launch. Source: [CUDA-guide], ptxas."""
+"""The most shared memory that a kernel may declare. More is asked for at the launch. Source: [CUDA-guide], ptxas."""
 SCRATCH_ALIGNMENT = 128
-"""Bytes; of what Triton's kernels keep in global memory: tensor descriptors. Source: Triton 3.9, its metadata."""
+"""Alignment of the global memory in which Triton's kernels keep tensor descriptors, bytes. Source: Triton 3.9, its
+metadata."""
 
 
 class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One function of a kernel's CUDA C and how it is launched. Immutable; JSON both ways.
+    """A function of a kernel's CUDA C, with its launch configuration. Immutable; JSON both ways.
 
     Attributes
     ----------
@@ -47,16 +48,16 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grid, block : int
         Blocks of the grid, threads of a block; both along x.
     shared_bytes, dynamic_shared_bytes : int
-        Shared memory of a block; the part of it that the launch must ask for: all or nothing.
+        Shared memory of a block, and the part of it that the launch must ask for, which is all or nothing.
     growth : Growth or None
-        How `grid`, that of the largest extent, follows from the extent of a kernel for a range; None: it does not.
+        How `grid`, which is for the largest extent, follows from the extent of a kernel for a range. None: it does not.
     scratch_bytes : int or None
-        Of a function that Triton compiled: global memory of a block for what the compiler keeps there, 0 for none. The
-        function takes two more pointers behind its parameters: that memory, of all blocks of the grid, which begins at
-        a multiple of `SCRATCH_ALIGNMENT` bytes, and a null pointer. None: it takes neither. Source: Triton 3.9,
-        launchers of ``backends/nvidia/driver.py`` and ``backends/amd/driver.py``.
+        Global memory that a block of a kernel compiled by Triton needs, 0 for none. The function then takes two more
+        pointers after its parameters: that memory for all blocks of the grid, which begins at a multiple of
+        `SCRATCH_ALIGNMENT` bytes, and a null pointer. None: the function takes neither. Source: Triton 3.9, launchers
+        of ``backends/nvidia/driver.py`` and ``backends/amd/driver.py``.
     image, image_sha256 : str
-        File of its machine code, and the hash of that; "": it lies in that of the principal function.
+        File of its machine code, and the hash of that file. "": the file of the principal function holds it.
     """
 
     name: str
@@ -86,14 +87,14 @@ class HasParameters(Protocol):
 
 
 def tensors_of(launches: Iterable[HasParameters], workspace: Buffer | None) -> dict[str, Buffer]:
-    """Return the user's tensors by name: what any of some launches takes, without the workspace."""
-    own = "" if workspace is None else workspace.tensor
-    taken = (parameter for launch in launches for parameter in launch.parameters)
-    return {parameter.tensor: parameter for parameter in taken if parameter.tensor != own}
+    """Return the user's tensors by name: all parameters of the launches except the workspace."""
+    workspace_name = "" if workspace is None else workspace.tensor
+    parameters = (parameter for launch in launches for parameter in launch.parameters)
+    return {parameter.tensor: parameter for parameter in parameters if parameter.tensor != workspace_name}
 
 
 class Launches:
-    """What is launched for one result: the principal kernel, and others of the same code around it."""
+    """The launches that compute one result: the principal kernel, and small ones of the same source around it."""
 
     __slots__ = ()
 
@@ -127,12 +128,12 @@ class Launches:
 
     @property
     def scalars(self) -> tuple[int, ...]:
-        """What each launch takes behind its pointers, as ``int``: the extent of a kernel for a range.
+        """Arguments of each launch after its pointers, as ``int``: the extent of a kernel for a range.
 
         Raises
         ------
         RunError
-            Nobody has said which extent (`at`).
+            The extent is not known. `at` sets it.
         """
         if self.ranged is None:
             return ()
@@ -141,12 +142,12 @@ class Launches:
         return (self.extent,)
 
     def at(self, extent: int) -> Self:
-        """Return the kernel for one extent of its range: the same code with the grids, shapes and argument for it.
+        """Return the kernel for one extent of its range: the same code with that extent's grids, shapes and argument.
 
         Raises
         ------
         RunError
-            It has no range, or one without this extent.
+            The kernel is not for a range, or the extent is not in it.
         """
         Ranged.check(self.name, self.ranged, extent)
         principal = self.principal.at(extent)
@@ -161,35 +162,35 @@ class Launches:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """All kernels in order; each begins when the one before it has ended."""
+        """All launches in order. Each begins when the one before it has ended."""
         return (*self.before, self.principal, *self.after)
 
     @property
     def scratch_bytes_in_all(self) -> int:
-        """Global memory that compilers keep something in: one launch uses it at a time. 0: none is needed."""
+        """Global memory that the compiled kernels need, which one launch uses at a time; 0: none."""
         return max(launch.grid * (launch.scratch_bytes or 0) for launch in self.launches)
 
     @property
     def tensors(self) -> dict[str, Buffer]:
-        """The user's tensors by name: what any of the kernels takes, without the workspace."""
+        """The user's tensors by name: all parameters of the launches except the workspace."""
         return tensors_of(self.launches, self.workspace)
 
 
 class CudaKernel(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """CUDA C of one schedule. Immutable; JSON both ways.
+    """The CUDA C of one schedule. Immutable; JSON both ways.
 
     Attributes
     ----------
     schedule_key : str
-        Key of the schedule it was made from ("" for probes).
+        Key of the schedule ("" for probes).
     name : str
         The principal ``extern "C"`` function.
     source : str
         Complete CUDA C that NVRTC compiles without further files.
     arch : str
-        "sm_86"; what it was generated for.
+        Architecture that the source is for, such as "sm_86".
     parameters : tuple of Buffer
-        Pointers in the order in which the function takes them (never the workload's order: bind by name).
+        Pointers in the order in which the function takes them. This is not the workload's order: bind them by name.
     result : str
         Tensor that is written.
     grid, block : int
@@ -197,19 +198,19 @@ class CudaKernel(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     shared_bytes : int
         Shared memory of a block.
     dynamic_shared_bytes : int
-        The part of it that the launch must ask for: all or nothing.
+        The part of it that the launch must ask for, which is all or nothing.
     before, after : tuple of Launch
-        Other functions of the source that are launched, in this order, before and after the principal one.
+        Other functions of the source, which are launched in this order before and after the principal one.
     workspace : Buffer or None
-        Memory that the principal one writes and those after it read, a parameter of theirs; between runs it holds
-        nothing.
+        Memory that the principal function writes and those after it read. They take it as a parameter. It holds
+        nothing between runs.
     ranged : Ranged or None
-        The axis whose extent every function takes as its last argument, an ``int``. Grids, shapes and the workspace
-        are those of the largest extent; `at` returns those of another one.
+        The axis whose extent every function takes as its last argument, an ``int``. Grids, shapes and the workspace are
+        those of the largest extent; `at` returns those of another extent.
     growth : Growth or None
-        How `grid` follows from the extent; None: it does not.
+        How `grid` follows from the extent. None: it does not.
     extent : int or None
-        What `at` was asked for: the argument's value.
+        The extent that `at` set: the value of the argument.
     """
 
     schedule_key: str
@@ -231,9 +232,9 @@ class CudaKernel(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 
 class LaunchSize(NamedTuple):
-    """How one of a program's kernels is launched: blocks, threads of a block, bytes of its shared memory.
+    """The launch configuration of one kernel of a program: blocks, threads of a block, bytes of its shared memory.
 
-    Of kernels for a range, blocks of the largest extent, and how they follow from it if they do.
+    In kernels for a range, `grid` is for the largest extent, and `growth` says how it follows from the extent.
     """
 
     grid: int
@@ -243,31 +244,32 @@ class LaunchSize(NamedTuple):
 
     @property
     def dynamic_shared_bytes(self) -> int:
-        """What the launch asks for: all or nothing."""
+        """Shared memory that the launch asks for, which is all or nothing."""
         return self.shared_bytes if self.shared_bytes > STATIC_SHARED_BYTES else 0
 
 
 class KernelProgram(NamedTuple):
-    """One kernel as a GPU template writes it.
+    """The TVMScript of one schedule, with its launch configuration.
 
     Attributes
     ----------
     script : str
-        TVMScript of ``main``: operands, epilogue operands, result in the workload's layouts. A nest for each launch.
+        TVMScript of ``main`` with a loop nest for each launch. Its parameters are the operands, the operands of the
+        epilogue and the result, in the workload's layouts.
     num_blocks, num_threads, shared_bytes : int
-        Launch configuration; more than `STATIC_SHARED_BYTES` of shared memory is dynamic.
+        Launch configuration. Shared memory is dynamic if it is more than `STATIC_SHARED_BYTES`.
     resident_blocks : int
-        What the compiler is told about blocks of an SM; 0: nothing.
+        Blocks of an SM that the compiler is told to aim at. 0: it is told nothing.
     finish : callable
-        What becomes of the body of TVM's CUDA C.
+        Function that edits the body of TVM's CUDA C.
     before, after : tuple of LaunchSize
-        Of the nests around the principal one.
+        The launches before and after the principal one.
     workspace : Buffer or None
         The array of global memory that ``main`` allocates.
     ranged : Ranged or None
-        The axis whose extent is the last argument.
+        The axis whose extent is the last argument of the kernels.
     growth : Growth or None
-        How `num_blocks`, those of its largest extent, follow from it, if they do.
+        How `num_blocks`, which is for the largest extent, follows from the extent. None: it does not.
     """
 
     script: str
@@ -284,6 +286,6 @@ class KernelProgram(NamedTuple):
 
     @property
     def sizes(self) -> tuple[LaunchSize, ...]:
-        """Of all nests, in order."""
+        """The launch configurations of all kernels, in order."""
         principal = LaunchSize(self.num_blocks, self.num_threads, self.shared_bytes, self.growth)
         return (*self.before, principal, *self.after)

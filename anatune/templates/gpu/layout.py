@@ -1,4 +1,4 @@
-"""The sizes of a schedule's kernel, as everything that is written around one asks for them."""
+"""The sizes of a schedule's kernel: tiles, blocks, threads, shared memory."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class KernelLayout(ABC):
     ----------
     schedule : Schedule
     ranged : Ranged, optional
-        The axis whose extent is known at run time only; the schedule is that of its largest extent. Numbers of blocks
-        and steps are those of that extent, too, unless said otherwise.
+        The axis whose extent is known at run time only. The schedule is that of its largest extent. Numbers of blocks
+        and steps are those of that extent, unless said otherwise.
 
     Attributes
     ----------
     templates : tuple of str
-        Whose schedules it takes.
+        Names of the templates whose schedules it takes.
     has_ranges : bool
-        Whether it takes a `ranged`.
+        Whether it takes `ranged`.
 
     Raises
     ------
     SpaceError
         The schedule is of another template.
     BuildError
-        The template has no kernels for ranges; a tensor is too large for 32-bit addresses; the device has fewer
-        threads a block, or less shared memory (`check_limits`).
+        The template has no kernels for ranges; a tensor is too large for 32-bit addresses; or the device has fewer
+        threads per block or less shared memory (`check_limits`).
     """
 
     templates: ClassVar[tuple[str, ...]]
@@ -65,7 +65,7 @@ class KernelLayout(ABC):
     @property
     @abstractmethod
     def num_tiles(self) -> int:
-        """Tiles of the result: blocks of the grid, where no reduction is split."""
+        """Tiles of the result. Without a split this is the number of blocks."""
 
     @property
     @abstractmethod
@@ -80,7 +80,7 @@ class KernelLayout(ABC):
     @property
     @abstractmethod
     def num_accumulators(self) -> int:
-        """Results of a thread at the end of a block."""
+        """Results of a thread when a block ends."""
 
     @property
     @abstractmethod
@@ -94,12 +94,12 @@ class KernelLayout(ABC):
 
     @property
     def num_keepers(self) -> int:
-        """Threads that have results at the end of a block, the first ones."""
+        """Threads that hold results when a block ends. They are the first ones."""
         return self.num_threads
 
     @property
     def result_bytes(self) -> int:
-        """Shared memory that a block's results need on their way to memory."""
+        """Shared memory through which a block's results pass before they are stored, bytes."""
         return 0
 
     @property
@@ -109,15 +109,15 @@ class KernelLayout(ABC):
 
     @property
     def accumulator(self) -> str:
-        """Dtype of the sums."""
+        """Dtype of the accumulators."""
         return ACCUMULATOR_DTYPE[self.workload.dtype]
 
     @property
     def num_terms(self) -> int | str:
-        """How many terms the sum of a result has, as an expression where that varies."""
+        """Terms of the sum of a result: a number, or an expression if it varies."""
         return self.workload.num_reduced
 
-    # -- what is known at run time only ------------------------------------------------------------------------
+    # -- at any extent of a range ---------------------------------------------------------------------------------
 
     @property
     def steps(self) -> Count:
@@ -126,15 +126,15 @@ class KernelLayout(ABC):
 
     @property
     def growth(self) -> Growth | None:
-        """How the number of tiles follows from the extent; None: it does not vary."""
+        """Dependence of the number of tiles on the extent. None: it does not vary."""
         return None
 
     def shape(self, access: Access) -> tuple[int | str, ...]:
-        """Return the shape of a tensor, with an expression where it varies."""
+        """Return the shape of a tensor, with expressions for the dimensions that vary."""
         return access.shape
 
     def check_limits(self) -> None:
-        """Raise BuildError for what no compiler and no launch would accept."""
+        """Raise BuildError if the schedule exceeds a limit that no compiler and no launch would accept."""
         hardware, most_threads = self.hardware, self.hardware.compute.max_threads_per_block
         if self.num_threads > most_threads:
             raise BuildError(

@@ -1,4 +1,4 @@
-"""What analytical models of GPUs share: what their predictions show, and what a compiler's numbers change."""
+"""The base class of the GPU templates' models: the quantities of predictions, and those that a compiler replaces."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ BLOCK_RESOURCES = (
     "blocks_per_sm",
     "accumulators_per_thread",
 )
-"""What predictions of all templates show of blocks; behind it what only one has, then `TRAFFIC`."""
+"""Resources of a block that the predictions of all templates show. Those of one template follow, then `TRAFFIC`."""
 TRAFFIC = ("dram_bytes", "l2_bytes")
 OWN_PARTS = ("combine_s",)
-"""Parts of the time of split points: the second kernel, or zeroing and atomic additions, with its launch."""
+"""The part of the time that only split reductions have: the kernel that sums the parts, or zeroing and atomic
+additions, with its launch."""
 MEMORY_LANES = (Lane(("l2_s",)), Lane(("dram_s",)))
-"""Transfers that pass beside everything else."""
+"""Transfers that overlap with everything else."""
 REGISTER_BYTES = 4
 _LIMITERS = {int(limiter): limiter.name.lower() for limiter in Limiter}
 _LEVELS = {"dram": "dram_bytes", "l2": "l2_bytes", "shared": "shared_traffic_bytes"}
@@ -52,76 +53,76 @@ _LEVELS = {"dram": "dram_bytes", "l2": "l2_bytes", "shared": "shared_traffic_byt
 
 
 class BaseGpuModel(WholeModel):
-    """An analytical model of a GPU's schedules."""
+    """The analytical model of the schedules of one GPU template."""
 
     hardware: GpuSpec
     parts: ClassVar[tuple[str, ...]]
-    """Columns that are parts of the time."""
+    """Names of the columns that are parts of the time."""
     own_parts: ClassVar[tuple[str, ...]] = ()
     resources: ClassVar[tuple[str, ...]]
     rows: ClassVar[Mapping[str, int]]
-    """Name of a quantity, and "COUNT" -> the row that `_fill` writes it to, and how many rows there are."""
+    """Name of a quantity -> the row of the compiled function's output that holds it. "COUNT" is the number of rows."""
 
     @cached_property
     def _gpu(self) -> Gpu:
-        """The device's numbers, as compiled functions take them."""
+        """The numbers of the device, as compiled functions take them."""
         return pack_gpu(self.hardware, self.workload.dtype)
 
     @abstractmethod
     def _fill(
-        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+        self, points: Points, task: int, compiled: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
     ) -> None:
-        """Have the compiled function write rule codes, seconds and, unless it is empty, `columns`.
+        """Run the compiled function, which writes rule codes, seconds and (unless it is empty) `columns`.
 
-        `known`: (3, num_points), what a compiler said of them, or empty.
+        `compiled` has a compiler's registers, shared bytes and spilled registers, (3, num_points). It may be empty.
         """
 
     @abstractmethod
     def _own_columns(self, out: Floats) -> Columns:
-        """Return the features of [ICS24] Sec. 4.1 that differ by template, and resources that only this one has."""
+        """Return the quantities that differ by template: features of [ICS24] Sec. 4.1, and resources."""
 
     @property
     @abstractmethod
     def _sharing_threads(self) -> int:
-        """Threads that use each other's registers: 1, or a warp; 0: nothing is staged in shared memory."""
+        """Threads that share their registers: 1, or a warp for matrix units. 0: nothing is staged in shared memory."""
 
     @property
     @abstractmethod
     def floor_s(self) -> float:
-        """Seconds that no schedule can beat here."""
+        """A time that no schedule of the space can beat, in seconds."""
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:
-        """Memory level -> lower bound on the bytes that cross it; see `gpu_io_bounds`."""
+        """Memory level -> lower bound on the bytes that cross it, see `gpu_io_bounds`."""
         return gpu_io_bounds(self.workload, self.hardware, self._sharing_threads)
 
     def _run(
         self, points: Points, task: int = PREDICT, *, full: bool = False, compiled: Floats | None = None
     ) -> Scores:
-        """Return (rule codes, seconds, rows of the compiled function if `full`) of `points`."""
-        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # compiled anew for what is read-only
+        """Return (rule codes, seconds, quantities) of `points`. Without `full` the quantities are empty."""
+        points = np.require(np.atleast_2d(points), np.int64, ["C", "W"])  # not read-only: numba would recompile
         count = len(points)
-        # compiled code reads what lies behind rows that are too short
+        # compiled code reads beyond the end of rows that are too short
         assert not count or points.shape[1] == len(self.space.columns), (points.shape, len(self.space.columns))
         rules, times = np.empty(count, dtype=np.int64), np.empty(count)
         columns = np.empty((int(self.rows["COUNT"]), count) if full else (0, 0))
-        known = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
-        self._fill(points, task, known, rules, times, columns)
+        compiled_table = np.empty((0, 0)) if compiled is None else np.ascontiguousarray(compiled, dtype=np.float64)
+        self._fill(points, task, compiled_table, rules, times, columns)
         return rules, times, columns
 
     def _columns(self, out: Floats, time_s: Floats) -> Columns:
-        """Name the quantities of a prediction.
+        """Return the quantities of a prediction by name.
 
-        Deviates: Estimated_Occupancy takes the device's own limits instead of 64 warps and 64 KB everywhere. Its code
-        has an eighth feature, the product of WLP and ILP; the trees of published searches see it
-        (`search.learning.surrogate`).
+        Estimated_Occupancy deviates from the paper: it takes the limits of the device, not 64 warps and 64 KB
+        everywhere. The code of the paper has an eighth feature, the product of WLP and ILP, which the trees of
+        published searches use (`search.learning.surrogate`).
         """
 
         def row(name: str) -> Floats:
             values: Floats = out[self.rows[name.upper()]]
             return values
 
-        rounds = row("blocks") / self.hardware.compute.num_sms  # [ICS24] counts one block for each SM
+        rounds = row("blocks") / self.hardware.compute.num_sms  # [ICS24] counts one block per SM
         columns = {name: row(name) for name in (*self.parts, *self.own_parts) if name != "launch_s"}
         columns["launch_s"] = np.full(out.shape[1], self.hardware.launch.overhead_s)
         max_warps = float(self.hardware.compute.max_warps_per_sm)
@@ -157,9 +158,9 @@ class BaseGpuModel(WholeModel):
         ----------
         points : (num_points, len(space.columns)) int64
         facts : sequence of CompilerFacts
-            One a point, with the shared memory that the launch asks for.
+            One for each point, with the shared memory that the launch asks for.
         before : sequence of Prediction
-            The model's own: they tell how many results a thread has, the most that can be spilled in the model's sense.
+            The predictions without the compiler. They say how many results a thread has: no more can be spilled.
         """
         if not len(points):
             return []

@@ -1,4 +1,4 @@
-"""A workload and a GPU as the named tuples of numbers that `gpu.times` and `cuda.times` take."""
+"""Conversion of a workload and a GPU to the named tuples of numbers that `gpu.times` and `cuda.times` take."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import numpy as np
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
-from anatune.templates.gpu.times.columns import Chunk, Gpu, Nest, new_chunk
+from anatune.templates.gpu.times.columns import Chunk, Gpu, NestArrays, new_chunk
 from anatune.templates.gpu.times.occupancy import register_limit, resident_blocks
 
 __all__ = ["address_instructions", "pack_chunk", "pack_gpu", "pack_nest", "rows_are_loose"]
 
 SECTOR_BYTES = 32
 _AXIS_INSTRUCTIONS = 4
-"""Instructions to take a fused index along k apart, for each axis of it that moves. Assumed."""
+"""Instructions to compute one axis of a fused index along k, for each axis that moves. Assumed."""
 _GUARD_INSTRUCTIONS = 3
-"""Instructions to test one dimension against padding. Assumed."""
+"""Instructions to test whether one dimension lies in the padding. Assumed."""
 
 
 def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
-    """Return the numbers of `spec` for arithmetic in `dtype`, bandwidths in bytes per core cycle."""
+    """Return the numbers of `spec` for arithmetic in `dtype`. Bandwidths are in bytes per core cycle."""
     compute, registers, shared = spec.compute, spec.registers, spec.shared_memory
     rate = spec.arithmetic_rate(dtype)
     clock = float(compute.clock_hz)
@@ -69,8 +69,8 @@ def pack_gpu(spec: GpuSpec, dtype: str) -> Gpu:
     )
 
 
-def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0, splits: bool = False) -> Nest:
-    """Return the loops and accesses of `workload` as arrays, with what its schedules have; see Nest."""
+def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0, splits: bool = False) -> NestArrays:
+    """Return the loops and accesses of `workload` as arrays, and the options that its schedules share; see Nest."""
     axes = [*workload.spatial_axes, *workload.reduction_axes]
     number = {axis.name: index for index, axis in enumerate(axes)}
     tensors = [*workload.reads, workload.write]
@@ -90,7 +90,7 @@ def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0
     def ints(values: object) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         return np.array(values, dtype=np.int64)
 
-    return Nest(
+    return NestArrays(
         num_spatial=len(workload.spatial_axes),
         num_reduction=len(workload.reduction_axes),
         num_operands=len(workload.reads),
@@ -118,19 +118,21 @@ def pack_nest(workload: Workload, *, staged: bool, stages: int = 1, pad: int = 0
     )
 
 
-def pack_chunk(nest: Nest) -> Chunk:
-    """Allocate the columns that the compiled functions need for `nest` (one a thread)."""
+def pack_chunk(nest: NestArrays) -> Chunk:
+    """Allocate the columns that the compiled functions need for `nest`. Each thread needs its own."""
     return new_chunk(nest.num_spatial, nest.num_spatial + nest.num_reduction, nest.num_operands)
 
 
 def address_instructions(k: Sequence[str], guarded: Sequence[bool], workload: Workload) -> int:
-    """Return what an address along the fused index k, and its tests against padding, cost; the rest is computed once.
+    """Return the instructions of an address along the fused index k and of its tests against padding.
+
+    The rest of the address is computed once.
 
     Parameters
     ----------
     k : sequence of str
         Axes of the fused index.
-    guarded : sequence of bool
+    Whether positions in a dimension may lie outside the tensor.
         Whether positions of a dimension may lie outside the tensor.
     """
     moving = sum(workload.extents[axis] > 1 for axis in k)
@@ -138,12 +140,12 @@ def address_instructions(k: Sequence[str], guarded: Sequence[bool], workload: Wo
 
 
 def rows_are_loose(width: int, run: int, element_bytes: int) -> int:
-    """Return 1 where rows of a tile, `run` elements long and aligned for `width`, may start inside a sector, else 0."""
+    """Return 1 if rows of a tile may start inside a sector, else 0. They have `run` elements, aligned for `width`."""
     return int(width * element_bytes < SECTOR_BYTES // 2 or run * element_bytes % SECTOR_BYTES != 0)
 
 
 def _inner_axis(access: Access, number: dict[str, int], num_spatial: int) -> tuple[int, int]:
-    """Return (spatial axis, coefficient) that moves along the innermost dimension, (-1, 1) if there is none."""
+    """Return (spatial axis, coefficient) of the innermost dimension, or (-1, 1) if no spatial axis moves along it."""
     if access.indices:
         for term in reversed(access.indices[-1]):
             if number[term.axis] < num_spatial:
@@ -152,7 +154,7 @@ def _inner_axis(access: Access, number: dict[str, int], num_spatial: int) -> tup
 
 
 def _is_misaligned(access: Access) -> int:
-    """Whether rows of the tensor may start inside a sector: an offset (padding) or a row of odd length."""
+    """Return 1 if rows of the tensor may start inside a sector: for an offset (padding) or a row of odd length."""
     if not access.shape:
         return 0
     return int(access.offsets[-1] != 0 or access.shape[-1] * DTYPE_BYTES[access.dtype] % SECTOR_BYTES != 0)

@@ -1,4 +1,4 @@
-"""Kernels that take the extent of an axis when they are launched: one cubin for all extents of a range."""
+"""Kernels that take the extent of one axis at the launch: one compiled kernel serves all extents of a range."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["Count", "Growth", "Ranged", "check_ranged", "product"]
 
 
 class Ranged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An axis whose extent is an argument of the kernel: its last one, an ``int``. Immutable; JSON both ways.
+    """An axis whose extent is the last argument of the kernel, an ``int``. Immutable; JSON both ways.
 
     Attributes
     ----------
     axis : str
     least, most : int
-        Smallest and largest extent; the schedule is that of the largest.
+        Smallest and largest extent. The schedule is that of the largest.
     multiple : int
-        What divides every extent. Vectors along the axis are as wide as it allows, and tiles that divide it need no
-        guards.
+        A divisor of every extent. Vectors along the axis are as wide as it allows, and tiles whose size divides it need
+        no guards.
     """
 
     axis: str
@@ -38,37 +38,37 @@ class Ranged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"extent_{self.axis}"
 
     def has(self, extent: int) -> bool:
-        """Whether an extent is one of the range."""
+        """Return whether an extent is in the range."""
         return self.least <= extent <= self.most and extent % self.multiple == 0
 
     @staticmethod
     def check(name: str, ranged: Ranged | None, extent: int) -> None:
-        """Raise RunError for an extent that the kernel `name`, for this range or for none, does not serve."""
+        """Raise RunError if the kernel `name` does not serve an extent: it is for another range, or for no range."""
         if ranged is None or not ranged.has(extent):
-            wanted = "no other one" if ranged is None else f"{ranged.least} to {ranged.most} by {ranged.multiple}"
-            raise RunError(f"{name} is not for the extent {extent}, expected {wanted}")
+            expected = "none" if ranged is None else f"{ranged.least} to {ranged.most} by {ranged.multiple}"
+            raise RunError(f"{name} is not for the extent {extent}, expected {expected}")
 
 
 class Growth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a grid follows from the extent: ``blocks * ceil(each * extent / iterations)``. Immutable; JSON both ways."""
+    """Dependence of a grid on the extent: ``blocks * ceil(each * extent / iterations)``. Immutable; JSON both ways."""
 
     blocks: int
     iterations: int
     each: int = 1
 
     def grid(self, extent: int) -> int:
-        """Return the blocks of a launch for one extent."""
+        """Return the blocks of a launch at one extent."""
         return self.blocks * -(-self.each * extent // self.iterations)
 
     def expression(self, parameter: str, divide: str) -> str:
-        """Return the same as an expression of C (`divide`: "/") or Python ("//")."""
+        """Return the grid as an expression of C (`divide`: "/") or Python ("//")."""
         tiles = parameter if self.each == 1 else f"{parameter} * {self.each}"
         if self.iterations > 1:
             tiles = f"(({tiles} + {self.iterations - 1}) {divide} {self.iterations})"
         return tiles if self.blocks == 1 else f"{self.blocks} * {tiles}"
 
     def text(self, parameter: str) -> str:
-        """Return the same as an expression of TVMScript."""
+        """Return the grid as an expression of TVMScript."""
         tiles = (
             f"T.truncdiv({parameter} + {self.iterations - 1}, {self.iterations})" if self.iterations > 1 else parameter
         )
@@ -76,7 +76,7 @@ class Growth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """A number of iterations: of a whole range from `least` to `most`, and as an expression of TVMScript."""
+    """A number of iterations that may vary with the extent: an expression of TVMScript, and its range of values."""
 
     text: str
     least: int
@@ -84,12 +84,12 @@ class Count(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, number: int) -> Count:
-        """Return a number that does not vary."""
+        """Return a count that does not vary."""
         return cls(str(number), number, number)
 
 
 def product(*factors: int | str) -> int | str:
-    """Return a product of numbers and expressions; without the latter it is a number."""
+    """Return the product of numbers and expressions. It is a number if all factors are numbers."""
     words = [factor for factor in factors if isinstance(factor, str)]
     number = math.prod(factor for factor in factors if not isinstance(factor, str))
     if not words:
@@ -98,13 +98,13 @@ def product(*factors: int | str) -> int | str:
 
 
 def check_ranged(workload: Workload, ranged: Ranged) -> None:
-    """Raise SpaceError unless one kernel can have this range of the workload's extents.
+    """Raise SpaceError unless one kernel can serve this range of the workload's extents.
 
     Raises
     ------
     SpaceError
-        There is no such axis, its extent cannot vary alone, the range is reversed or ends elsewhere than at the
-        workload's own extent.
+        There is no such axis; its extent cannot vary alone; the range is reversed; or it does not end at the workload's
+        own extent.
     """
     if ranged.axis not in workload.extents:
         raise SpaceError(f"range: no axis {ranged.axis!r:.40}, expected one of {', '.join(workload.extents)}")

@@ -1,4 +1,4 @@
-"""What the rules of all templates for GPUs share."""
+"""Rules that the GPU templates share."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from anatune.templates.base.model import Rule
 __all__ = ["GRID_RULE", "MAX_GRID", "SPLIT_RULE", "block_rules", "check_formats", "computes", "gpu_of"]
 
 MAX_GRID = 2147483647.0
-"""Blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
+"""The most blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
 GRID_RULE = Rule("grid_blocks", "blocks of the grid", MAX_GRID)
-SPLIT_RULE = Rule("split_parts", "parts without steps, rounds without leftovers", 0.0)
+SPLIT_RULE = Rule("split_parts", "parts of a reduction without a step, or split leftovers where there are none", 0.0)
 
 
 def gpu_of(schedule: Schedule) -> GpuSpec:
@@ -25,17 +25,15 @@ def gpu_of(schedule: Schedule) -> GpuSpec:
 
 
 def computes(workload: Workload) -> bool:
-    """Whether the templates that TVM prints CUDA C for have code for the number formats of a workload."""
+    """Return whether the templates in CUDA C have code for the operator and number formats of a workload."""
     return not workload.is_quantised and not workload.is_kernel and workload.formats in PLAIN_DTYPES
 
 
 def check_formats(workload: Workload) -> None:
-    """Raise SpaceError for what those templates do not compute: 8-bit floats, factors, zero points, wider results.
+    """Raise SpaceError for a workload whose number formats have no kernel in CUDA C.
 
-    Raises
-    ------
-    SpaceError
-        The workload has number formats that kernels of CPUs, or those on newer matrix units, alone take.
+    Such formats are 8-bit floats, scales, zero points and results that are wider than the operands. Kernels for CPUs or
+    for newer matrix units may take them.
     """
     if computes(workload):
         return
@@ -44,20 +42,20 @@ def check_formats(workload: Workload) -> None:
             f"{workload.operator} has no kernel in CUDA C, expected --template triton and a device that Triton "
             "compiles for (sm_80 and later, gfx90a, gfx942, gfx950)"
         )
-    steps = f" with the steps ({', '.join(workload.epilogue)})" if workload.epilogue else ""
+    steps = f" with the epilogue ({', '.join(workload.epilogue)})" if workload.epilogue else ""
     zeros = " and a zero point" if any(access.zero_point for access in workload.tensors) else ""
-    elsewhere = "a CPU's --hw"
+    elsewhere = "a CPU as --hw"
     if workload.needs_matrix_units:
-        elsewhere = "a --hw whose matrix units multiply it (8-bit floats: sm_89 and later, gfx942, gfx950)"
+        elsewhere = "a GPU as --hw whose matrix units multiply it (8-bit floats: sm_89 and later, gfx942, gfx950)"
     raise SpaceError(
         f"{workload.operator}: {workload.formats}{steps}{zeros} has no kernel in CUDA C, expected one dtype for "
-        f"operands and result ({', '.join(PLAIN_DTYPES)}: summed in int32) without factors; change the dtype, "
-        f"take {elsewhere}, or leave out --template if one is named"
+        f"operands and result ({', '.join(PLAIN_DTYPES)}: summed in int32) without scales; change the dtype, "
+        f"choose {elsewhere}, or leave out --template if one is named"
     )
 
 
 def block_rules(hardware: GpuSpec, shared: str, registers: str = "") -> tuple[Rule, ...]:
-    """Return the rules about threads, shared memory and, if it says what they hold, registers of a block."""
+    """Return the rules about threads, shared memory and registers (if their text is not empty) of a block."""
     rules = (
         Rule("threads_per_block", "threads of a block", float(hardware.compute.max_threads_per_block)),
         Rule("shared_bytes_per_block", shared, float(hardware.shared_memory.per_block_bytes)),

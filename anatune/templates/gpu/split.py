@@ -1,12 +1,12 @@
-"""Split reductions: the options that all GPU templates with a reduction share, and what they mean in blocks and steps.
+"""Split reductions: the options "split", "whole" and "atomic" that GPU templates share.
 
 Notation
 --------
-tile : what one block of an ordinary kernel computes; tiles are numbered as the kernel numbers its blocks.
-step : one turn of the loop that stages operands; a tile needs ``num_steps`` of them.
-split : parts that the steps of a tile are divided into, a block each; part s has steps ``s * per`` up to ``(s + 1) *
-    per``, the last one what is left.
-whole : tiles at the beginning that are not divided: full waves of blocks, with only the rest of the tiles split.
+tile : the results that one block of an ordinary kernel computes. Tiles are numbered as the kernel numbers its blocks.
+step : one iteration of the loop that stages operands. A tile needs ``num_steps`` of them.
+split : the number of parts that the steps of a tile are divided into. A block computes a part: part s has the steps
+    ``s * per`` to ``(s + 1) * per``, the last part has what remains.
+whole : the number of tiles, counted from the first, that are not divided. They fill whole waves of blocks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 SPLIT = {"split": 1, "whole": 0, "atomic": 0}
-"""Options of split reductions, and what they are where they are left out."""
+"""Options of split reductions and their default values."""
 
 SPLIT_MEANINGS = {
     "split": "blocks that share the reduction of a tile",
@@ -46,16 +46,16 @@ SPLIT_MEANINGS = {
 
 
 class Split(NamedTuple):
-    """How a schedule divides the reductions of its tiles.
+    """The division of the reductions of a schedule's tiles.
 
     Attributes
     ----------
     split : int
-        Parts of a tile that is divided; 1: none is.
+        Parts of a tile that is divided. 1: no tile is divided.
     whole : int
-        Tiles at the beginning that are not.
+        Tiles that are not divided, counted from the first.
     atomic : bool
-        Whether parts are added to the result, which a kernel before zeroes, not kept and summed by a kernel behind.
+        True: each part is added to the result, which a kernel zeroes before. False: a kernel afterwards sums the parts.
     """
 
     split: int
@@ -64,7 +64,7 @@ class Split(NamedTuple):
 
     @property
     def is_split(self) -> bool:
-        """Whether there is anything to add up."""
+        """Whether tiles are divided, so that parts have to be summed."""
         return self.split > 1
 
     def num_blocks(self, tiles: int) -> int:
@@ -76,55 +76,55 @@ class Split(NamedTuple):
         return (tiles - self.whole) * self.split if self.is_split else 0
 
     def steps(self, num_steps: int) -> int:
-        """Return the most steps of a part."""
+        """Return the largest number of steps of a part."""
         return -(-num_steps // self.split)
 
 
 def split_of(options: Mapping[str, object]) -> Split:
-    """Return how a checked schedule's options divide its reductions."""
+    """Return how the options of a checked schedule divide its reductions."""
     split, whole, atomic = (int(options.get(name, least)) for name, least in SPLIT.items())  # type: ignore[call-overload]
     return Split(split, whole, bool(atomic))
 
 
 def splits_of(num_steps: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of parts up to `most` that leave each part a step, 1 among them, ascending."""
-    return tuple(split for split in range(1, min(num_steps, most) + 1) if _parts(num_steps, split) == split)
+    """Return the numbers of parts from 1 to `most` that leave no part without a step, ascending."""
+    return tuple(split for split in range(1, min(num_steps, most) + 1) if _count_parts(num_steps, split) == split)
 
 
-def _parts(num_steps: int, split: int) -> int:
+def _count_parts(num_steps: int, split: int) -> int:
     """Return how many of `split` parts have a step."""
     return -(-num_steps // -(-num_steps // split))
 
 
 def num_tiles(tiles: Mapping[str, tuple[int, ...]], workload: Workload) -> int:
-    """Return the tiles of a schedule on CUDA cores: blocks along all spatial axes."""
+    """Return the number of tiles of a schedule for CUDA cores: the blocks along all spatial axes."""
     return math.prod(tiles[axis.name][0] for axis in workload.spatial_axes)
 
 
 def num_steps(tiles: Mapping[str, tuple[int, ...]], workload: Workload) -> int:
-    """Return the staging steps of a schedule on CUDA cores: iterations of all k0 loops."""
+    """Return the number of staging steps of a schedule for CUDA cores: the iterations of all k0 loops."""
     return math.prod(tiles[axis.name][0] for axis in workload.reduction_axes)
 
 
 def atomic_limit(workload: Workload) -> str:
-    """Return why parts of the workload's results cannot be added to memory atomically; "": they can."""
+    """Return why the parts of a result cannot be added atomically, or "" if they can."""
     if workload.body in ("max", "average"):
-        return f"results of the body {workload.body} are no plain sums"
+        return f"results of the body {workload.body} are not sums"
     if workload.epilogue:
-        return f"the steps ({', '.join(workload.epilogue)}) need whole sums"
+        return f"the epilogue ({', '.join(workload.epilogue)}) needs complete sums"
     if workload.write.dtype != ACCUMULATOR_DTYPE[workload.dtype]:
-        return f"results are {workload.write.dtype}, sums {ACCUMULATOR_DTYPE[workload.dtype]}"
+        return f"results are {workload.write.dtype} and sums are {ACCUMULATOR_DTYPE[workload.dtype]}"
     return ""
 
 
 def check_split(workload: Workload, options: Mapping[str, object], tiles: int, steps: int) -> None:
-    """Raise SpaceError unless the options of split reductions fit a schedule of so many tiles and steps.
+    """Raise SpaceError unless the options of split reductions fit a schedule with these numbers of tiles and steps.
 
     Raises
     ------
     SpaceError
-        One is no such number; a part would have no step; tiles are whole and nothing is split; atomics are asked for
-        where nothing is split, or sums cannot be added in memory.
+        An option has a wrong value; a part would have no step; whole tiles or atomics are asked for but nothing is
+        split; or the parts cannot be added atomically.
     """
     if not any(name in options for name in SPLIT):
         return
@@ -132,7 +132,7 @@ def check_split(workload: Workload, options: Mapping[str, object], tiles: int, s
         check_count(f"option {name}", options.get(name, least), least, most)
         for (name, least), most in zip(SPLIT.items(), (steps, tiles - 1, 1), strict=True)
     )
-    if (parts := _parts(steps, split)) != split:
+    if (parts := _count_parts(steps, split)) != split:
         raise SpaceError(
             f"option split is {split}, but {steps} steps in parts of {-(-steps // split)} make {parts}; choose {parts}"
         )
@@ -144,5 +144,5 @@ def check_split(workload: Workload, options: Mapping[str, object], tiles: int, s
 
 
 def needed_accuracy(schedule: Schedule) -> str:
-    """Return the accuracy that a schedule's arithmetic needs: atomic sums differ from run to run."""
+    """Return the accuracy that a schedule needs. Atomic sums may differ from run to run."""
     return RELAXED if split_of(schedule.options).atomic else STANDARD

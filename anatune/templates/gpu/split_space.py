@@ -1,8 +1,11 @@
-"""Which splits of reductions the spaces of GPUs list: none where a device is full anyway, leftovers where waves waste.
+"""The splits of reductions that the spaces of GPU templates list.
 
-A row is (split, whole, atomic), see `anatune.templates.gpu.split`; of `whole` a point says only whether there are whole
-tiles (1): then they are all full rounds of one tile a multiprocessor, and the tiles behind them are split. Source:
-[Stream-K] Sec. 5.2, data-parallel tiles and a remainder in stream-K order.
+A device that is full without a split needs none. Where the last wave would be mostly empty, only the tiles of that
+wave are split.
+
+A row of the list is (split, leftovers, atomic), see `anatune.templates.gpu.split`. With leftovers = 1 the whole tiles
+fill all complete rounds of one tile per multiprocessor, and only the remaining tiles are split. Source: [Stream-K]
+Sec. 5.2, data-parallel tiles and a remainder in stream-K order.
 """
 
 from __future__ import annotations
@@ -21,17 +24,17 @@ from anatune.templates.base.space import Part, listed
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.gpu.split import SPLIT, Split, atomic_limit, split_of
 
-__all__ = ["SPLIT_COLUMNS", "broken_splits", "canonical_whole", "split_of_point", "split_options", "split_part"]
+__all__ = ["SPLIT_COLUMNS", "canonical_whole", "find_broken_splits", "split_of_point", "split_options", "split_part"]
 
 SPLIT_COLUMNS = tuple(SPLIT)
 TILE_RESULTS = 64 * 64
-"""Results of a block on CUDA cores that reads its operands seldom enough."""
+"""Results of a block on CUDA cores that is large enough to reuse its operands well."""
 MOST_PARTS = 256
 LEAST_DEPTH = 32
-"""Iterations of the reduction that a part must have at least: below, starting it takes longer than computing it."""
+"""Fewest iterations of the reduction in a part. A smaller part takes longer to start than to compute."""
 LEFTOVER_PARTS = (2, 4, 8)
 MOST_ROUNDS = 24
-"""Tiles a multiprocessor above which an unfinished round is a small part of the whole."""
+"""Most tiles per multiprocessor for which leftovers are split. With more, the unfinished round is a small share."""
 
 Integers = NDArray[np.int64]
 
@@ -43,11 +46,16 @@ def split_part(
     tile_results: int = TILE_RESULTS,
     least_depth: int = LEAST_DEPTH,
 ) -> Part | None:
-    """Return the list of splits, the first row (1, 0, 0); None where there is no other.
+    """Return the list of splits, whose first row is (1, 0, 0), or None if it would have no other row.
 
-    Atomics, whose sums come in another order each time, are listed with the accuracy "relaxed" only. With as many
-    blocks of `tile_results` results as there are multiprocessors, the device counts as full; parts have at least
-    `least_depth` iterations of the reduction.
+    Parameters
+    ----------
+    accuracy : str
+        Atomic parts are listed with "relaxed" only: their sums are added in a different order in each run.
+    tile_results : int
+        Results of a block. The device counts as full with one such block per multiprocessor.
+    least_depth : int
+        Fewest iterations of the reduction in a part.
     """
     rows = _rows(workload, hardware, accuracy, tile_results, least_depth)
     return listed("split", SPLIT_COLUMNS, rows, "a split of the space") if len(rows) > 1 else None
@@ -67,12 +75,12 @@ def _rows(workload: Workload, hardware: GpuSpec, accuracy: str, tile_results: in
 
 
 def canonical_whole(tiles: int, num_sms: int) -> int:
-    """Return the whole tiles of a schedule whose leftovers are split: full rounds of one tile a multiprocessor."""
+    """Return the whole tiles of a schedule whose leftovers are split: those of all complete rounds of the device."""
     return tiles // num_sms * num_sms
 
 
-def broken_splits(row: Integers, tiles: Integers, steps: Integers, num_sms: int) -> NDArray[np.bool_]:
-    """Return which of some choices a split does not fit; as `gpu.times.waves.split_is_broken`."""
+def find_broken_splits(row: Integers, tiles: Integers, steps: Integers, num_sms: int) -> NDArray[np.bool_]:
+    """Return which choices of tiles and steps a row of splits does not fit; see `gpu.times.waves.is_broken_split`."""
     split, leftovers, _ = row.tolist()
     per = -(-steps // split)
     broken = -(-steps // per) != split
@@ -82,35 +90,35 @@ def broken_splits(row: Integers, tiles: Integers, steps: Integers, num_sms: int)
 
 
 def split_options(row: tuple[int, ...], tiles: int, hardware: GpuSpec) -> dict[str, OptionValue]:
-    """Return the options of a schedule, of as many tiles, that a row of the list stands for; none where it has none."""
+    """Return the options that a row of the list stands for in a schedule with so many tiles. Nothing split: {}."""
     split, whole, atomic = row
     if split == 1:
         return {}
-    found = {
+    options = {
         "split": split,
         "whole": canonical_whole(tiles, hardware.compute.num_sms) if whole else 0,
         "atomic": atomic,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in options.items() if value}
 
 
 def split_of_point(schedule: Schedule, tiles: int, *, listed: bool) -> tuple[int, ...]:
-    """Return the row that stands for a schedule's split; () where the space lists none and nothing is split.
+    """Return the row that stands for a schedule's split, or () if the space lists no splits and nothing is split.
 
     Raises
     ------
     SpaceError
-        The space has no splits; whole tiles are no full rounds.
+        The space lists no splits but the schedule has one, or its whole tiles are not complete rounds.
     """
     split: Split = split_of(schedule.options)
     if not listed:
         if split.is_split:
             raise SpaceError(
-                f"option split is {split.split}, but {schedule.workload.describe()} fills {schedule.hardware.name}: "
-                "its space has no splits; expected 1"
+                f"option split is {split.split}, but {schedule.workload.describe()} fills {schedule.hardware.name} "
+                "without a split, so its space has none; expected 1"
             )
         return ()
     full = canonical_whole(tiles, gpu_of(schedule).compute.num_sms)
     if split.whole not in (0, full):
-        raise SpaceError(f"option whole is {split.whole}, expected 0 or {full}: full rounds of the device")
+        raise SpaceError(f"option whole is {split.whole}, expected 0 or {full} (an even share for all SMs)")
     return (split.split, int(split.whole > 0), int(split.atomic))

@@ -1,11 +1,12 @@
-"""Split reductions as TVMScript text: which tile and which steps a block has, and how parts of sums come together.
+"""Split reductions as TVMScript: the tile and steps of each block, and the sums of the parts.
 
-The principal kernel's blocks are ``whole`` tiles, then ``split`` parts of each other tile. Parts keep their
-accumulators in a workspace, neighbouring threads in neighbouring places, and a kernel behind adds them up in order, so
-that results do not depend on which block ends first; it has a block for each tile, with the same threads, and stores as
-the principal one does. Atomic parts are added to the result itself, which a kernel before sets to zero.
+The first ``whole`` blocks of the principal kernel compute a tile each. The others compute a part each, ``split`` blocks
+per tile. A part keeps its accumulators in a workspace, those of neighbouring threads side by side. A second kernel adds
+the parts in a fixed order, so that results do not depend on which block ends first. It has one block per split tile
+with the same threads, and stores results as the principal kernel does. Atomic parts are added to the result itself,
+which a kernel before sets to zero.
 
-In all kernels ``bx`` is the number of the tile.
+``bx`` is the number of the tile in all kernels.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ from anatune.templates.gpu.ranged import Growth, product
 __all__ = ["Part", "SplitReduction"]
 
 _WORKSPACE = "workspace"
-"""The array that parts of sums lie in."""
+"""The array that holds the parts of the sums."""
 _BLOCK = "block"
-"""Number of a block where that is no tile's."""
+"""The loop variable for the number of a block that is not the number of a tile."""
 _ZEROING_THREADS = 256
-"""Of a block that zeroes a result."""
+"""Threads of a block that zeroes the result."""
 _LOADS = 32
-"""Loads of a thread that are on their way together while parts are summed."""
+"""Loads that a thread has in flight while it sums parts."""
 
 
 class Part(NamedTuple):
-    """The steps of a tile that the present block has.
+    """The steps of a tile that a block computes.
 
     Attributes
     ----------
     first : str
-        Expression of the first one; "" if that is 0 in every block.
+        Expression of the first step. "": it is 0 in every block.
     turns : str
-        How many.
+        Expression of the number of steps.
     least, most : int
-        Bounds of that over all blocks.
+        Smallest and largest number of steps over all blocks.
     """
 
     first: str
@@ -54,42 +55,42 @@ class Part(NamedTuple):
     most: int
 
     def step(self, number: str) -> str:
-        """Return which step of the tile is the block's step `number`."""
+        """Return the expression of the step of the tile that is step `number` of the block."""
         if not self.first:
             return number
         return f"({self.first})" if number == "0" else f"({self.first} + {number})"
 
-    def has(self, number: int) -> str | None:
-        """Return the condition that the block has a step `number`: "" if all have, None if no block has."""
+    def condition_of(self, number: int) -> str | None:
+        """Return the condition that a block has a step `number`: "" if all blocks have it, None if no block has it."""
         if number < self.least:
             return ""
         return f"if {number} < {self.turns}:" if number < self.most else None
 
-    def before(self, count: int) -> str:
-        """Return the condition that a step ``step`` is not among the last `count`; "if False:" if it always is."""
-        return f"if step < {self.turns_less(count)}:" if self.most > count else "if False:"
+    def condition_before_last(self, count: int) -> str:
+        """Return the condition that ``step`` is not among the last `count` steps: "if False:" if it always is."""
+        return f"if step < {self.turns_minus(count)}:" if self.most > count else "if False:"
 
-    def turns_less(self, count: int) -> str:
-        """Return the expression of `count` steps less than there are."""
+    def turns_minus(self, count: int) -> str:
+        """Return the expression of the number of steps minus `count`."""
         return f"{self.turns} - {count}" if self.least < self.most else str(self.most - count)
 
 
 class SplitReduction:
-    """Writes what split reductions add to the program of a kernel. Without a split nothing is added.
+    """Writes the parts of a kernel's program that a split reduction adds. Without a split it adds nothing.
 
     Parameters
     ----------
     layout : KernelLayout
-        Of the principal kernel.
+        The layout of the principal kernel.
 
     Attributes
     ----------
     workspace : Buffer or None
-        Where parts of sums lie.
+        Memory for the parts of the sums.
     before, after : tuple of LaunchSize
-        The kernels around the principal one.
+        The kernels that are launched before and after the principal one.
     growth : Growth or None
-        How the blocks of the principal one follow from the extent that varies.
+        How the number of blocks of the principal kernel follows from the extent that varies.
 
     Raises
     ------
@@ -111,7 +112,7 @@ class SplitReduction:
         if split.atomic:
             elements = self.workload.write.num_elements
             self.before = (LaunchSize(-(-elements // _ZEROING_THREADS), _ZEROING_THREADS),)
-            if ranged is not None and growth is not None:  # blocks of as many iterations as its threads zero at once
+            if ranged is not None and growth is not None:  # a block covers the iterations that its threads zero at once
                 each = elements // ranged.most
                 at_once = max(1, _ZEROING_THREADS // each)
                 zeroing = Growth(-(-at_once * each // _ZEROING_THREADS), at_once)
@@ -129,11 +130,11 @@ class SplitReduction:
         Parameters
         ----------
         name : str
-            Of the principal kernel's block.
+            Name of the block of the principal kernel.
         principal : callable
-            Writes its body, given the steps that it has.
+            Writes the body of that kernel, given its steps.
         finish : callable
-            Writes the body of the kernel behind it, in which `add_up` is called.
+            Writes the body of the kernel that sums parts, and calls `add_up`.
         """
         operands = [*map(self._region, self.workload.operands)]
         if not self.split.is_split:
@@ -143,22 +144,22 @@ class SplitReduction:
         with text.scope('with T.sblock("root"):'):
             text.line("T.reads()")
             text.line("T.writes()")
-            own = []
+            workspace_region = []
             if self.workspace is not None:
                 text.line(f'{_WORKSPACE} = T.sblock_alloc_buffer({self.workspace.shape}, "{self.workspace.dtype}")')
-                own = [f"{_WORKSPACE}[{whole_region(self.workspace.shape)}]"]
+                workspace_region = [f"{_WORKSPACE}[{whole_region(self.workspace.shape)}]"]
             for size in self.before:
                 with self._kernel(text, _BLOCK, "zero", size, [], [self._result]):
                     self._zero(text, size)
-            with self._kernel(text, _BLOCK, name, self._size, operands, [*own, self._result]):
+            with self._kernel(text, _BLOCK, name, self._size, operands, [*workspace_region, self._result]):
                 principal(self._part(text))
             for size in self.after:
-                with self._kernel(text, _BLOCK, "sum", size, [*own, *operands], [self._result]):
+                with self._kernel(text, _BLOCK, "sum", size, [*workspace_region, *operands], [self._result]):
                     text.line(f"bx: T.int32 = {_BLOCK}{f' + {self.split.whole}' if self.split.whole else ''}")
                     finish()
 
     def _region(self, access: Access) -> str:
-        """Return a whole tensor."""
+        """Return the region of a whole tensor."""
         return f"{access.tensor}[{whole_region(self._layout.shape(access))}]"
 
     @contextmanager
@@ -179,7 +180,7 @@ class SplitReduction:
             yield
 
     def _part(self, text: Script) -> Part:
-        """Write which tile and steps the present block has."""
+        """Write which tile and which steps a block has, and return the steps."""
         split, steps = self.split, self._steps.most
         if self._steps.least < steps:
             return self._varying_part(text)
@@ -200,7 +201,7 @@ class SplitReduction:
         return Part("first", "steps", least, per)
 
     def _varying_part(self, text: Script) -> Part:
-        """Write the same for a number of steps that varies: as equal parts as there are."""
+        """Write the same for a number of steps that varies with the extent: parts that are as equal as possible."""
         split, steps = self.split.split, self._steps
         text.line(f"bx: T.int32 = {_BLOCK} // {split}")
         text.line(f"first: T.int32 = T.truncdiv({_BLOCK} % {split} * {steps.text}, {split})")
@@ -208,14 +209,14 @@ class SplitReduction:
         return Part("first", "steps", steps.least // split, self.split.steps(steps.most))
 
     def store(self, text: Script, kind: str, store: Callable[[], None], add: Callable[[], None]) -> None:
-        """Write the principal kernel's end.
+        """Write the end of the principal kernel.
 
         Parameters
         ----------
         kind : str
-            Of loops over accumulators: "unroll" or "serial".
+            Kind of loops over accumulators: "unroll" or "serial".
         store, add : callable
-            Write the stores of whole sums; additions to the result.
+            Write the stores of complete sums; write the additions of parts to the result.
         """
         split = self.split
         if not split.is_split:
@@ -230,16 +231,16 @@ class SplitReduction:
                 return
             part = f"({_BLOCK} - {split.whole})" if split.whole else _BLOCK
             with text.scope(f"for r in T.{kind}({self._accumulators}):"):
-                place = f"({part} * {self._accumulators} + r) * {self._threads} + tx"
-                text.line(f"{_WORKSPACE}[{place}] = acc[r]")
+                index = f"({part} * {self._accumulators} + r) * {self._threads} + tx"
+                text.line(f"{_WORKSPACE}[{index}] = acc[r]")
 
     def add_up(self, text: Script, kind: str, combine: Callable[[str, str], str]) -> None:
-        """Write what sets ``acc`` to the sums of the parts of a tile, in order.
+        """Write the loops that set ``acc`` to the sums of the parts of a tile, in a fixed order.
 
         Parameters
         ----------
         kind : str
-            Of loops over accumulators: "unroll" or "serial".
+            Kind of loops over accumulators: "unroll" or "serial".
         combine : callable
             Returns the expression of two sums.
         """
@@ -252,20 +253,20 @@ class SplitReduction:
         with text.scope(head):
             text.line(f"acc[r] = {part('0')}")
         at_once = max(1, _LOADS // count)
-        rounds, rest = divmod(split - 1, at_once)
-        for first, rolled, unrolled in ((1, rounds, at_once), (1 + rounds * at_once, 1, rest)):
+        rounds, remainder = divmod(split - 1, at_once)
+        for first, rolled, unrolled in ((1, rounds, at_once), (1 + rounds * at_once, 1, remainder)):
             if rolled and unrolled:
                 with text.scope(f"for s in range({rolled}):", f"for p in T.unroll({unrolled}):", head):
                     text.line(f"acc[r] = {combine('acc[r]', part(f'(s * {unrolled} + p + {first})'))}")
 
     def _zero(self, text: Script, size: LaunchSize) -> None:
-        """Write the zeroing of the result."""
+        """Write the loop that zeroes the result."""
         write = self.workload.write
         number, indices = f"({_BLOCK} * {size.block} + tx)", []
         inner: int | str = 1
         for extent in reversed(self._layout.shape(write)):
-            rest = f"T.truncdiv({number}, {inner})" if isinstance(inner, str) else f"{number} // {inner}"
-            indices.append(f"T.truncmod({rest}, {extent})" if isinstance(extent, str) else f"{rest} % {extent}")
+            quotient = f"T.truncdiv({number}, {inner})" if isinstance(inner, str) else f"{number} // {inner}"
+            indices.append(f"T.truncmod({quotient}, {extent})" if isinstance(extent, str) else f"{quotient} % {extent}")
             inner = product(inner, extent)
         is_whole = isinstance(inner, int) and inner % size.block == 0
         with text.scope("" if is_whole else f"if {number} < {inner}:"):

@@ -1,4 +1,4 @@
-"""Time of what has no schedule to choose: it reads and writes its tensors once, and computes little."""
+"""Time of nodes that have no schedule to choose: they read and write their tensors once and compute little."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ __all__ = ["streaming_s"]
 
 
 def streaming_s(hardware: GpuSpec, num_bytes: int, flop: int = 0) -> float:
-    """Return the time of a launch, s: of its bytes or its arithmetic, whichever takes longer, and of launching.
+    """Return the seconds of a launch: its bytes or its arithmetic, whichever takes longer, plus the launch overhead.
 
-    Tensors lie in the L2 cache where it holds all of them: what came before has left them there.
+    Tensors are read from the L2 cache if it holds all of them: the launch before has left them there.
 
     Parameters
     ----------
     hardware : GpuSpec
     num_bytes : int
-        Read and written.
+        Bytes read and written.
     flop : int
-        float32 operations.
+        Number of float32 operations.
     """
     compute, dram = hardware.compute, hardware.dram
     rate = dram.bandwidth_bytes_per_s * dram.reachable_fraction

@@ -1,4 +1,4 @@
-"""What templates for GPUs share."""
+"""The base class of the templates for GPUs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = ["GpuProgram", "GpuTemplate"]
 
 
 class GpuProgram(Protocol):
-    """What code of a device is made of: TVMScript (`kernel.KernelProgram`), or Python of the folder "triton"."""
+    """The source text of a kernel: TVMScript (`kernel.KernelProgram`), or Python in the template "triton"."""
 
     @property
     def workspace(self) -> Buffer | None:
-        """Memory of its own between its kernels."""
+        """Global memory that its kernels share, in addition to the tensors."""
 
 
 class GpuTemplate(TemplateOf[GpuSpec]):
-    """A template for GPUs, whose programs are kernels."""
+    """A template whose schedules become GPU kernels."""
 
     kind: ClassVar[str] = "gpu"
     toolchain: ClassVar[str] = "cuda"
     writer_name: ClassVar[str]
-    """What writes its kernels as ``module:class`` within the folder: ``(schedule, ranged).program()``."""
+    """The class that writes the kernels, as ``module:class`` within the folder: ``(schedule, ranged).program()``."""
     streaming_s = staticmethod(streaming_s)
 
     def program(self, schedule: Schedule, ranged: Ranged | None = None) -> GpuProgram:
-        """Return the kernel of a schedule; `ranged`: for a range of extents of which it is the largest one's."""
+        """Return the kernel of a schedule, or with `ranged` that of a range whose largest extent the schedule has."""
         kernel: GpuProgram = self._import(self.writer_name)(schedule, ranged).program()
         return kernel

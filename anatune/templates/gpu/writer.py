@@ -1,4 +1,4 @@
-"""What the programs of all templates for GPUs are written with: frame, memory, ends of results."""
+"""The base class that writes the kernels of GPU templates: function, memory, and the conversion of sums to results."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from anatune.templates.gpu.splitting import Part, SplitReduction
 __all__ = ["ROLLED", "KernelWriter", "cast", "neutral"]
 
 ROLLED = "rolled_"
-"""Prefix of loops that the compiler must not unroll either: `lower` writes ``#pragma unroll 1`` before them."""
+"""Prefix of loops that the compiler must not unroll either. `lower` writes ``#pragma unroll 1`` before them."""
 _LOWEST_BITS = -(1 << 23)
-"""Of ``-inf`` in float32."""
+"""The bits of ``-inf`` in float32."""
 
 Layout = TypeVar("Layout", bound=KernelLayout)
 
 
 class KernelWriter(ABC, Generic[Layout]):
-    """Writes the kernel of one schedule as TVMScript text, with those around it where its reduction is split.
+    """Writes the kernel of one schedule as TVMScript, and the kernels around it if its reduction is split.
 
-    A subclass writes what is between: `_principal` the kernel that computes, `_sum_of_parts` the one that adds up.
+    Subclasses write the bodies: `_principal` of the kernel that computes, `_sum_of_parts` of the kernel that sums
+    parts.
 
     Attributes
     ----------
     finish : callable
-        What becomes of the body of TVM's CUDA C.
+        Function that edits the body of TVM's CUDA C.
     resident_blocks : int
-        What the compiler is told about blocks of an SM; 0: nothing.
+        Blocks of an SM that the compiler is told to aim at. 0: it is told nothing.
 
     Raises
     ------
     BuildError
-        The device lacks what the schedule needs.
+        The device lacks something that the schedule needs.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -52,15 +53,15 @@ class KernelWriter(ABC, Generic[Layout]):
 
     @abstractmethod
     def _principal(self, part: Part) -> None:
-        """Write the body of the principal kernel, given the steps that a block has."""
+        """Write the body of the principal kernel, given the steps of a block."""
 
     @abstractmethod
     def _sum_of_parts(self) -> None:
-        """Write the body of the kernel that stores sums of parts."""
+        """Write the body of the kernel that sums parts and stores the results."""
 
     def program(self) -> KernelProgram:
-        """Write the kernel, and say how it is launched."""
-        layout, around = self.layout, self.reduction
+        """Write the kernel and return it with its launches."""
+        layout, reduction = self.layout, self.reduction
         return KernelProgram(
             self._script(),
             layout.num_blocks,
@@ -68,15 +69,15 @@ class KernelWriter(ABC, Generic[Layout]):
             layout.shared_bytes,
             self.resident_blocks,
             self.finish,
-            around.before,
-            around.after,
-            around.workspace,
+            reduction.before,
+            reduction.after,
+            reduction.workspace,
             layout.ranged,
-            around.growth,
+            reduction.growth,
         )
 
     def _script(self) -> str:
-        """Return the text of ``main``: operands, epilogue operands, result in the workload's layouts."""
+        """Return the text of ``main``. Its parameters are the operands, the epilogue's operands and the result."""
         text, ranged = self.text, self.layout.ranged
         parameters, matched = [], []
         for access in self.workload.tensors:
@@ -97,17 +98,17 @@ class KernelWriter(ABC, Generic[Layout]):
         self.text.line(f'{name} = T.sblock_alloc_buffer(({size},), "{dtype}", scope="{scope}")')
 
     def _allocate_shared(self, size: int, dtype: str, num_bytes: int) -> None:
-        """Allocate ``smem``: declared, or of the size that the launch asks for."""
+        """Allocate ``smem``: with a declared size, or with the size that the launch asks for."""
         self._allocate("smem", size, dtype, "shared.dyn" if num_bytes > STATIC_SHARED_BYTES else "shared")
 
-    def _combined(self, one: str, other: str) -> str:
-        """Return the expression of two sums, or largest values, of the accumulator's dtype."""
-        return f"T.max({one}, {other})" if self.workload.body == "max" else f"{one} + {other}"
+    def _combined(self, first: str, second: str) -> str:
+        """Return the expression that combines two sums, or two maxima, of the accumulator's dtype."""
+        return f"T.max({first}, {second})" if self.workload.body == "max" else f"{first} + {second}"
 
     def _finished(self, value: str, element: Callable[[Access], str]) -> str:
-        """Return a whole sum as an element of the result: its mean, its epilogue, its dtype.
+        """Return the expression of a result from a complete sum: its mean, its epilogue, its conversion.
 
-        `element` gives the element of an operand of the epilogue that belongs to it.
+        `element` returns the element of an operand of the epilogue.
         """
         accumulator, terms = self.layout.accumulator, self.layout.num_terms
         if self.workload.body == "average":
@@ -127,16 +128,16 @@ class KernelWriter(ABC, Generic[Layout]):
         return cast(f"({value})", accumulator, self.workload.write.dtype)
 
 
-def cast(value: str, dtype: str, to: str) -> str:
-    """Return an expression of a dtype as one of another."""
-    return value if dtype == to else f'T.Cast("{to}", {value})'
+def cast(value: str, dtype: str, target: str) -> str:
+    """Return the expression of a value of `dtype` converted to another dtype."""
+    return value if dtype == target else f'T.Cast("{target}", {value})'
 
 
 def neutral(body: str, dtype: str) -> str:
-    """Return what leaves a result as it is."""
+    """Return the neutral element of a body: combined with it, a result stays as it is."""
     if body != "max":
         return f'T.Cast("{dtype}", 0)' if dtype in ("float16", "bfloat16") else f"T.{dtype}(0)"
     if "float" not in dtype:
         return f'T.min_value("{dtype}")'
-    lowest = f'T.call_pure_extern("float32", "__int_as_float", T.int32({_LOWEST_BITS}))'  # CUDA C has no word for -inf
+    lowest = f'T.call_pure_extern("float32", "__int_as_float", T.int32({_LOWEST_BITS}))'  # CUDA C has no literal -inf
     return lowest if dtype == "float32" else f'T.Cast("{dtype}", {lowest})'

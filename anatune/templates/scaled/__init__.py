@@ -1,4 +1,4 @@
-"""Template "scaled": products of float32 with weights of 8 or 4 bits that have scales."""
+"""The template "scaled": products of float32 with 8-bit or 4-bit weights that have scales, on CPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["SCALED"]
 
 
 class ScaledTemplate(CpuTemplate):
-    """Products of float32 with weights of 8 or 4 bits, multiplied as integers, on CPUs."""
+    """Products of float32 with 8-bit or 4-bit weights, multiplied as integers, on CPUs."""
 
     name = folder = "scaled"
     model_name = "model:ScaledModel"

@@ -1,9 +1,9 @@
-"""The analytical model of products with weights of 8 or 4 bits on one CPU, batches of points.
+"""The analytical model of products with 8-bit or 4-bit weights on one CPU, for batches of points.
 
-A core's work is the instructions of the microkernels, counted from the code, on ports that work side by side: loads,
-integer products (as many a cycle as multiply-adds), all vector arithmetic (one port more), and what it issues.
-Weights and scales stream once a piece of rows from the first cache that holds them all, or from memory, asked for
-ahead, so that levels overlap each other and the work but for a share of the shorter.
+The work of a core is the instructions of the microkernels, counted from their code. Ports execute them in parallel:
+loads, integer products (as many per cycle as multiply-adds), all vector arithmetic (one port more), and issue. Weights
+and scales stream once per piece of rows, from the first cache that holds them all or from memory. They are prefetched,
+so that memory levels overlap each other and the work, except for a share of the shorter time.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ __all__ = ["ScaledModel"]
 PARTS = ("product_s", "unpack_s", "digits_s", "l2_s", "l3_s", "dram_s", "start_s")
 _COLUMNS = (*PARTS, "registers", "accumulators", "threads", "chunks", "weight_bytes", "digit_bytes")
 _CALL_CYCLES = 20.0
-"""Entry, exit and drain of a microkernel."""
+"""Cycles to enter, leave and drain a microkernel."""
 _UNPACKED = 5.0
-"""Vector operations that unpack a vector of weights."""
+"""Vector operations to unpack a vector of weights."""
 _DIGIT_OPERATIONS = {1: 12.0, 2: 16.0, 3: 20.0}
-"""Vector operations that make digits of a vector of activations, by their number: counted from the code."""
+"""Number of digits -> vector operations to make them from a vector of activations. Counted from the code."""
 
 
 class ScaledModel(WholeModel):
     """Predicts the time of schedules of the template "scaled", and ranks them exactly.
 
-    `accuracy` is what the arithmetic of its space's schedules may need, "standard" or "relaxed".
+    `accuracy` is the accuracy of the arithmetic of the space's schedules, "standard" or "relaxed".
 
-    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+    Models are deterministic, and threads may share them. Every prediction depends on its own point only.
 
     Raises
     ------
     SpaceError
-        The workload is no product that the template can do (`rules.product_of`); no such accuracy.
+        The template does not take the workload (`rules.product_of`), or the accuracy is unknown.
     """
 
     composition = Composition(
@@ -63,7 +63,7 @@ class ScaledModel(WholeModel):
         self.rules = first_broken(self._limits(np.zeros(0), np.zeros(0, dtype=bool)))[0]
 
     def _limits(self, registers: Floats, alone: NDArray[np.bool_]) -> tuple[Limit, ...]:
-        """Return the table of rules; `alone`: which points distribute what nothing is left of for a second core."""
+        """Return the table of rules. `alone`: points that are parallel but leave no work for a second core."""
         most = self.hardware.compute.num_vector_registers
         held = Rule("microkernel_registers", "vector registers of the microkernel", most)
         return Limit(held, registers), Limit(parallel_rule(self.hardware), registers, alone)
@@ -74,14 +74,14 @@ class ScaledModel(WholeModel):
         return float(sum(access.num_bytes for access in self.workload.reads[1:]))
 
     def _cycles(self, rows: Floats, vectors: Floats, digits: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return cycles of a run's products and of its unpacking, and the vector registers they take."""
+        """Return (cycles of a run's products, cycles of its unpacking, vector registers that it uses)."""
         core, product = self.machine.core, self.space.product
-        units = float(product.digit_words)  # words of a digit: products of a vector of columns and a row
+        units = float(product.digit_words)  # words of a digit: one product for each vector of columns and each row
         tiles = rows * vectors
         is_dot, is_short = product.instruction == "vpdpbusd", product.instruction == "maddubs"
         products = tiles * digits * (units + (1.0 if is_short else 0.0))
         added = 0.0 if is_dot else tiles * digits * (units - 1.0)
-        joined = tiles * (2.0 * digits + 1.0)  # to float32, powers, scales
+        joined = tiles * (2.0 * digits + 1.0)  # conversion to float32, powers, scales
         loads = rows * (digits * units + 2.0) + vectors
         widths = 1.0 if product.bits == 8 and product.digit_bits == 8 else 3.0
         unpacked = vectors * product.words * (widths if product.bits == 4 or product.digit_bits == 16 else 1.0)
@@ -110,13 +110,13 @@ class ScaledModel(WholeModel):
         pieces = np.ceil(product.rows / piece)
         threads = np.where(split > 0, np.minimum(core.num_cores, tiles), 1.0)
         at_once = np.maximum(1.0, np.minimum(vector, (core.registers - OTHERS) // (row * digits)))
-        own, unpack, registers = self._cycles(row, at_once, digits)
+        multiply, unpack, registers = self._cycles(row, at_once, digits)
         registers = np.where(is_float, FLOAT_ROWS * np.minimum(vector, 2.0) + 3.0, registers)
         _, rules, _ = first_broken(self._limits(registers, (split > 0) & ((tiles < 2) | (core.num_cores < 2))))
         share = np.where(split > 0, np.ceil(tiles / threads) / tiles, 1.0)
         kernels = np.ceil(product.rows / row) * tiles * vector / at_once
         seconds = share / core.clock_hz
-        product_s = kernels * (product.runs * own + _CALL_CYCLES) * seconds
+        product_s = kernels * (product.runs * multiply + _CALL_CYCLES) * seconds
         unpack_s = kernels * product.runs * unpack * seconds
         operations = np.array([_DIGIT_OPERATIONS[int(one)] for one in digits])
         digits_s = product.rows * product.depth / product.lanes * operations / (core.fma_per_cycle + 1.0)
@@ -124,17 +124,17 @@ class ScaledModel(WholeModel):
         rows_each = np.ceil(product.rows / FLOAT_ROWS) * tiles * np.ceil(vector / 2.0)
         at_a_time = np.minimum(vector, 2.0)
         step = np.maximum(FLOAT_ROWS * at_a_time / core.fma_per_cycle, (FLOAT_ROWS + at_a_time) / core.loads)
-        step = np.maximum(step, core.fma_latency)  # a step's sums wait for those of the step before
-        own_s = rows_each * product.depth * step * seconds
+        step = np.maximum(step, core.fma_latency)  # the sums of a step depend on those of the step before
+        multiply_s = rows_each * product.depth * step * seconds
         fetched = np.ceil(product.rows / FLOAT_PIECE) * tiles * vector * product.depth
-        product_s = np.where(is_float, own_s / core.reachable, product_s)
+        product_s = np.where(is_float, multiply_s / core.reachable, product_s)
         unpack_s = np.where(is_float, fetched * _UNPACKED / (core.fma_per_cycle + 1.0) * seconds, unpack_s)
         digits_s = np.where(is_float, 0.0, digits_s)
         row_bytes = 4.0 * np.where(is_float, product.depth, product.runs * (digits * product.digit_words + 2.0))
         digit_bytes = np.minimum(piece, product.rows) * row_bytes
         kernels = np.where(is_float, rows_each, kernels)
         each_bytes = digit_bytes / np.where(is_float, FLOAT_PIECE / FLOAT_ROWS, calls)
-        taken = np.where(is_float, np.minimum(vector, 2.0), at_once)
+        vectors_at_once = np.where(is_float, np.minimum(vector, 2.0), at_once)
 
         size = self.machine.size_bytes[None, :] / np.minimum(threads[:, None], self.machine.shared_by[None, :])
         fill_s = 1.0 / (self.machine.fill_bytes_per_cycle * core.clock_hz)
@@ -145,8 +145,8 @@ class ScaledModel(WholeModel):
         levels = size.shape[1]
         for level in range(levels):
             held = size[:, level]
-            # Weights: a tile for each call of a piece, all of them for each piece; digits: all for each tile.
-            again = np.where(tile_bytes + each_bytes > held, kernels * tile_bytes / vector * taken, 0.0)
+            # Weights move once per tile for each call of a piece, or all for each piece. Digits move for each tile.
+            again = np.where(tile_bytes + each_bytes > held, kernels * tile_bytes / vector * vectors_at_once, 0.0)
             each = pieces * self.streamed_bytes
             moved = np.where(self.streamed_bytes + digit_bytes > held, each, 0.0)
             moved = np.maximum(moved, again)
@@ -169,7 +169,7 @@ class ScaledModel(WholeModel):
         return rules, times, np.stack([*quantities, threads, chunks, bytes_, digit_bytes])
 
     def _columns(self, quantities: Floats, time_s: Floats) -> Columns:
-        """Name the quantities of a prediction."""
+        """Return the quantities of a prediction by name."""
         columns = dict(zip(_COLUMNS, quantities, strict=True))
         columns["occupancy"] = columns["threads"] / self.hardware.compute.num_cores
         columns["waves"] = columns["chunks"] / columns["threads"]
@@ -183,12 +183,12 @@ class ScaledModel(WholeModel):
 
     @cached_property
     def floor_s(self) -> float:
-        """Seconds that no schedule can beat here: weights, once, at the rate of the nearest cache that holds them."""
+        """A time that no schedule of the space can beat, in seconds: weights stream once from the nearest cache."""
         core = self.machine.core
         rate = self.machine.fill_bytes_per_cycle[0] * core.clock_hz * core.num_cores
         return 0.0 if self.streamed_bytes <= self.machine.size_bytes[0] else self.streamed_bytes / rate * 0.5
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
-        """Return the keys of points of equal time, least first: wide tiles, and what fewer rows run best with."""
+        """Return the tie-break keys, least important first: wide tiles, then pieces near `FLOATS_FROM` rows."""
         calls, rows, vectors = points[:, :3].T
         return -vectors, np.abs(calls * rows - FLOATS_FROM), -rows

@@ -1,14 +1,14 @@
-"""Schedules of products of float32 with weights of 8 or 4 bits: the template "scaled"; `scaled.space` draws the loops.
+"""The rules of the template "scaled": products of float32 with 8-bit or 4-bit weights. `scaled.space` shows the loops.
 
-Activations become integers, a run of them at a time, so that vectors of small integers are multiplied: a number is the
-sum of its digits times powers, as many digits as the accuracy asks for.
+Activations are converted to integers, one run at a time, so that vectors of small integers can be multiplied. A number
+is the sum of its digits times powers. The accuracy decides how many digits there are.
 
 Notation
 --------
-run : neighbours along k whose activations share a power, 32 of them, 16 where weights share a scale with as few.
-group : neighbours along k of a column that share a scale; whole runs.
-digit : an integer of 8 or 16 bits; several are as exact as float32.
-word : 4 bytes, what a lane multiplies at once.
+run : neighbours along k whose activations share a power: 32, or 16 if weights share a scale with 16 only.
+group : neighbours along k of a column whose weights share a scale. A group has whole runs.
+digit : an integer of 8 or 16 bits. Several digits are as exact as float32.
+word : 4 bytes, which a lane multiplies at once.
 """
 
 from __future__ import annotations
@@ -47,36 +47,36 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "j": ("tile", "vector", "lane"),
     "k": ("step", "run"),
 }
-"""Factors of each axis in ``Schedule.tiles``, outer to inner."""
+"""Levels of each axis in ``Schedule.tiles``, outer to inner."""
 _RUN = 32
-"""Weights of 4 bits times digits of 8 bits, two and two added, are numbers of 16 bits until so many are summed."""
+"""Most elements of a run: pairwise sums of 4-bit weights times 8-bit digits fit in 16 bits up to here."""
 OTHERS = 8
 """Vector registers beside those of sums. Source: with more sums LLVM 22 spills (4x2 tiles of 16 registers)."""
 FLOATS_FROM = 12
-"""Rows from which on weights may be unpacked to float32: two microkernels' worth."""
+"""Fewest rows for which weights may be unpacked to float32: twice the rows of a microkernel."""
 FLOAT_ROWS, FLOAT_PIECE = 6, 192
-"""Rows of a microkernel of unpacked weights, and most of those for which a part of a tile is unpacked once."""
+"""Rows of a microkernel of unpacked weights; most rows for which a part of a tile is unpacked once."""
 ISAS = ("avx2", "avx512")
 
 
 class ScaledProduct(NamedTuple):
-    """A product and how its numbers are multiplied on a CPU.
+    """A product, and the instructions that multiply its numbers on a CPU.
 
     Attributes
     ----------
     bits : int
-        Of a weight.
+        Bits of a weight.
     run, group : int
-        Elements along k.
+        Elements of a run and of a group along k.
     lanes : int
-        float32 elements of a vector: columns.
+        float32 elements of a vector, which are columns.
     instruction : {"maddubs", "maddwd", "vpdpbusd"}
-        What multiplies: digits of 8 bits with unsigned weights; of 16 bits with signed ones.
+        The instruction that multiplies: 8-bit digits with unsigned weights, or 16-bit digits with signed weights.
     exact : int
-        Digits that are as exact as float32.
+        Number of digits that are as exact as float32.
     has_zeros : bool
     registers : int
-        Vector registers.
+        Number of vector registers.
     """
 
     rows: int
@@ -108,48 +108,48 @@ class ScaledProduct(NamedTuple):
 
     @property
     def offset(self) -> int:
-        """What is subtracted from weights as they are multiplied, beside zero points."""
+        """Number subtracted from weights in addition to zero points, because they are multiplied as unsigned."""
         if self.instruction == "maddwd":
             return 0
         return 128 if self.bits == 8 else 0 if self.has_zeros else 8
 
     @property
     def runs(self) -> int:
-        """Runs of a row."""
+        """Number of runs of a row."""
         return self.depth // self.run
 
-    def at_once(self, rows: int, vectors: int, digits: int) -> int:
-        """Return how many vectors of a tile a microkernel of some rows takes: their sums leave registers for others."""
+    def vectors_at_once(self, rows: int, vectors: int, digits: int) -> int:
+        """Return how many vectors of a tile a microkernel of `rows` rows takes, so that the sums fit in registers."""
         return max(1, min(vectors, (self.registers - OTHERS) // (rows * digits)))
 
     def row_words(self, digits: int) -> int:
-        """Return the words of a row of activations as digits, each run with its power and its sum."""
+        """Return the words of a row of activations as digits. Each run has its power and its sum, too."""
         return self.runs * (digits * self.digit_words + 2)
 
 
 def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
-    """Return how a workload is multiplied.
+    """Return how a workload is multiplied on a CPU.
 
     Raises
     ------
     SpaceError
-        It is no product of float32 with weights of 8 or 4 bits, or the CPU lacks the instructions.
+        The workload is not a product of float32 with 8-bit or 4-bit weights, or the CPU lacks the instructions.
     """
-    own = workload.attribute
+    attributes = workload.attribute
     if workload.body != "scaled_matmul" or workload.dtype != "float32":
         raise SpaceError(
-            f"{workload.operator} of {workload.formats}: expected scaled_matmul of float32xint8 or float32xint4, which "
-            "the template scaled multiplies; change the dtype or leave the template out"
+            f"{workload.operator} of {workload.formats}: the template scaled takes scaled_matmul of float32xint8 or "
+            "float32xint4 only; change the dtype or leave the template out"
         )
     isa = hardware.compute.isa
     if isa not in ISAS:
         raise SpaceError(
-            f"{hardware.name} has {isa}, expected {' or '.join(ISAS)}, whose integers the template scaled multiplies; "
-            "unpack the weights and plan a matmul"
+            f"{hardware.name} has {isa}, expected {' or '.join(ISAS)} for the template scaled; unpack the weights and "
+            "plan a matmul"
         )
-    bits = SCALED_FORMATS[str(own["dtype"]).partition(":")[0]].weight_bits
+    bits = SCALED_FORMATS[str(attributes["dtype"]).partition(":")[0]].weight_bits
     rows, columns, depth = (workload.extents[axis] for axis in "ijk")
-    group = int(str(own["group"])) or depth
+    group = int(str(attributes["group"])) or depth
     run = _RUN if group % _RUN == 0 else _RUN // 2
     if group % run or depth % group:
         raise SpaceError(f"{workload.describe()}: k is {depth}, expected a multiple of {_RUN // 2}; pad it")
@@ -157,15 +157,15 @@ def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
     instruction = "vpdpbusd" if has_dot else "maddubs" if bits == 4 else "maddwd"
     exact = 2 if instruction == "maddwd" else 3
     return ScaledProduct(
-        rows, columns, depth, bits, run, group, hardware.fp32_lanes, instruction, exact, bool(own["zero_points"]),
-        hardware.compute.num_vector_registers,
+        rows, columns, depth, bits, run, group, hardware.fp32_lanes, instruction, exact,
+        bool(attributes["zero_points"]), hardware.compute.num_vector_registers,
     )  # fmt: skip
 
 
 def scaled_at(schedule: Schedule, workload: Workload) -> Schedule:
-    """Return a schedule for another number of rows, with as many in a piece and in a microkernel.
+    """Return a schedule for another number of rows, with the same rows in a piece and in a microkernel.
 
-    Few rows are not multiplied with unpacked weights.
+    For few rows, weights are not unpacked.
     """
     _, *inner = schedule.tiles["i"]
     rows = workload.extents["i"]
@@ -175,13 +175,13 @@ def scaled_at(schedule: Schedule, workload: Workload) -> Schedule:
 
 
 def with_floats(schedule: Schedule, is_set: bool) -> Schedule:
-    """Return a schedule that unpacks weights to float32 for many rows, or does not."""
+    """Return a schedule with the option "floats" set or not: weights are unpacked to float32 for many rows."""
     others = {name: value for name, value in schedule.options.items() if name != "floats"}
     return msgspec.structs.replace(schedule, options={**others, **({"floats": True} if is_set else {})})
 
 
 def check_scaled(schedule: Schedule) -> None:
-    """Raise SpaceError unless these are a schedule of the template "scaled"."""
+    """Raise SpaceError unless the schedule is one of the template "scaled"."""
     product = product_of(schedule.workload, cast(CpuSpec, schedule.hardware))
     if schedule.vector:
         raise SpaceError(f"vector is {dict(schedule.vector)!r:.60}, expected none: the template fetches whole vectors")
@@ -207,10 +207,10 @@ def needed_accuracy(schedule: Schedule) -> str:
 
 
 def digits_error(schedule: Schedule) -> float:
-    """Return the largest error that digits explain, over the result's scale.
+    """Return the largest error that rounding to digits explains, relative to the result's scale.
 
-    A run's largest activation has all bits of a digit, so that each activation errs by at most half of the last one, at
-    random: ``2^-bits / sqrt(3)`` of the largest, which is some 1.7 times the root of their mean square. The factor 4 is
+    The largest activation of a run uses all bits of a digit. Each activation therefore errs by at most half of the last
+    bit, at random: ``2^-bits / sqrt(3)`` of the largest, which is about 1.7 times the root mean square. The factor 4 is
     that of `core.accuracy.rounding_error`.
     """
     product = product_of(schedule.workload, cast(CpuSpec, schedule.hardware))

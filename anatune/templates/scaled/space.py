@@ -1,4 +1,4 @@
-"""The tile space of products with weights of 8 or 4 bits: rows and columns of a microkernel, rows of a piece, digits.
+"""The space of the template "scaled": rows and columns of a microkernel, rows of a piece, digits.
 
 A schedule, outer to inner::
 
@@ -7,18 +7,18 @@ A schedule, outer to inner::
       for tile of columns, factor "tile" of j: its weights are read from memory once a piece          parallel?
         for call of the piece: microkernel of "row" rows x "vector" vectors of columns, all of k, "run" at a time
 
-Rows that are left over are those of smaller microkernels; how many vectors one takes at once, `ScaledProduct.at_once`
-says. ``Schedule.options``:
+Remaining rows are computed by smaller microkernels. `ScaledProduct.vectors_at_once` says how many vectors a microkernel
+takes. ``Schedule.options``:
 
 ========== ===========================================================================================================
-"digits"   Integers that an activation becomes: as many as are as exact as float32, or 1 (accuracy "relaxed", or where
-           the workload says that data may be rounded).
-"floats"   Whether weights are unpacked to float32 instead from `FLOATS_FROM` rows on, a part of a tile of columns at a
-           time for many rows (``program.floats``).
+"digits"   Number of integers that an activation is converted to: as many as are as exact as float32, or 1 (with the
+           accuracy "relaxed", or if the workload says that data may be rounded).
+"floats"   Whether weights are unpacked to float32 instead, from `FLOATS_FROM` rows on. A part of a tile of columns is
+           unpacked at a time, for many rows (``program.floats``).
 "parallel" Whether loops are distributed over the cores.
 ========== ===========================================================================================================
 
-Weights, scales and zero points are packed ahead.
+Weights, scales and zero points are packed before the kernel runs.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ __all__ = ["ScaledSpace"]
 _ROWS = (1, 2, 4)
 _VECTORS = (1, 2)
 _PIECES = (1, 2, 4, 8, 16, 32)
-"""Calls of a piece."""
+"""Numbers of calls of a piece."""
 _LEAST_PIECE = 16
-"""Rows for which weights are read once at least, where there are as many."""
+"""Fewest rows of a piece, for which weights are read once, if there are as many."""
 
 
 class ScaledSpace(Space):
-    """All schedules of one product on one CPU that the template can express.
+    """All schedules of the template "scaled" for one product on one CPU.
 
-    Guarantees: deterministic; safe to share between threads (immutable).
+    Spaces are deterministic and immutable, so that threads may share them.
 
     Parameters
     ----------
     workload, hardware, is_legal
-        As of `Space`.
+        See `Space`.
     accuracy : {"standard", "relaxed"}
-        What the arithmetic of its schedules may need: "standard" leaves out single digits.
+        Accuracy of the schedules' arithmetic. With "standard" single digits are left out.
 
     Raises
     ------
     SpaceError
-        As `product_of`; no such accuracy.
+        The errors of `product_of`, or the accuracy is unknown.
     """
 
     template, axis_word = "scaled", "axis"
@@ -92,7 +92,7 @@ class ScaledSpace(Space):
         return self._tiles_of(axis, rows)
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
-        """Decode one point (a vector in the order of `columns`) into a Schedule."""
+        """Return the schedule of one point (a vector in the order of `columns`)."""
         values = self._values(point)
         return self.schedule(self._tiles(values), values[-3], floats=bool(values[-2]), parallel=bool(values[-1]))
 
@@ -102,7 +102,7 @@ class ScaledSpace(Space):
         Raises
         ------
         SpaceError
-            The schedule belongs to another workload or template, or its factors do not fit the space.
+            The schedule is for another workload or template, or its factors are not in the space.
         """
         self._check_own(schedule)
         tiles, options = schedule.tiles, schedule.options
@@ -118,23 +118,23 @@ class ScaledSpace(Space):
         floats: bool = False,
         parallel: bool = False,
     ) -> Schedule:
-        """Build the schedule with these tiles; any sizes are accepted, legal on the device or not.
+        """Return the schedule with these tiles, which may have any sizes. The device may not allow it.
 
         Parameters
         ----------
         tiles : mapping of str to sequence of int
-            "i" -> (call, row), "j" -> (vector,), "k" -> (run,): what is left out is 1, of k the run.
+            "i" -> (call, row), "j" -> (vector,), "k" -> (run,). Missing tiles are 1, for k the run.
         digits : int, optional
-            Of an activation; by default as many as are as exact as float32.
+            Digits of an activation. Default: as many as are as exact as float32.
         floats : bool
-            Unpack weights to float32 where there are many rows.
+            Unpack weights to float32 if there are many rows.
         parallel : bool
             Distribute rows and columns over the cores.
 
         Raises
         ------
         SpaceError
-            Unknown axis, wrong number of factors, no such number of digits.
+            An axis or the number of digits is unknown, or the number of factors is wrong.
         """
         product, extents = self.product, {axis: self.extents[axis] for axis in "ij"}
         complete = self._covering(tiles, "{'i': (8, 4), 'j': (2,)}", extents, {"j": product.lanes})

@@ -1,8 +1,9 @@
-"""How AMD's CDNA compute units run Triton's kernels of products: a grid of waves, their registers and what they read.
+"""Products on AMD's CDNA compute units: the grid of waves, their registers, and the operands that they read.
 
 Notation
 --------
-wave : 64 lanes, a warp of Triton's. A compute unit has 4 SIMDs of 512 registers a lane, those of accumulation included.
+wave : 64 lanes, which Triton calls a warp. A compute unit has 4 SIMDs, each with 512 registers per lane (including the
+    accumulation registers).
 """
 
 from __future__ import annotations
@@ -25,23 +26,24 @@ Floats = NDArray[np.float64]
 
 ARCHS = tuple(arch for arch in instructions.ARCHS if arch.startswith("gfx"))
 DIRECT_ARCH = "gfx950"
-"""From here on copies go to LDS directly; before, what the next step multiplies waits in registers."""
+"""First architecture that copies to LDS directly. Earlier ones keep the operands of the next step in registers."""
 WAVE = 64
 SQUARES = (16, 32)
-"""Rows and columns of results of one instruction."""
+"""Rows and columns of the results of one instruction."""
 _OWN_REGISTERS = 36.0
-"""Addresses, masks and counters of a lane. Fitted to 127 compiled programs for gfx942, and the same for gfx950."""
+"""Registers of a lane for addresses, masks and counters. Fitted to 127 compiled programs for gfx942 and gfx950."""
 
 _NAMED_REGISTERS = 256.0
-"""Registers of a lane that vector instructions name; as many again are for accumulation. Source: AMD CDNA 3 ISA."""
+"""Registers of a lane that vector instructions can name; as many are for accumulation. Source: AMD CDNA 3 ISA."""
 _COPIES = 1.0
-"""Registers that each one beyond costs on its way there and back. Fitted to 22 programs of 128 sums a lane and more."""
+"""Additional registers for each register beyond these, to copy it. Fitted to 22 programs with 128 or more sums a
+lane."""
 
 
 def square_of(tiles: Tiles) -> Ints:
-    """Return the rows of results of one instruction: 32 where both sides of a tile have as many, else 16."""
-    found: Ints = np.where(np.minimum(tiles.block_m, tiles.block_n) >= SQUARES[1], SQUARES[1], SQUARES[0])
-    return found
+    """Return the rows of the results of one instruction: 32 if both sides of the tile have as many, else 16."""
+    square: Ints = np.where(np.minimum(tiles.block_m, tiles.block_n) >= SQUARES[1], SQUARES[1], SQUARES[0])
+    return square
 
 
 def wave_grid(tiles: Tiles) -> tuple[Ints, Ints]:
@@ -58,9 +60,9 @@ def wave_grid(tiles: Tiles) -> tuple[Ints, Ints]:
 
 
 def registers(problem: MatmulProblem, tiles: Tiles, instruction: Instruction, spec: GpuSpec) -> Floats:
-    """Return the registers that a lane would take: sums, all operands of a step, and before gfx950 the next step's.
+    """Return the registers that a lane needs: sums, operands of a step, and before gfx950 those of the next step.
 
-    Within 18 of the compiler on average, see ``bench.gpu.triton_resources``.
+    The mean difference to the compiler is below 18; see ``bench.gpu.triton_resources``.
     """
     lanes = (tiles.num_warps * WAVE).astype(np.float64)
     waves_m, waves_n = wave_grid(tiles)
@@ -69,32 +71,32 @@ def registers(problem: MatmulProblem, tiles: Tiles, instruction: Instruction, sp
     operands = strips * tiles.block_k * element / WAVE / 4.0
     stage = (tiles.block_m * problem.element_bytes + tiles.block_n * problem.right_element_bytes) * tiles.block_k
     waiting = np.where(tiles.num_stages > 1, stage / lanes / 4.0, 0.0) if spec.arch != DIRECT_ARCH else 0.0
-    wanted = _OWN_REGISTERS + tiles.block_m * tiles.block_n / lanes + operands + waiting
-    found: Floats = np.ceil(wanted + _COPIES * np.maximum(0.0, wanted - _NAMED_REGISTERS))
-    return found
+    needed = _OWN_REGISTERS + tiles.block_m * tiles.block_n / lanes + operands + waiting
+    total: Floats = np.ceil(needed + _COPIES * np.maximum(0.0, needed - _NAMED_REGISTERS))
+    return total
 
 
 class Products(NamedTuple):
-    """What multiplying one stage of every tile takes, (num_tiles,) each."""
+    """The cost of multiplying one stage, (num_tiles,) each."""
 
     repeated: Floats
-    """How often products are computed: waves beyond the tile's own squares do what others do."""
+    """Factor by which products are repeated: waves beyond the squares of the tile repeat the work of others."""
     slots: Floats
-    """Instructions: MFMA, and 16 bytes of a lane at a time from LDS."""
+    """Instructions: MFMA, and loads of 16 bytes per lane from LDS."""
     reads: Floats
-    """Bytes that waves read from LDS: each row of waves the left operand, each column the right one."""
+    """Bytes that waves read from LDS: each row of waves reads the left operand, each column the right one."""
     converted: Floats
-    """Elements that are converted on their way."""
+    """Elements that are converted before they are multiplied."""
 
 
 def products(problem: MatmulProblem, tiles: Tiles, instruction: Instruction) -> Products:
-    """Return what MFMA takes of a stage."""
+    """Return the cost of multiplying one stage with MFMA."""
     m, n, k = (size.astype(np.float64) for size in (tiles.block_m, tiles.block_n, tiles.block_k))
     square = square_of(tiles).astype(np.float64)
     waves_m, waves_n = wave_grid(tiles)
     repeated = np.maximum(1.0, square * waves_m / m) * np.maximum(1.0, square * waves_n / n)
     reads = m * k * problem.element_bytes * waves_n + n * k * problem.right_element_bytes * waves_m
-    # 16 x 16 results take twice the steps of 32 x 32: half the work
+    # an instruction for 16 x 16 results has twice the depth of one for 32 x 32: half the work
     each = square * square * instruction.depth * SQUARES[1] / square
     slots = m * n * k * repeated / each + reads / (16.0 * WAVE)
     converted = np.zeros(len(tiles))

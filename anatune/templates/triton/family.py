@@ -1,4 +1,4 @@
-"""Families of kernels that Triton makes: products, and what surrounds them in language models."""
+"""Families of Triton kernels: one class for each group of workload bodies, which says where its modules are."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from anatune.templates.gpu.ranged import Ranged
     from anatune.templates.triton.program import TritonProgram
 
-__all__ = ["Family", "ProductFamily", "lost_error"]
+__all__ = ["KernelFamily", "ProductFamily", "lost_error"]
 
 _SUM_BITS, _DEEP = 13, 32
-"""Bits behind the point that Hopper's tensor cores keep of sums of 8-bit floats; products of an addition. Source:
+"""Fraction bits that Hopper's tensor cores keep in sums of 8-bit floats, and products per addition. Source:
 [DeepSeek-V3] Sec. 3.3.2."""
 
 
-class Family(ABC):
-    """What the template "triton" is for workloads of some bodies: it passes on what `base.template` asks of it.
+class KernelFamily(ABC):
+    """The kernels of the template "triton" for workloads with certain bodies; `TritonTemplate` delegates to it.
 
     Attributes
     ----------
     bodies : frozenset of str
-        Those of `Workload.body` that it takes.
+        Values of `Workload.body` that it takes.
     factors : mapping of str to tuple of str
-        Axis -> names of its factors, outer to inner.
+        Axis -> names of its levels, outer to inner.
     model_name, program_name : str
-        Its analytical model, ``(workload, hardware, accuracy)``, and what makes a Triton module of a schedule, as
-        ``module:object`` within the folder of the template "triton".
+        The class of the analytical model, ``(workload, hardware, accuracy)``, and the function that returns the Triton
+        module of a schedule, as ``module:object`` within the folder of the template.
     """
 
     bodies: ClassVar[frozenset[str]]
@@ -49,23 +49,23 @@ class Family(ABC):
 
     @abstractmethod
     def supports(self, workload: Workload, hardware: GpuSpec) -> object:
-        """Raise SpaceError for a workload or a device that it does not take."""
+        """Raise SpaceError if the family does not take the workload or the device."""
 
     @abstractmethod
     def check(self, schedule: Schedule) -> None:
-        """Raise SpaceError for what is no schedule of it; its fields are of the right types already."""
+        """Raise SpaceError unless the schedule is one of this family. The types of its fields are already checked."""
 
     def levels(self, workload: Workload) -> dict[str, tuple[str, ...]]:
-        """Return axis -> names of its factors, outer to inner."""
+        """Return axis -> names of its levels, outer to inner."""
         return dict(self.factors)
 
     def model_class(self) -> type[AnalyticalModel]:
-        """Return the class of its analytical model."""
+        """Return the class of the analytical model."""
         model: type[AnalyticalModel] = _import(self.model_name)
         return model
 
     def program(self, schedule: Schedule, ranged: Ranged | None = None) -> TritonProgram:
-        """Return the Triton module of a schedule; SpaceError for a range: products alone have kernels for one."""
+        """Return the Triton module of a schedule. SpaceError: it is for a range, and the workload is not a product."""
         if ranged is not None and "multiply_add" not in self.bodies:
             raise SpaceError(f"range: {schedule.workload.operator} has no Triton kernel that takes its {ranged.axis}")
         write = _import(self.program_name)
@@ -73,7 +73,7 @@ class Family(ABC):
         return program
 
     def least_accuracy(self, workload: Workload) -> str:
-        """Return the accuracy that has to be asked for before it is ranked with other templates."""
+        """Return the accuracy that must be requested before the family is ranked with other templates."""
         return STANDARD
 
     def accuracy_of(self, schedule: Schedule) -> str:
@@ -81,7 +81,7 @@ class Family(ABC):
         return STANDARD
 
     def error_of(self, schedule: Schedule) -> float:
-        """Return the largest error that rounding explains, over the result's scale, where it is no plain sum's."""
+        """Return the largest error of sums that lose bits, relative to the result's scale. 0: sums lose no bits."""
         return 0.0
 
 
@@ -90,15 +90,15 @@ def _import(name: str) -> Any:
 
 
 def lost_error(workload: Workload, depth: int) -> float:
-    """Return the largest error of sums of which so many products stay in accumulators that keep few bits.
+    """Return the largest error of sums whose accumulators keep few bits while `depth` products are added.
 
-    Each of their additions, one for `_DEEP` steps of k, cuts off what is behind `_SUM_BITS` bits.
+    Each addition, one for `_DEEP` products, cuts off all but `_SUM_BITS` fraction bits.
     """
     return 4.0 * TRUNCATION * 2.0**-_SUM_BITS * math.sqrt(depth / _DEEP) + rounding_error(workload, TRUNCATION)
 
 
-class ProductFamily(Family):
-    """Products of two operands, whatever their nest; it says, too, why other plain nests are none."""
+class ProductFamily(KernelFamily):
+    """Products of two operands with any loop nest. Its rules also reject the bodies that no family takes."""
 
     bodies = frozenset(("multiply_add",))
     factors = LEVELS
@@ -107,16 +107,16 @@ class ProductFamily(Family):
     check = staticmethod(check_triton)
 
     def least_accuracy(self, workload: Workload) -> str:
-        """Return the accuracy that has to be asked for: float32 operands lose bits."""
+        """Return the accuracy that must be requested: "relaxed" for float32 operands, which lose bits."""
         return RELAXED if workload.dtype == "float32" else STANDARD
 
     def accuracy_of(self, schedule: Schedule) -> str:
-        """Return the accuracy that a schedule needs: what loses bits of operands or sums has to be asked for."""
+        """Return the accuracy that a schedule needs: "relaxed" if operands or sums lose bits."""
         loses = loses_sums(schedule.workload, gpu_of(schedule)) and not schedule.options.get("promote")
         return RELAXED if loses else self.least_accuracy(schedule.workload)
 
     def error_of(self, schedule: Schedule) -> float:
-        """Return the largest error of sums that lose bits, over the result's scale; 0: they are plain ones."""
+        """Return the largest error of sums that lose bits, relative to the result's scale. 0: sums lose no bits."""
         workload = schedule.workload
         if not loses_sums(workload, gpu_of(schedule)):
             return 0.0

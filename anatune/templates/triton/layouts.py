@@ -1,15 +1,16 @@
-"""Where threads hold the results of a tile, and how much shared memory it takes to hand them to the threads that store.
+"""Layouts of the results of a tile, and the shared memory to change from one layout to another.
 
-Sums leave a matrix unit in its own order; a store wants neighbouring threads at neighbouring columns. Triton exchanges
-them through shared memory, in rounds: what is in registers before and after need not all be there at once.
+Matrix units leave sums in their own layout, but stores need neighbouring threads at neighbouring columns. Triton
+exchanges the results through shared memory. It does so in rounds, so that not all of them need be there at once.
 
 Notation
 --------
-bit : of a result's place in its tile, all sizes being powers of two: those of the column first, then those of the row.
-layout : which bits tell the registers of a thread, the lanes of a warp, the warps of a block. Lists, least bit first.
-round : a bit that is a register on both sides and in no access; every one halves what is there at once.
+bit : a bit of the index of a result in its tile. All sizes are powers of two; the bits of the column come first, then
+    those of the row.
+layout : the bits that are the number of a register of a thread, of a lane of a warp, and of a warp, least bit first.
+round : part of the exchange. A bit that is a register bit in both layouts and in no access halves the memory.
 
-Source: optimalSwizzling of Triton 3.9's lib/Tools/GenericSwizzling.cpp, of which this is the part that says how much.
+Source: optimalSwizzling of Triton 3.9's lib/Tools/GenericSwizzling.cpp; this module computes the size only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["Layout", "exchange_bytes", "stored", "sums_of_mma", "sums_of_tcgen05", "warps_of_mma", "warps_of_wgmma"]
+__all__ = [
+    "BitLayout",
+    "exchange_bytes",
+    "mma_layout",
+    "store_layout",
+    "tcgen05_layout",
+    "warps_of_mma",
+    "warps_of_wgmma",
+]
 
 Bits = tuple[int, ...]
 
@@ -28,8 +37,8 @@ _ACCESS_BITS = 128
 _LANES = 32
 
 
-class Layout(NamedTuple):
-    """Bits of a result's place: registers, lanes and warps that hold it."""
+class BitLayout(NamedTuple):
+    """The bits of a result's index that are registers, lanes and warps."""
 
     registers: Bits
     lanes: Bits
@@ -37,7 +46,7 @@ class Layout(NamedTuple):
 
 
 class _Access(NamedTuple):
-    """How an instruction touches shared memory: numbers of lane bits in 16 bytes, beside registers, and after."""
+    """An instruction that accesses shared memory: the numbers of lane bits within 16 bytes, and of the next ones."""
 
     inside: Bits
     after: Bits
@@ -61,34 +70,34 @@ def warps_of_mma(rows: int, columns: int, warps: int) -> tuple[int, int]:
 
 
 def warps_of_wgmma(rows: int, warps: int) -> tuple[int, int]:
-    """Return the warps along m and n of ``wgmma``: four for 64 rows each, then more rows, then columns."""
+    """Return the warps along m and n of ``wgmma``: four for every 64 rows, then more rows, then columns."""
     warps_m = min(warps, max(4, rows // 16))
     return warps_m, warps // warps_m
 
 
-def sums_of_mma(rows: int, columns: int, warps_m: int, warps_n: int, width: int = 8) -> Layout:
-    """Return where ``mma.sync`` (`width` 8) and ``wgmma`` (its columns) leave the sums of a tile of rows x columns."""
+def mma_layout(rows: int, columns: int, warps_m: int, warps_n: int, width: int = 8) -> BitLayout:
+    """Return the layout of the sums of ``mma.sync`` (`width` 8) and of ``wgmma`` (`width`: its columns)."""
     m, n = _bits(columns, rows * columns), _bits(1, columns)
     inner = _log2(width)
     cut_n, cut_m = inner + _log2(warps_n), 4 + _log2(warps_m)
     registers = (n[0], m[3], *n[3:inner], *n[cut_n:], *m[cut_m:])
-    return Layout(registers, (*n[1:3], *m[:3]), (*m[4:cut_m], *n[inner:cut_n]))
+    return BitLayout(registers, (*n[1:3], *m[:3]), (*m[4:cut_m], *n[inner:cut_n]))
 
 
-def sums_of_tcgen05(rows: int, columns: int, warps: int) -> Layout:
-    """Return where sums are that were read from tensor memory: each of 4 or 8 warps reads 32 rows (16 of 64)."""
+def tcgen05_layout(rows: int, columns: int, warps: int) -> BitLayout:
+    """Return the layout of sums read from tensor memory: each of 4 or 8 warps reads 32 rows (16 if there are 64)."""
     m, n = list(_bits(columns, rows * columns)), list(_bits(1, columns))
     lanes, by_warp = (m[:4], m[4:6]) if rows == 64 else (m[:5], m[5:7])
-    rest = m[len(lanes) + 2 :]
+    other_rows = m[len(lanes) + 2 :]
     if warps == 8:
-        by_warp = [*by_warp, rest.pop(0) if rest else n.pop()]
+        by_warp = [*by_warp, other_rows.pop(0) if other_rows else n.pop()]
     if rows == 64:
         lanes = [*lanes, n.pop()]
-    return Layout((*n, *rest), tuple(lanes), tuple(by_warp))
+    return BitLayout((*n, *other_rows), tuple(lanes), tuple(by_warp))
 
 
-def stored(rows: int, columns: int, warps: int, result_bits: int) -> Layout:
-    """Return which threads store a tile: 16 bytes each where there are enough, warps along rows of the tile first."""
+def store_layout(rows: int, columns: int, warps: int, result_bits: int) -> BitLayout:
+    """Return the layout in which a tile is stored: 16 bytes per thread if possible, warps along rows first."""
     m, n = _bits(columns, rows * columns), _bits(1, columns)
     wide = min(_ACCESS_BITS // result_bits, max(1, rows * columns // (warps * _LANES)), columns)
     by_n = min(_LANES, columns // wide)
@@ -96,17 +105,17 @@ def stored(rows: int, columns: int, warps: int, result_bits: int) -> Layout:
     first, lane = _log2(wide), _log2(wide * by_n)
     cut, down = lane + _log2(warps_n), _log2(_LANES // by_n)
     along = down + _log2(warps // warps_n)
-    return Layout((*n[:first], *n[cut:], *m[along:]), (*n[first:lane], *m[:down]), (*n[lane:cut], *m[down:along]))
+    return BitLayout((*n[:first], *n[cut:], *m[along:]), (*n[first:lane], *m[:down]), (*n[lane:cut], *m[down:along]))
 
 
 @lru_cache(maxsize=4096)
-def exchange_bytes(before: Layout, after: Layout, bits: int, *, matrix_loads: bool, matrix_stores: bool) -> int:
-    """Return the bytes of shared memory that an exchange of results takes, 0 where lanes and warps agree.
+def exchange_bytes(before: BitLayout, after: BitLayout, bits: int, *, matrix_loads: bool, matrix_stores: bool) -> int:
+    """Return the bytes of shared memory for a change of layout, 0 if lanes and warps are the same in both.
 
     Parameters
     ----------
     bits
-        Of a result.
+        Bits of a result.
     matrix_loads, matrix_stores
         Whether the device has ``ldmatrix``, ``stmatrix``.
     """
@@ -118,29 +127,29 @@ def exchange_bytes(before: Layout, after: Layout, bits: int, *, matrix_loads: bo
 
 
 def _rounds(
-    before: Layout, after: Layout, bits: int, size: int, matrix_loads: bool, matrix_stores: bool
+    before: BitLayout, after: BitLayout, bits: int, size: int, matrix_loads: bool, matrix_stores: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield bank conflicts and minus the rounds of every pair of instructions that fits."""
+    """Yield (bank conflicts, minus the number of rounds) for every pair of a store and a load that fit together."""
     wide = _log2(_ACCESS_BITS // bits)
     kinds = [_PLAIN, _MATRIX, *([_TURNED] if bits == 16 else [])]
-    found = False
+    fits_any = False
     for store in kinds if matrix_stores else [_PLAIN]:
         for load in kinds if matrix_loads else [_PLAIN]:
             vector = _vector(before, after, wide - len(store.inside), wide - len(load.inside), store, load)
             if vector is None:
                 continue
-            lines = [_touched(store, before, vector), _touched(load, after, vector)]
+            lines = [_accessed_bits(store, before, vector), _accessed_bits(load, after, vector)]
             if lines[0] is None or lines[1] is None:
                 continue
-            found = True
+            fits_any = True
             kept = min(len(a.inside) + len(a.after) - 3 for a in (store, load))
-            yield _in_segments(before, after, bits, size, vector, lines[0], lines[1], kept)
-    if not found:
-        yield _narrow(before, after, bits, size)
+            yield _count_conflicts(before, after, bits, size, vector, lines[0], lines[1], kept)
+    if not fits_any:
+        yield _narrow_rounds(before, after, bits, size)
 
 
-def _narrow(before: Layout, after: Layout, bits: int, size: int) -> tuple[int, int]:
-    """Return the same of plain accesses of less than 16 bytes."""
+def _narrow_rounds(before: BitLayout, after: BitLayout, bits: int, size: int) -> tuple[int, int]:
+    """Return the same for ordinary accesses of less than 16 bytes."""
     vector = [bit for bit in before.registers if bit in after.registers][: _log2(_ACCESS_BITS // bits)]
     word = _log2(_WORD_BITS // bits)
     if len(vector) < word:
@@ -155,13 +164,13 @@ def _narrow(before: Layout, after: Layout, bits: int, size: int) -> tuple[int, i
         vector = vector[:word]
     words = max(0, len(vector) - word)
     lines = [tuple(bit for bit in side.lanes[: len(side.lanes) - words]) for side in (before, after)]
-    return _in_segments(before, after, bits, size, tuple(vector), lines[0], lines[1], 0)
+    return _count_conflicts(before, after, bits, size, tuple(vector), lines[0], lines[1], 0)
 
 
 def _vector(
-    before: Layout, after: Layout, registers_before: int, registers_after: int, store: _Access, load: _Access
+    before: BitLayout, after: BitLayout, registers_before: int, registers_after: int, store: _Access, load: _Access
 ) -> Bits | None:
-    """Return the bits inside of 16 bytes that both instructions can touch, None if they do not fit together."""
+    """Return the bits within 16 bytes that both instructions access, or None if they do not fit together."""
     if registers_before < registers_after:
         return _vector(after, before, registers_after, registers_before, load, store)
     common = [bit for bit in before.registers if bit in after.registers]
@@ -179,8 +188,8 @@ def _vector(
     return (*common[:registers_after], *inside)
 
 
-def _touched(access: _Access, side: Layout, vector: Bits) -> Bits | None:
-    """Return the bits of the eight threads or rows that one cycle touches beside the vector."""
+def _accessed_bits(access: _Access, side: BitLayout, vector: Bits) -> Bits | None:
+    """Return the bits of the eight threads or rows that one cycle accesses in addition to the vector."""
     missing = 3 - len(access.after)
     free = [bit for bit in side.registers if bit not in vector][:missing]
     if len(free) < missing or any(number >= len(side.lanes) for number in access.after):
@@ -188,10 +197,10 @@ def _touched(access: _Access, side: Layout, vector: Bits) -> Bits | None:
     return (*free, *(side.lanes[number] for number in access.after))
 
 
-def _in_segments(
-    before: Layout, after: Layout, bits: int, size: int, vector: Bits, store: Bits, load: Bits, kept: int
+def _count_conflicts(
+    before: BitLayout, after: BitLayout, bits: int, size: int, vector: Bits, store: Bits, load: Bits, kept: int
 ) -> tuple[int, int]:
-    """Return bank conflicts and minus the rounds: bits that tell lines of all banks and are registers on both sides."""
+    """Return (bank conflicts, minus the number of rounds), from the bits that distinguish lines of all banks."""
     in_line = min(_log2(_BANKS * _WORD_BITS // (2 ** len(vector) * bits)), size - len(vector))
     lines = size - in_line - len(vector)
     stores, loads = {*vector, *store}, {*vector, *load}
@@ -209,7 +218,7 @@ def _in_segments(
 
 
 def _shared_dimension(segment: Iterable[int], touched: Bits) -> int:
-    """Return the dimension of what two sets of vectors over the two numbers 0 and 1 span both."""
+    """Return the dimension of the intersection of the spans of two sets of vectors over GF(2)."""
     lines = list(segment)
     return _rank(lines) + len(touched) - _rank([*lines, *(1 << bit for bit in touched)])
 

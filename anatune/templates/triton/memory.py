@@ -1,4 +1,4 @@
-"""Bytes that blocks of Triton's tiles take from L2 and DRAM."""
+"""Bytes that the blocks of Triton's tiles move through L2 and DRAM."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Floats = NDArray[np.float64]
 
 _SECTOR = 32.0
 PART_BYTES = 4.0
-"""Of a part of a sum: float32, or int32."""
+"""Bytes of a part of a sum: float32 or int32."""
 _LINE = 128.0
 
 
 @dataclass(frozen=True)
 class Grid:
-    """How blocks cover the product, (num_tiles,) each."""
+    """The blocks that cover the product, (num_tiles,) each."""
 
     rows: Floats
     columns: Floats
     """Blocks along m and n."""
     depth: Floats
-    """Products that a block sums up for a result."""
+    """Products that a block adds up for one result."""
     steps: Floats
     """Stages of a block."""
     blocks: Floats
@@ -56,16 +56,16 @@ class Traffic:
     """Bytes that cross the boundaries of L2, (num_tiles,) each."""
 
     stage: Floats
-    """What one stage of a block takes from L2."""
+    """Bytes that one stage of a block takes from L2."""
     l2: Floats
-    """All that SMs and L2 exchange; results that several blocks add up count for each of them."""
+    """Bytes that SMs and L2 exchange. Results that several blocks add up count once for each block."""
     dram: Floats
     kept: float
     """Share of the operands that L2 holds from the start."""
 
 
 def traffic(problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float) -> Traffic:
-    """Return what every tile moves; `warm`: so many right operands take turns when the product is repeated."""
+    """Return the bytes that every tile moves. `warm`: number of right operands that take turns in repeated products."""
     shallow = np.minimum(tiles.block_k.astype(np.float64), grid.depth)
     stage = fill_bytes(problem, problem.m / grid.rows, problem.n / grid.columns, shallow)
     results = float(problem.batch) * problem.m * problem.n * problem.result_bytes
@@ -73,14 +73,14 @@ def traffic(problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, 
     kept = _kept_share(problem, spec, warm) if warm else 0.0
     window = np.minimum(spec.compute.num_sms * grid.resident, grid.blocks / problem.batch)
     operands = _dram_bytes(problem, tiles, grid, window, spec, pieces)
-    # atomic additions are made where the L2 cache is; results of theirs are set to zero before
+    # L2 executes atomic additions; a launch before sets their results to zero
     dram = (operands + results * (1 + split * problem.atomic)) * (1.0 - kept)
     parts = results * tiles.split_k * (1.0 if problem.atomic else PART_BYTES / problem.result_bytes)
     return Traffic(stage, stage * grid.steps * grid.blocks + np.where(split, parts, results), dram, kept)
 
 
 def adding_s(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, start_cycles: float) -> Floats:
-    """Return the seconds of the kernel that adds up parts of sums, its launch left out; 0 where there is none."""
+    """Return the seconds of the kernel that adds up parts of sums, without its launch; 0 if nothing is split."""
     results = float(problem.batch) * problem.m * problem.n
     seconds = combining_s(
         results * PART_BYTES * tiles.split_k.astype(np.float64), results * problem.result_bytes, spec, start_cycles
@@ -89,7 +89,7 @@ def adding_s(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, start_cycles: 
 
 
 def combining_s(parts: Floats, results: float, spec: GpuSpec, start_cycles: float) -> Floats:
-    """Return the seconds of a kernel that reads so many bytes of parts, from L2 if they fit, and writes results."""
+    """Return the seconds to read `parts` bytes, from L2 if they fit in half of it, and write `results` bytes."""
     dram = spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction
     rate = np.where(parts <= 0.5 * spec.l2.size_bytes, spec.l2.bandwidth_bytes_per_s, dram)
     seconds: Floats = (parts + results) / rate + start_cycles / spec.compute.clock_hz
@@ -97,7 +97,7 @@ def combining_s(parts: Floats, results: float, spec: GpuSpec, start_cycles: floa
 
 
 def fill_bytes(problem: MatmulProblem, rows: Floats, columns: Floats, depth: Floats) -> Floats:
-    """Return the bytes of the sectors that one stage of a block takes from L2; padding is not fetched."""
+    """Return the bytes of the sectors that one stage of a block takes from L2. Padding is not fetched."""
     left_bytes, right_bytes = float(problem.element_bytes), float(problem.right_element_bytes)
 
     def sectors(length: Floats, pitch: int, element: float) -> Floats:
@@ -115,7 +115,7 @@ def fill_bytes(problem: MatmulProblem, rows: Floats, columns: Floats, depth: Flo
 def _dram_bytes(
     problem: MatmulProblem, tiles: Tiles, grid: Grid, window: Floats, spec: GpuSpec, pieces: float
 ) -> Floats:
-    """Return the bytes of the operands that cross the DRAM boundary, for blocks that are grouped."""
+    """Return the bytes of the operands that cross the DRAM boundary, for blocks in groups of `group_m` rows."""
     half = 0.5 * spec.l2.size_bytes
     run = tiles.block_k if problem.a_along_k else tiles.block_m
     elements = problem.touched[0] or problem.m * problem.k
@@ -135,21 +135,21 @@ def _dram_bytes(
 
 
 def _pieces(run: NDArray[np.int64], element: float, pieces: float) -> Floats:
-    """Return how much more DRAM has to do where a stage takes pieces of a line, and the rest of it later."""
-    found: Floats = 1.0 + pieces * (1.0 - np.minimum(1.0, run * element / _LINE))
-    return found
+    """Return the factor of additional DRAM work if a stage reads part of a line, and a later stage the rest."""
+    factor: Floats = 1.0 + pieces * (1.0 - np.minimum(1.0, run * element / _LINE))
+    return factor
 
 
 def _kept_share(problem: MatmulProblem, spec: GpuSpec, turns: int) -> float:
-    """Return the share of the operands that L2 still holds when a product is repeated and right ones take turns."""
+    """Return the share of the operands that L2 still holds in a repeated product, where right operands take turns."""
     right = turns * problem.n * problem.k * problem.right_element_bytes
     left = problem.m * problem.k * problem.element_bytes
     return kept_share(problem.batch * (left + right + problem.m * problem.n * problem.result_bytes), spec)
 
 
 def kept_share(num_bytes: float, spec: GpuSpec) -> float:
-    """Return the share of so many bytes that L2 still holds when they are used again.
+    """Return the share of `num_bytes` that L2 still holds when they are used again.
 
-    All of them up to 0.8 of its size, none from twice its size on, between them in proportion. Assumed.
+    It is 1 up to 0.8 of the size of L2, 0 from twice its size on, and linear in between. Assumed.
     """
     return float(np.clip((2.0 - num_bytes / spec.l2.size_bytes) / 1.2, 0.0, 1.0))

@@ -1,4 +1,4 @@
-"""The analytical model of Triton's kernels of products: one workload on one device, batches of points."""
+"""The analytical model of Triton's products, for batches of points of one workload on one device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Rule
 from anatune.templates.gpu.model import BLOCK_RESOURCES, MEMORY_LANES, TRAFFIC, BaseGpuModel
 from anatune.templates.triton.constants import CONSTANTS
-from anatune.templates.triton.instructions import Unit, instructions_of, operand_type
+from anatune.templates.triton.instructions import DotUnit, instructions_of, operand_type
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import multiply_adds_per_cycle, resources
 from anatune.templates.triton.rules import multiplied_dtype
@@ -30,12 +30,12 @@ from anatune.templates.triton.times import TileScores, score_tiles
 __all__ = ["WARM_CONSTANTS", "TileModel", "TritonModel", "problem_of", "rows_of"]
 
 PARTS = ("mma_s", *TILE_PARTS[1:])
-"""Those of `times.score_tiles`, "compute_s" as other templates on matrix units call it."""
+"""Names of the parts of the time: those of `times.score_tiles`, but "mma_s" as in other templates for "compute_s"."""
 
 WARM_CONSTANTS = msgspec.structs.replace(CONSTANTS, cold_s=0.0)
-"""Times are compared with those of other templates, which do not count what a launch after others costs either."""
+"""Constants without the cost of a first launch, which the times of other templates do not include either."""
 
-_OWN_RULE = Rule("persistent", "programs that walk tiles in parts of sums, or without descriptors (no pipeline)", 0.0)
+_OWN_RULE = Rule("persistent", "persistent kernels with split_k or without descriptors", 0.0)
 _BLOCK_ROWS = (
     "THREADS", "WARPS", "BLOCKS", "REGISTERS", "SHARED_BYTES", "RESIDENT", "LIMITER", "HELD", "WAVES", "DRAM_BYTES",
     "L2_BYTES", "ACCUMULATORS",
@@ -43,37 +43,37 @@ _BLOCK_ROWS = (
 
 
 def rows_of(parts: Sequence[str]) -> dict[str, int]:
-    """Return the rows of a `TileModel`: the parts of the time in their order, then what its blocks are and move."""
+    """Return the rows of a `TileModel`: the parts of the time in order, then the quantities of its blocks."""
     names = (*(part.upper() for part in parts), *_BLOCK_ROWS, "COUNT")
     return {name: row for row, name in enumerate(names)}
 
 
 class TileModel(BaseGpuModel):
-    """A model of kernels of tiles, computed for whole batches; see `rows_of`.
+    """The base class of models of Triton kernels, which compute whole batches with NumPy. See `rows_of`.
 
-    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+    Models are deterministic, and threads may share them. Every prediction depends on its own point only.
     """
 
     resources = ("registers_per_thread", *BLOCK_RESOURCES, *TRAFFIC)
     space: TileSpace
 
     @abstractmethod
-    def _scores(self, points: Points, known: Floats | None) -> TileScores:
-        """Return what the model says of points; `known`: (3, num_points), what a compiler said of them."""
+    def _scores(self, points: Points, compiled: Floats | None) -> TileScores:
+        """Return the scores of points. `compiled`: a compiler's numbers of them, (3, num_points)."""
 
     @property
     def _sharing_threads(self) -> int:
-        return 0  # matrix units read operands where they lie: in shared memory, in registers of several warps
+        return 0  # matrix units read operands from shared memory, or from registers of several warps
 
     def _fill(
-        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+        self, points: Points, task: int, compiled: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
     ) -> None:
-        scores = self._scores(points, known if known.size else None)
+        scores = self._scores(points, compiled if compiled.size else None)
         need, compute = scores.resources, self.hardware.compute
         rules[:], times[:] = need.rule, scores.time_s
         if not len(columns):
             return
-        # of experts: as many blocks as have rows
+        # of all blocks of grouped products, only those that have rows
         blocks = np.rint(scores.waves * compute.num_sms * need.resident)
         held = np.minimum(need.resident, np.ceil(blocks / compute.num_sms))
         columns[:] = [
@@ -89,13 +89,13 @@ class TileModel(BaseGpuModel):
         threads = out[self.rows["BLOCKS"]] * out[self.rows["THREADS"]]
         return {
             "OI_Global_Mem": flop / l2_bytes,
-            "OI_Shared_Mem": flop / l2_bytes,  # what is staged is what came from L2
+            "OI_Shared_Mem": flop / l2_bytes,  # all bytes from L2 are staged in shared memory
             "Reg_Reuse_Factor": flop / np.maximum(threads * accumulators, 1.0),
             "ILP": accumulators / 4.0,
         }
 
-    def _products_s(self, dtype: str, units: Iterable[Unit]) -> float:
-        """Return the seconds of all products by the fastest of some units, and of the launch."""
+    def _products_s(self, dtype: str, units: Iterable[DotUnit]) -> float:
+        """Return the seconds of all products on the fastest of some units, plus the launch."""
         compute = self.hardware.compute
         rate = max(multiply_adds_per_cycle(self.hardware, dtype, unit) for unit in units)
         math_s = self.workload.flop / 2.0 / rate / compute.num_sms / compute.clock_hz
@@ -103,16 +103,16 @@ class TileModel(BaseGpuModel):
 
 
 class TritonModel(TileModel):
-    """Predicts the time of Triton's kernels of `workload` on `hardware`, and ranks them exactly.
+    """Predicts the time of Triton's products of `workload` on `hardware`, and ranks them exactly.
 
-    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+    Models are deterministic, and threads may share them. Every prediction depends on its own point only.
 
     Raises
     ------
     SpaceError
-        The template does not apply (`rules.check_supported`).
+        The template does not take the workload or device (`rules.check_supported`).
     SpecError
-        The spec does not say what the device's matrix units do.
+        The spec does not have the rates of the device's matrix units.
     """
 
     space: TileSpace
@@ -129,7 +129,7 @@ class TritonModel(TileModel):
         self.rules = (*resources(self.problem, Tiles.of([]), hardware).rules, _OWN_RULE)
 
     def _set_up(self, accuracy: str) -> None:
-        """Make the space and the product behind the workload."""
+        """Set the space, and the matrix product that the workload computes."""
         space = TritonSpace(self.workload, self.hardware, self._is_legal, accuracy)
         self.space, self.problem = space, problem_of(space)
 
@@ -137,32 +137,32 @@ class TritonModel(TileModel):
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
         return Tiles(**self.space.columns_of(points, Tiles.__dataclass_fields__))
 
-    def _scores(self, points: Points, known: Floats | None) -> TileScores:
+    def _scores(self, points: Points, compiled: Floats | None) -> TileScores:
         tiles = self.tiles(points)
-        scores = self._scores_of(tiles, known)
+        scores = self._scores_of(tiles, compiled)
         need = scores.resources
         unfit = (tiles.persistent == 1) & ((tiles.split_k > 1) | (tiles.descriptors == 0))
         need.rule[(need.rule == 0) & unfit] = len(self.rules)
         return replace(scores, parts={"mma_s": scores.parts["compute_s"], **scores.parts})
 
-    def _scores_of(self, tiles: Tiles, known: Floats | None) -> TileScores:
-        """Return what the model says of tiles; `known`: what a compiler said of them."""
-        return score_tiles(self.problem, tiles, self.hardware, known=known, constants=WARM_CONSTANTS)
+    def _scores_of(self, tiles: Tiles, compiled: Floats | None) -> TileScores:
+        """Return the scores of tiles. `compiled`: a compiler's numbers of them."""
+        return score_tiles(self.problem, tiles, self.hardware, compiled=compiled, constants=WARM_CONSTANTS)
 
     @cached_property
     def floor_s(self) -> float:
-        """Seconds that no schedule can beat here: all matrix units busy, and the launch."""
-        known = instructions_of(self.hardware.arch, self.problem.dtype) or ()
-        return self._products_s(self.problem.dtype, [kind.unit for kind in known])
+        """A time that no schedule of the space can beat, in seconds: all matrix units busy, plus the launch."""
+        instructions = instructions_of(self.hardware.arch, self.problem.dtype) or ()
+        return self._products_s(self.problem.dtype, [kind.unit for kind in instructions])
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
-        """Return the keys of points of equal time, least important first: three stages, then four, more, two, one."""
+        """Return the tie-break keys, least important first. Three stages are best, then four, more, two, one."""
         stages = stage_preference(points[:, self.space.columns.index("num_stages")])
         return (points[:, self.space.columns.index("group_m")], stages)
 
 
 def problem_of(space: TritonSpace) -> MatmulProblem:
-    """Return the product behind a workload as the model of tiles takes it."""
+    """Return the matrix product that a workload computes, as the model of tiles takes it."""
     workload, gemm = space.workload, space.gemm
     return MatmulProblem(
         gemm.extents["m"],

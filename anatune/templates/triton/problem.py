@@ -1,4 +1,4 @@
-"""What a tile compiler multiplies: one matrix product, or several alike, with the types of its operands."""
+"""The matrix products that a tile compiler computes: sizes, number and types of operands."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ DTYPES: dict[str, int] = {
     "float8_e5m2fnuz": 1,
     "int8": 1,
 }
-"""Operand type -> bytes. "tf32": float32 operands, rounded for matrix units; "float32": not rounded (NVIDIA: CUDA
-cores); "fp8": 8-bit floats of the type that the device multiplies."""
+"""Operand type -> bytes. "tf32": float32 operands that matrix units round. "float32": not rounded (on NVIDIA GPUs: CUDA
+cores). "fp8": 8-bit floats of the type that the device multiplies."""
 
 
 class MatmulProblem(msgspec.Struct, frozen=True):
-    """One matrix product: m x k times k x n.
+    """A matrix product m x k times k x n, or several of the same size.
 
     Attributes
     ----------
     dtype : str
-        Of `DTYPES`.
+        Operand type, one of `DTYPES`.
     out_bytes : int
-        Of one result; 0: 4 for 32-bit operands and integers, else 2.
+        Bytes of a result. 0: 4 for 32-bit operands and integers, else 2.
     a_along_k, b_along_n : bool
-        Whether rows of the operand in memory run along that index (both: row-major, not transposed).
+        Whether rows of the operand in memory run along that index. Both are true for row-major operands.
     batch : int
-        Products of this size.
+        Number of products.
     right_bytes : float
-        Of an element of the right operand in memory, where the kernel converts it to `dtype` (1: weights of 8 bits, 0.5
-        of 4); 0: as the left operand's.
+        Bytes of an element of the right operand in memory, if the kernel converts it to `dtype`: 1 for 8-bit weights,
+        0.5 for 4-bit weights. 0: as many as the left operand has.
     atomic : bool
-        Whether parts of a split sum are added to the result where they are made; else they are kept in float32, and a
+        Whether parts of a split sum are added to the result atomically. Otherwise they are kept in float32, and a
         second kernel adds them up in order.
     touched : (int, int)
-        Elements of one product's left and right operands in memory, fewer than m x k and k x n where windows of a
-        convolution overlap; 0: as many.
+        Elements in memory of one product's left and right operands. There are fewer than m x k and k x n if windows of
+        a convolution overlap. 0: as many.
 
     Raises
     ------
     SpaceError
-        An extent is below 1, the dtype is unknown, or `right_bytes` are more than it has.
+        An extent is below 1, the dtype is unknown, or `right_bytes` is larger than an element of it.
     """
 
     m: int
@@ -83,7 +83,7 @@ class MatmulProblem(msgspec.Struct, frozen=True):
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an operand's element."""
+        """Bytes of an element of the operands."""
         return DTYPES[self.dtype]
 
     @property
@@ -93,7 +93,7 @@ class MatmulProblem(msgspec.Struct, frozen=True):
 
     @property
     def is_float8(self) -> bool:
-        """Whether operands are floats of 8 bits."""
+        """Whether operands are 8-bit floats."""
         return self.dtype == "fp8" or self.dtype.startswith("float8")
 
     @property

@@ -1,16 +1,16 @@
-"""Block tiles of a matrix product as a tile compiler (Triton) makes kernels of them: resources and legality rules.
+"""Resources and rules of the block tiles of a matrix product, as Triton compiles them.
 
 Notation
 --------
-tile : block_m x block_n results of a block, block_k steps of the reduction a stage, warps, stages, split_k blocks that
-    share one tile of the result, group_m rows of blocks that are walked together.
-unit : what multiplies, see `instructions`. On AMD's GPUs an SM is a CU and a warp a wave of 64 lanes.
+tile : block_m x block_n results of a block, block_k steps of k per stage, warps, stages, split_k blocks that
+    share one tile of the result, and group_m rows of blocks that run together.
+unit : the hardware that multiplies, see `instructions`. On AMD's GPUs an SM is a CU and a warp is a wave of 64 lanes.
 
-Everything is NumPy on whole batches: a few hundred tiles are scored inside another program, where compiling the models
-of `numerics` would be felt. Constants that both need are those of `numerics`.
+All functions take whole batches as NumPy arrays: a few hundred tiles are scored inside other programs, where the time
+to compile the models of `numerics` would be noticed. Constants that both need are those of `numerics`.
 
-Which unit a tile gets and what it needs were read off kernels that Triton 3.9 compiled for sm_80 to sm_120 and gfx90a
-to gfx950.
+The unit and the resources of a tile were read off kernels that Triton 3.9 compiled for sm_80 to sm_120 and gfx90a to
+gfx950.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from anatune.templates.gpu.times.occupancy import register_limit, resident_block
 from anatune.templates.triton import cdna
 from anatune.templates.triton.instructions import (
     TENSOR_COLUMNS,
+    DotUnit,
     Instruction,
-    Unit,
     instruction_of,
     instructions_of,
     known_operands,
@@ -46,10 +46,10 @@ __all__ = [
     "GRID",
     "OPTION_FIELDS",
     "TILE_FIELDS",
-    "Beside",
+    "DotUnit",
+    "ExtraNeeds",
     "Resources",
     "Tiles",
-    "Unit",
     "depth_rule",
     "is_wide",
     "least_depth",
@@ -67,81 +67,81 @@ Floats = NDArray[np.float64]
 
 WARP = 32
 LEAST_CAPABILITY = 8.0
-"""Triton 3 makes tensor-core code and asynchronous copies from sm_80 on."""
+"""Least compute capability for which Triton 3 uses tensor cores and asynchronous copies."""
 LEAST_REGISTERS = 24
-"""Addresses and loop counters when registers are short."""
+"""Registers for addresses and loop counters when registers are scarce."""
 GRID = 2**31 - 1
 _DESCRIBED_REGISTERS = 26.0
-"""Of a thread beside its sums, wgmma and tensor descriptors. Read off kernels of Triton 3.9 (128 sums: 154)."""
+"""Registers of a thread beside its sums for wgmma with tensor descriptors. Read off Triton 3.9 (128 sums: 154)."""
 _MOVED_REGISTERS = 118.0
-"""The same, tcgen05 and sums that are scaled after each step. Read off kernels of Triton 3.9 (64 sums: 246)."""
+"""The same for tcgen05 with sums that are scaled after each step. Read off kernels of Triton 3.9 (64 sums: 246)."""
 _WIDE_ROWS = 64
 _WIDE_WARPS = 4
 _MOST_TCGEN05_WARPS = 8
 SPECIAL_WARPS = 4
-"""Beside those of num_warps: one starts products, two copy, one fills the group of four up that registers are given to.
-They divide the whole file with the others, in eights. Source: kernels of Triton 3.9, sm_100."""
+"""Warps in addition to num_warps in specialised kernels: one starts products, two copy, one completes the group of four
+that gets registers. All share the register file, in multiples of eight. Source: kernels of Triton 3.9, sm_100."""
 _MFMA_FLOAT32 = 128.0
-"""Multiply-adds of unrounded float32 a cycle and CU. Source: AMD data sheets of MI210, MI300X and MI355X."""
+"""Multiply-adds of unrounded float32 per cycle and CU. Source: AMD data sheets of MI210, MI300X and MI355X."""
 
 
-_SIZES_RULE = Rule("power_of_two", "a block size, which has to be a power of two", 0.0)
-_COLUMNS_RULE = Rule("tensor_memory", "columns of tensor memory that the sums of a block take", float(TENSOR_COLUMNS))
+_SIZES_RULE = Rule("power_of_two", "a block size that is not a power of two", 0.0)
+_COLUMNS_RULE = Rule("tensor_memory", "columns of tensor memory for the sums of a block", float(TENSOR_COLUMNS))
 _SPECIAL_RULE = Rule(
-    "warp_specialize", "warps of their own elsewhere than in persistent programs of several tcgen05 tiles", 0.0
+    "warp_specialize", "specialised warps, except in persistent kernels that run several tcgen05 tiles per block", 0.0
 )
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What blocks need and what an SM holds, (num_tiles,) each."""
+    """The resources of a block, and the blocks that an SM holds, (num_tiles,) each."""
 
     unit: Ints
-    """Of `Unit`."""
+    """Codes of `DotUnit`."""
     threads: Ints
     accumulators: Ints | Floats
     """Results of a thread, at least 1."""
     registers: Ints
-    """Of a thread, as far as the hardware allows."""
+    """Registers of a thread, at most those that the hardware allows."""
     spilled: Floats
-    """Registers that a thread would like beyond that."""
+    """Registers that a thread needs beyond these."""
     shared_bytes: Ints
     blocks: Ints | Floats
     resident: Ints
     """Blocks that an SM holds at once, at least 1."""
     limiter: Ints
-    """Of `Limiter`: what does not let an SM hold more."""
+    """Codes of `Limiter`: the resource that keeps an SM from holding more blocks."""
     rules: tuple[Rule, ...]
-    """What limits tiles on the device, in the order in which it is tested."""
+    """The rules for tiles on the device, in the order in which they are tested."""
     rule: Ints
-    """0 where legal, else 1 + index of the first broken one of `rules`."""
+    """0 for legal tiles, else 1 + index of the first broken rule."""
     needed: Floats
-    """What the first broken rule asks for, 0 where legal."""
+    """Value that breaks the first broken rule, 0 for legal tiles."""
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What a kernel needs beside its product's operands and sums, (num_tiles,) each."""
+class ExtraNeeds:
+    """Resources in addition to those of a product's operands and sums, (num_tiles,) each."""
 
     registers: Floats
-    """Of a thread."""
+    """Registers of a thread."""
     shared_bytes: Ints
     columns: Ints
-    """Of tensor memory."""
+    """Columns of tensor memory."""
 
 
-def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: Unit) -> float:
-    """Return multiply-adds a cycle and SM of a unit that multiplies operands of a type.
+def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: DotUnit) -> float:
+    """Return the multiply-adds per cycle and SM of a unit for operands of a type.
 
     Raises
     ------
     SpaceError
         The device has no instruction for them (`instructions.instruction_of`).
     SpecError
-        The spec does not say what the device's matrix units do.
+        The spec does not have the rates of the device's matrix units.
     """
     compute = spec.compute
-    if unit == Unit.FMA:
+    if unit == DotUnit.FMA:
         return compute.fp32_lanes_per_sm * compute.reachable_fraction
     as_dtype = instruction_of(spec, dtype, unit).as_dtype
     if as_dtype == "float32":
@@ -149,50 +149,54 @@ def multiply_adds_per_cycle(spec: GpuSpec, dtype: str, unit: Unit) -> float:
     peak = spec.tensor_flop_per_s("float32" if as_dtype == "tf32" else as_dtype)
     if peak is None or spec.tensor_cores is None:
         raise SpecError(
-            f"{spec.name}: the spec does not say what its matrix units do with {as_dtype} operands; add a "
-            "[tensor_cores] group, as `anatune hw show a100` has one, or say dtype='float32'"
+            f"{spec.name}: the spec has no rate of its matrix units for {as_dtype} operands; add a [tensor_cores] "
+            "group, as `anatune hw show a100` has one, or choose dtype float32"
         )
     rate = peak / 2.0 / compute.num_sms / compute.clock_hz
-    return rate * (spec.tensor_cores.mma_sync_fraction if unit == Unit.MMA else 1.0)
+    return rate * (spec.tensor_cores.mma_sync_fraction if unit == DotUnit.MMA else 1.0)
 
 
 def resources(
-    problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, known: Floats | None = None, beside: Beside | None = None
+    problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, compiled: Floats | None = None, extra: ExtraNeeds | None = None
 ) -> Resources:
-    """Return what the blocks of `tiles` need on a device, and which rule they break first.
+    """Return the resources of the blocks of `tiles` on a device, and the first rule that each tile breaks.
 
-    `known`: (3, num_tiles), what a compiler said: registers, shared bytes, spilled registers of a thread; `beside`:
-    what no plain product needs.
+    Parameters
+    ----------
+    compiled : (3, num_tiles), optional
+        A compiler's numbers: registers of a thread, shared bytes, spilled registers of a thread.
+    extra : ExtraNeeds, optional
+        Resources beyond those of a plain product.
 
     Raises
     ------
     SpaceError
         The device has matrix units, but no instruction for such operands.
     """
-    found = _instructions(problem, spec)
-    unit = _units(tiles, spec, *found)
+    instructions = _instructions(problem, spec)
+    unit = _units(tiles, spec, *instructions)
     exact = tiles.block_m * tiles.block_n / (spec.compute.warp_size * tiles.num_warps)
     threads = spec.compute.warp_size * (tiles.num_warps + SPECIAL_WARPS * tiles.warp_specialize)
     accumulators = np.maximum(1, np.ceil(exact)).astype(np.int64)
     cap = register_cap(tiles.num_warps, spec)
-    wanted = _wanted_registers(problem, tiles, unit, exact)
-    if found[0].unit == Unit.MFMA:
-        wanted = np.where(unit == Unit.MFMA, cdna.registers(problem, tiles, found[0], spec), wanted)
-    wanted = wanted if beside is None else wanted + np.ceil(beside.registers)
-    registers = np.minimum(wanted, cap).astype(np.int64)
+    needed = _count_registers(problem, tiles, unit, exact)
+    if instructions[0].unit == DotUnit.MFMA:
+        needed = np.where(unit == DotUnit.MFMA, cdna.registers(problem, tiles, instructions[0], spec), needed)
+    needed = needed if extra is None else needed + np.ceil(extra.registers)
+    registers = np.minimum(needed, cap).astype(np.int64)
     shares = np.minimum(spec.registers.per_block // threads // 8 * 8, most_registers(spec))
     registers = np.where(tiles.warp_specialize == 1, shares, registers)
-    by_unit = {int(instruction.unit): instruction for instruction in (*found, _LANES)}
-    shared = shared_bytes(problem, tiles, unit, by_unit, spec) + (0 if beside is None else beside.shared_bytes)
-    if known is not None:
-        registers, shared = known[:2].astype(np.int64)
+    by_unit = {int(instruction.unit): instruction for instruction in (*instructions, _LANES)}
+    shared = shared_bytes(problem, tiles, unit, by_unit, spec) + (0 if extra is None else extra.shared_bytes)
+    if compiled is not None:
+        registers, shared = compiled[:2].astype(np.int64)
     blocks = -(-problem.m // tiles.block_m) * -(-problem.n // tiles.block_n) * tiles.split_k * problem.batch
-    # results of tcgen05 pass the registers on their way out, packed to half their size
-    least = exact * np.where(unit == Unit.TCGEN05, 0.5, np.where(_is_twice(tiles, unit), 2.0, 1.0)) + LEAST_REGISTERS
-    columns = np.where(unit == Unit.TCGEN05, tiles.block_n * -(-tiles.block_m // 128) * (1 + tiles.persistent), 0)
-    columns = columns if beside is None else columns + beside.columns
+    # results of tcgen05 pass through registers before they are stored, packed to half their size
+    least = exact * np.where(unit == DotUnit.TCGEN05, 0.5, np.where(_two_sums(tiles, unit), 2.0, 1.0)) + LEAST_REGISTERS
+    columns = np.where(unit == DotUnit.TCGEN05, tiles.block_n * -(-tiles.block_m // 128) * (1 + tiles.persistent), 0)
+    columns = columns if extra is None else columns + extra.columns
     sizes = np.stack([tiles.block_m, tiles.block_n, tiles.block_k])
-    odd, shallowest = sizes & (sizes - 1) != 0, found[0].least_depth
+    odd, shallowest = sizes & (sizes - 1) != 0, instructions[0].least_depth
     threads_rule, shared_rule = block_rules(spec, "bytes of the stages")
     table = (
         Limit(_SIZES_RULE, np.where(odd, sizes, GRID).min(axis=0), odd.any(axis=0)),
@@ -202,98 +206,98 @@ def resources(
         Limit(registers_rule("accumulators and addresses of a thread", spec), least, least > cap),
         Limit(GRID_RULE, blocks),
         Limit(_COLUMNS_RULE, columns),
-        Limit(_SPECIAL_RULE, tiles.warp_specialize, _stays_whole(tiles, unit, blocks, spec)),
+        Limit(_SPECIAL_RULE, tiles.warp_specialize, _wastes_specialised_warps(tiles, unit, blocks, spec)),
     )
     resident, limiter = residency(spec, threads, registers, shared)
-    if beside is not None:  # tensor memory is given in powers of two
+    if extra is not None:  # tensor memory is allocated in powers of two
         resident = np.minimum(
             resident, TENSOR_COLUMNS // 2 ** np.ceil(np.log2(np.maximum(columns, 1))).astype(np.int64)
         )
         resident = np.maximum(1, resident)
-    spilled = np.maximum(0.0, np.where((unit == Unit.TCGEN05) & (tiles.promote == 0), 0.0, wanted - cap))
-    spilled = spilled if known is None else known[2]
+    spilled = np.maximum(0.0, np.where((unit == DotUnit.TCGEN05) & (tiles.promote == 0), 0.0, needed - cap))
+    spilled = spilled if compiled is None else compiled[2]
     return Resources(
         unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, *first_broken(table)
     )
 
 
 def depth_rule(block: str, least: int) -> Rule:
-    """Return that a step of a product has to be as deep as its instructions are."""
+    """Return the rule that a step of a product is at least as deep as its instructions."""
     return Rule("dot_depth", f"{block} of a product on matrix units, at least", float(least))
 
 
 def registers_rule(held: str, spec: GpuSpec) -> Rule:
-    """Return that what threads hold has to fit their registers."""
+    """Return the rule that values of a thread fit in its registers. `held` names the values."""
     return Rule("registers_per_thread", held, float(most_registers(spec)))
 
 
-def _stays_whole(tiles: Tiles, unit: Ints, blocks: Ints, spec: GpuSpec) -> NDArray[np.bool_]:
-    """Return which tiles ask for specialised warps where the compiler makes none that help: (num_tiles,)."""
+def _wastes_specialised_warps(tiles: Tiles, unit: Ints, blocks: Ints, spec: GpuSpec) -> NDArray[np.bool_]:
+    """Return which tiles ask for specialised warps that the compiler does not use or that do not help, (num_tiles,)."""
     walks = (tiles.persistent == 1) & (tiles.descriptors == 1) & (tiles.split_k == 1)
-    alone = (unit != Unit.TCGEN05) | ~walks | (blocks <= spec.compute.num_sms)
-    found: NDArray[np.bool_] = alone & (tiles.warp_specialize == 1)
-    return found
+    is_useless = (unit != DotUnit.TCGEN05) | ~walks | (blocks <= spec.compute.num_sms)
+    wastes: NDArray[np.bool_] = is_useless & (tiles.warp_specialize == 1)
+    return wastes
 
 
 def least_depth(spec: GpuSpec, dtype: str) -> int:
-    """Return the smallest block_k of a product on a device's matrix units, 1 where it has none for such operands."""
-    found = instructions_of(spec.arch, dtype)
-    return 1 if found is None else found[0].least_depth
+    """Return the smallest block_k of a product on a device's matrix units, 1 if it has none for such operands."""
+    instructions = instructions_of(spec.arch, dtype)
+    return 1 if instructions is None else instructions[0].least_depth
 
 
 @lru_cache(maxsize=64)
 def _sm(spec: GpuSpec, most: int) -> Gpu:
-    """Return the numbers of a device whose threads have at most so many registers, for `gpu.times.occupancy`."""
+    """Return the numbers of a device whose threads have at most `most` registers, for `gpu.times.occupancy`."""
     return pack_gpu(spec, "float32")._replace(registers_thread=most)
 
 
 def residency(spec: GpuSpec, threads: Ints, registers: Ints, shared_bytes: Ints) -> tuple[Ints, Ints]:
-    """Return the blocks that an SM holds at once, at least 1, and of `Limiter` why it holds no more."""
+    """Return (blocks that an SM holds, at least 1; codes of `Limiter`)."""
     resident, limiter = resident_blocks(threads, registers, shared_bytes, _sm(spec, most_registers(spec)))
     return np.maximum(1, resident), limiter
 
 
-_LANES = Instruction(Unit.FMA, "float32", 1, 1, emulated=False)
+_LANES = Instruction(DotUnit.FMA, "float32", 1, 1, emulated=False)
 
 
 def _instructions(problem: MatmulProblem, spec: GpuSpec) -> tuple[Instruction, Instruction]:
-    """Return what wide tiles and small ones are multiplied by: CUDA cores where Triton uses no matrix units at all."""
+    """Return the instructions of wide and of small tiles. They are FMA if Triton does not use the matrix units."""
     if not known_operands(spec.arch):
         return _LANES, _LANES
     instruction_of(spec, problem.dtype)
-    found = instructions_of(spec.arch, problem.dtype)
-    assert found is not None
-    return found
+    instructions = instructions_of(spec.arch, problem.dtype)
+    assert instructions is not None
+    return instructions
 
 
 def _units(tiles: Tiles, spec: GpuSpec, wide: Instruction, small: Instruction) -> Ints:
-    if wide.unit == Unit.MFMA:
+    if wide.unit == DotUnit.MFMA:
         square = np.minimum(tiles.block_m, tiles.block_n)
         fits = (square >= 16) & (tiles.block_k >= wide.least_depth * np.where(square < 32, 2, 1))
-        return np.where(fits, Unit.MFMA, Unit.FMA).astype(np.int64)
+        return np.where(fits, DotUnit.MFMA, DotUnit.FMA).astype(np.int64)
     return wide_units(tiles.block_m, tiles.num_warps, wide, small)
 
 
 def wide_units(block_m: Ints, num_warps: Ints, wide: Instruction, small: Instruction) -> Ints:
-    """Return what multiplies tiles, of `Unit`: wide units where the tiles are large enough for them."""
-    if wide.unit not in (Unit.WGMMA, Unit.TCGEN05):
+    """Return the codes of `DotUnit` that multiply tiles: wide units if the tiles are large enough for them."""
+    if wide.unit not in (DotUnit.WGMMA, DotUnit.TCGEN05):
         return np.full(len(block_m), wide.unit, dtype=np.int64)
     fits = (block_m >= _WIDE_ROWS) & (num_warps % _WIDE_WARPS == 0)
-    if wide.unit == Unit.TCGEN05:
+    if wide.unit == DotUnit.TCGEN05:
         fits &= num_warps <= _MOST_TCGEN05_WARPS
     return np.where(fits, wide.unit, small.unit).astype(np.int64)
 
 
 def is_wide(unit: Ints) -> NDArray[np.bool_]:
-    """Return which units take operands from shared memory, so that a warp only starts them: (num_tiles,) each."""
-    found: NDArray[np.bool_] = (unit == Unit.WGMMA) | (unit == Unit.TCGEN05)
-    return found
+    """Return which units take operands from shared memory, so that a warp only starts them, (num_tiles,)."""
+    wide: NDArray[np.bool_] = (unit == DotUnit.WGMMA) | (unit == DotUnit.TCGEN05)
+    return wide
 
 
 def most_registers(spec: GpuSpec) -> int:
-    """Return the most registers of a thread: on AMD's matrix devices all of a SIMD's, those of accumulation as well.
+    """Return the most registers of a thread. On AMD's matrix devices these include accumulation registers.
 
-    Source: AMD CDNA 3 ISA (512 registers a lane, of which instructions name 256 of each kind).
+    Source: AMD CDNA 3 ISA (512 registers per lane; instructions name 256 of each kind).
     """
     file = spec.registers
     if spec.arch in cdna.ARCHS:
@@ -302,33 +306,33 @@ def most_registers(spec: GpuSpec) -> int:
 
 
 def register_cap(num_warps: Ints, spec: GpuSpec) -> Ints:
-    """Return the most registers that a thread can have in a block of so many warps."""
+    """Return the most registers of a thread in a block of `num_warps` warps."""
     most = most_registers(spec)
-    # Triton tells AMD's compiler how large its groups are, which then takes all that they can have
+    # Triton tells AMD's compiler the size of the groups, and it then uses all registers that they can have
     most = most if most > spec.registers.per_thread else min(most, spec.compiler.registers_per_thread)
     return register_limit(num_warps, _sm(spec, most))
 
 
-def _wanted_registers(problem: MatmulProblem, tiles: Tiles, unit: Ints, exact: Floats) -> Floats:
-    """Return the registers that the compiler would take: fitted to 82 kernels of Triton 3.9, 12 off on average.
+def _count_registers(problem: MatmulProblem, tiles: Tiles, unit: Ints, exact: Floats) -> Floats:
+    """Return the registers that the compiler would use. Fitted to 82 kernels of Triton 3.9; mean error 12.
 
-    Beside accumulators there are operands of the next steps; operands that have to be transposed or converted in
-    registers (fp8 of mma.sync, tf32) need more.
+    They hold the accumulators and operands of the next steps. Operands that are transposed or converted in registers
+    (fp8 for mma.sync, tf32) need more.
     """
     tf32, fp8 = problem.dtype == "tf32", problem.element_bytes == 1
     mma = (90.0, 1.35) if tf32 else (70.0, 2.75) if fp8 else (60.0, 1.5)
     wgmma = (84.0, 1.25) if tf32 else (44.0, 1.25)
     table = np.array([(60.0, 1.5), mma, wgmma, (20.0, 1.0), (0.0, 0.0)])
-    wanted = table[unit, 0] + table[unit, 1] * exact
-    # by tensor descriptors there are no addresses
-    wanted = np.where((unit == Unit.WGMMA) & (tiles.descriptors == 1), _DESCRIBED_REGISTERS + exact, wanted)
-    # tcgen05 keeps its sums in tensor memory; those that are moved are added up in registers, a step's beside them
-    wanted = np.where((unit == Unit.TCGEN05) & (tiles.promote > 0), _MOVED_REGISTERS + 2.0 * exact, wanted)
-    found: Floats = np.ceil(wanted + np.where(_is_twice(tiles, unit), exact, 0.0))
-    return found
+    needed = table[unit, 0] + table[unit, 1] * exact
+    # tensor descriptors need no addresses in registers
+    needed = np.where((unit == DotUnit.WGMMA) & (tiles.descriptors == 1), _DESCRIBED_REGISTERS + exact, needed)
+    # tcgen05 keeps its sums in tensor memory; promoted sums are added up in registers, beside those of a step
+    needed = np.where((unit == DotUnit.TCGEN05) & (tiles.promote > 0), _MOVED_REGISTERS + 2.0 * exact, needed)
+    total: Floats = np.ceil(needed + np.where(_two_sums(tiles, unit), exact, 0.0))
+    return total
 
 
-def _is_twice(tiles: Tiles, unit: Ints) -> NDArray[np.bool_]:
-    """Return which tiles have their sums twice: those of the matrix units, and what these were moved to."""
-    found: NDArray[np.bool_] = (unit == Unit.WGMMA) & (tiles.promote > 0)
-    return found
+def _two_sums(tiles: Tiles, unit: Ints) -> NDArray[np.bool_]:
+    """Return which tiles hold their sums twice: in the matrix units' accumulators and in those they are promoted to."""
+    twice: NDArray[np.bool_] = (unit == DotUnit.WGMMA) & (tiles.promote > 0)
+    return twice

@@ -1,4 +1,4 @@
-"""What is a schedule of the template "triton", and which workloads and devices it takes."""
+"""The rules of products in the template "triton": workloads and devices that it takes, and legal schedules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_cover, check_names
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.instructions import (
-    Unit,
+    DotUnit,
     has_descriptors,
     instruction_of,
     instructions_of,
@@ -41,10 +41,10 @@ __all__ = [
 ]
 
 LEVELS: dict[str, tuple[str, ...]] = {"m": ("block", "tile"), "n": ("block", "tile"), "k": ("step", "tile")}
-"""Factors of each fused index in ``Schedule.tiles``: blocks of the grid (steps of the loop), and block_m, block_n,
+"""Levels of each fused index in ``Schedule.tiles``: blocks of the grid (or steps of the loop), and block_m, block_n,
 block_k."""
 DTYPES = ("float32", "float16", "bfloat16", "int8", *FLOAT8_DTYPES)
-"""Of operands; float32 is rounded to tf32, which needs the accuracy "relaxed"."""
+"""Dtypes of operands. float32 is rounded to tf32, which needs the accuracy "relaxed"."""
 OPTIONS: dict[str, tuple[int, int]] = {
     "group_m": (1, 2**20),
     "split_k": (1, 4096),
@@ -77,28 +77,28 @@ _MFMA_ROWS = (0, 16, 32)
 
 
 def is_amd(hardware: GpuSpec) -> bool:
-    """Whether a device is one of AMD's."""
+    """Return whether a device is AMD's."""
     return hardware.vendor == "amd"
 
 
 def options_of(workload: Workload, hardware: GpuSpec) -> tuple[str, ...]:
-    """Return the options that a schedule has: those with which its code, compiled for a device, differs."""
-    own = ("waves_per_eu", "matrix_instr_nonkdim") if is_amd(hardware) else ()
+    """Return the options that a schedule has: those that change the code for this workload and device."""
+    amd_options = ("waves_per_eu", "matrix_instr_nonkdim") if is_amd(hardware) else ()
     tma = ("descriptors", "persistent") if has_descriptors(hardware) and _is_described(workload) else ()
     promote = ("promote",) if loses_sums(workload, hardware) else ()
     special = ("warp_specialize",) if tma and _has_tensor_memory(workload, hardware) else ()
-    return ("group_m", "split_k", "num_warps", "num_stages", *tma, *promote, *special, *own)
+    return ("group_m", "split_k", "num_warps", "num_stages", *tma, *promote, *special, *amd_options)
 
 
 def _has_tensor_memory(workload: Workload, hardware: GpuSpec) -> bool:
-    """Whether products are tcgen05's, of operands as they lie; persistent loops of sm_90 are compiled as without it."""
-    found = instructions_of(hardware.arch, operand_type(multiplied_dtype(workload)))
-    return found is not None and found[0].unit == Unit.TCGEN05 and _lie_ready(workload)
+    """Return whether tcgen05 multiplies operands without conversion. On sm_90 specialised warps change no code."""
+    instructions = instructions_of(hardware.arch, operand_type(multiplied_dtype(workload)))
+    return instructions is not None and instructions[0].unit == DotUnit.TCGEN05 and _need_no_conversion(workload)
 
 
 @lru_cache(maxsize=64)
-def _lie_ready(workload: Workload) -> bool:
-    """Whether no warp has to touch operands between copy and product: to convert them, or to turn those of 32 bits."""
+def _need_no_conversion(workload: Workload) -> bool:
+    """Return whether warps need not convert operands, or transpose 32-bit ones, between copy and product."""
     gemm = implicit_gemm(workload)
     sizes = {DTYPE_BYTES[operand.access.dtype] for operand in gemm.operands}
     return len(sizes) == 1 and (sizes != {4} or all(operand.along_k for operand in gemm.operands))
@@ -106,42 +106,42 @@ def _lie_ready(workload: Workload) -> bool:
 
 @lru_cache(maxsize=64)  # a list of schedules is checked one by one
 def _is_described(workload: Workload) -> bool:
-    from anatune.templates.triton.program.descriptors import describes  # programs are written later, if at all
+    from anatune.templates.triton.program.descriptors import can_describe  # late: most callers write no programs
 
-    return describes(workload, implicit_gemm(workload))
+    return can_describe(workload, implicit_gemm(workload))
 
 
 def loses_sums(workload: Workload, hardware: GpuSpec) -> bool:
-    """Whether matrix units keep few bits of sums: 8-bit floats and wgmma. Source: [DeepSeek-V3] Sec. 3.3.2."""
+    """Return whether matrix units keep few bits of sums: wgmma with 8-bit floats. Source: [DeepSeek-V3] Sec. 3.3.2."""
     return loses_sums_of(multiplied_dtype(workload), hardware)
 
 
 def loses_sums_of(dtype: str, hardware: GpuSpec) -> bool:
-    """Whether matrix units keep few bits of sums of operands of a dtype."""
+    """Return whether matrix units keep few bits of sums of operands of a dtype."""
     return dtype.startswith("float8") and hardware.arch == "sm_90"
 
 
 def check_options(workload: Workload, hardware: GpuSpec, options: Iterable[str]) -> None:
-    """Raise SpaceError for options that a schedule of a workload does not have on a device."""
-    known = options_of(workload, hardware)
+    """Raise SpaceError for options that a schedule of this workload does not have on this device."""
+    allowed = options_of(workload, hardware)
     for name in ("descriptors", "persistent"):
-        if name in options and name not in known:
+        if name in options and name not in allowed:
             raise SpaceError(
                 f"option {name}: {hardware.name} ({hardware.arch}) has no tensor descriptors for this "
                 f"{workload.operator}, expected sm_90 or later, and plain matrices whose rows are multiples of 16 "
                 "bytes; leave the option out"
             )
-    if "warp_specialize" in options and "warp_specialize" not in known:
+    if "warp_specialize" in options and "warp_specialize" not in allowed:
         raise SpaceError(
             f"option warp_specialize: {hardware.name} ({hardware.arch}) has no specialised warps for this "
             f"{workload.operator}, expected tcgen05 (sm_100, sm_103) and operands with tensor descriptors that need no "
             "conversion; leave the option out"
         )
-    check_names("options", options, known, "option")
+    check_names("options", options, allowed, "option")
 
 
 def multiplied_dtype(workload: Workload) -> str:
-    """Return the dtype that matrix units multiply: the wider one of the operands, to which the other one is cast."""
+    """Return the dtype that matrix units multiply: that of the wider operand, to which the other is converted."""
     return max((read.dtype for read in workload.reads), key=lambda dtype: DTYPE_BYTES[dtype])
 
 
@@ -150,9 +150,9 @@ def _check_operands(workload: Workload, hardware: GpuSpec) -> None:
     dtypes = [read.dtype for read in workload.reads]
     if not set(dtypes) <= {*DTYPES} or "requantize" in workload.epilogue or any(t.zero_point for t in workload.tensors):
         raise SpaceError(
-            f"{workload.operator}: {workload.formats} with the steps ({', '.join(workload.epilogue)}) is none of the "
-            f"template triton, expected operands of {', '.join(DTYPES)}, without zero points and requantize; leave out "
-            "the template"
+            f"{workload.operator}: the template triton does not take {workload.formats} with the epilogue "
+            f"({', '.join(workload.epilogue)}), expected operands of {', '.join(DTYPES)} without zero points and "
+            "requantize; leave out the template"
         )
     check_multiplied(workload.operator, multiplied_dtype(workload), hardware)
 
@@ -161,25 +161,25 @@ def check_multiplied(operator: str, dtype: str, hardware: GpuSpec) -> None:
     """Raise SpaceError unless a device's matrix units multiply operands of a dtype, as far as its spec says."""
     if hardware.tensor_cores is None and known_operands(hardware.arch):
         raise SpaceError(
-            f"{hardware.name}: the spec does not say what its matrix units do; add a [tensor_cores] group, as "
-            "`anatune hw show a100` has one, or take another template"
+            f"{hardware.name}: the spec has no rates of its matrix units; add a [tensor_cores] group, as "
+            "`anatune hw show a100` has one, or choose another template"
         )
     instruction_of(hardware, operand_type(dtype))
     if hardware.tensor_flop_per_s(dtype) is None:
         raise SpaceError(
-            f"{operator}: {hardware.name} ({hardware.arch}) has no matrix instruction for {dtype} operands of its own; "
-            "take another dtype, device or template"
+            f"{operator}: {hardware.name} ({hardware.arch}) has no matrix instruction for {dtype} operands; choose "
+            "another dtype, device or template"
         )
 
 
 def check_supported(workload: Workload, hardware: GpuSpec) -> ImplicitGemm:
-    """Return the matrix product behind a workload; raise SpaceError unless the template applies.
+    """Return the matrix product that a workload computes. Raise SpaceError unless the template takes it.
 
     Raises
     ------
     SpaceError
-        The device has no matrix units that Triton uses, no instruction for the dtypes, or the workload is no matrix
-        product.
+        The device has no matrix units that Triton uses or no instruction for the dtypes, or the workload is not a
+        matrix product.
     """
     _check_operands(workload, hardware)
     return implicit_gemm(workload)
@@ -189,23 +189,23 @@ def check_tiles(
     schedule: Schedule,
     levels: Mapping[str, tuple[str, ...]],
     extents: Mapping[str, int],
-    known: Sequence[str],
+    allowed: Sequence[str],
     limits: Mapping[str, tuple[int, int]],
 ) -> None:
-    """Raise SpaceError unless tiles are powers of two for each index and options are those that are known.
+    """Raise SpaceError unless tiles are powers of two for each index and the options are `allowed`, in range.
 
     Parameters
     ----------
     levels : mapping of str to tuple of str
-        Index -> names of its two factors.
+        Index -> names of its two levels.
     extents : mapping of str to int
         Index -> iterations.
     limits : mapping of str to (int, int)
         Option -> least and largest value.
     """
     options = schedule.options
-    check_names("options", options, known, "option")
-    for name in known:
+    check_names("options", options, allowed, "option")
+    for name in allowed:
         check_count(f"option {name}", options.get(name), *limits[name])
     check_count("unroll", schedule.unroll, 0, 0)
     check_names("vector", schedule.vector, (), "tensor")
@@ -221,21 +221,21 @@ def check_tiles(
 
 
 def check_triton(schedule: Schedule) -> None:
-    """Raise SpaceError unless these are a schedule of the template "triton"."""
+    """Raise SpaceError unless the schedule is a product of the template "triton"."""
     workload, hardware, options = schedule.workload, gpu_of(schedule), schedule.options
     gemm = check_supported(workload, hardware)
-    known = options_of(workload, hardware)
+    allowed = options_of(workload, hardware)
     check_options(workload, hardware, options)
-    check_tiles(schedule, LEVELS, gemm.extents, known, OPTIONS)
+    check_tiles(schedule, LEVELS, gemm.extents, allowed, OPTIONS)
     steps, split = schedule.tiles["k"][0], options["split_k"]
     if isinstance(split, int) and split > steps:
-        raise SpaceError(f"option split_k is {split}, expected at most {steps}, the steps of k that there are to share")
+        raise SpaceError(f"option split_k is {split}, expected at most {steps}, the number of steps along k")
     if (rows := options.get("matrix_instr_nonkdim", 0)) not in _MFMA_ROWS:
         known_rows = ", ".join(map(str, _MFMA_ROWS))
         raise SpaceError(
-            f"option matrix_instr_nonkdim is {rows}, expected one of {known_rows} (0: the compiler's choice)"
+            f"option matrix_instr_nonkdim is {rows}, expected one of {known_rows} (0: the compiler chooses)"
         )
     if options.get("persistent") and options["split_k"] != 1:
-        raise SpaceError("options persistent and split_k are both set, expected one: a persistent program walks tiles")
+        raise SpaceError("options persistent and split_k are both set, expected at most one; set split_k to 1")
     if options.get("warp_specialize") and not (options["persistent"] and options["descriptors"]):
-        raise SpaceError("option warp_specialize is set, expected the options persistent and descriptors set with it")
+        raise SpaceError("option warp_specialize is set, expected persistent and descriptors to be set, too")

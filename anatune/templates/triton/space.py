@@ -1,4 +1,4 @@
-"""The space of block tiles: powers of two, and what else a Triton kernel of a product can be told.
+"""The spaces of the template "triton": block tiles that are powers of two, and the options of a Triton kernel.
 
 A block of warps computes a tile of block_m x block_n results in steps of block_k. Tiles need not divide the extents:
 the last blocks and the last step are masked. A point is an integer vector in the order of `TritonSpace.columns`: the
@@ -34,37 +34,37 @@ __all__ = ["MOST_DEPTH", "MOST_TILE", "TileSpace", "TritonSpace", "splits"]
 
 MOST_TILE = 256
 MOST_DEPTH = 256
-"""Largest block_k, bytes of a row of operands: two lines of 128."""
+"""Largest block_k in bytes of a row of operands: two lines of 128."""
 TILE_RESULTS = 128 * 128
-"""Results of a block that reads its operands seldom enough."""
+"""Results of a block that is large enough to reuse its operands well."""
 LEAST_DEPTH = 256
-"""Iterations of k that a part of a split sum has at least."""
+"""Fewest iterations of k in a part of a split sum."""
 MOST_SPLIT = 32
 PROMOTED_STEPS = 128
-"""Source: [DeepSeek-V3] Sec. 3.3.2, four wgmma of 32 steps."""
+"""Default of "promote". Source: [DeepSeek-V3] Sec. 3.3.2, four wgmma of 32 steps."""
 
 
 def splits(results: int, depth: int, hardware: GpuSpec) -> tuple[int, ...]:
-    """Return the parts of k that are tried: more than one only where tiles do not fill the device."""
+    """Return the values of split_k in the space. There are several only if tiles do not fill the device."""
     full = hardware.compute.num_sms * TILE_RESULTS
     most = min(MOST_SPLIT, depth // LEAST_DEPTH, 4 * full // max(results, 1))
     return tuple(2**e for e in range(max(1, most).bit_length()))
 
 
 class TileSpace(Space):
-    """Powers of two for each index, and a value for each option: what the spaces of all families are.
+    """The base class of the spaces of all families: a power of two for each index, and a value for each option.
 
-    A family's space passes the extents of its axes and sets `choices` when it is made. Deterministic; safe to share
-    between threads (immutable).
+    The constructor of a family's space passes the extents of its axes and sets `choices`. Spaces are deterministic and
+    immutable, so that threads may share them.
 
     Attributes
     ----------
     limits : mapping of str to (int, int)
         Option -> least and largest value.
     defaults : mapping of str to int
-        Option -> its value where it is left out; all others are 0.
+        Option -> its value if it is left out; 0 for all other options.
     example : str
-        Tiles as a caller writes them.
+        Tiles as a caller writes them, for messages.
     """
 
     template = "triton"
@@ -81,20 +81,20 @@ class TileSpace(Space):
         self.levels = {axis: ("tile",) for axis in self.axes}
 
     def _powers(self, axis: str, least: int, most: int) -> Part:
-        """Return the powers of two from `least` on, up to the first that is not below `most`."""
+        """Return the powers of two from `least` up to the first that is at least `most`."""
         sizes = [least]
         while sizes[-1] < most:
             sizes.append(2 * sizes[-1])
         return listed(axis, [f"{axis}.tile"], np.array(sizes, dtype=np.int64)[:, None], f"one of {tuple(sizes)}")
 
-    def columns_of(self, points: NDArray[np.int64], known: Collection[str]) -> dict[str, NDArray[np.int64]]:
-        """Return "block_..." and those options of points (num_points, len(columns)) that are `known`, by name."""
+    def columns_of(self, points: NDArray[np.int64], names: Collection[str]) -> dict[str, NDArray[np.int64]]:
+        """Return name -> column of points (num_points, len(columns)), for "block_..." and the options in `names`."""
         columns = dict(zip(self.columns, np.ascontiguousarray(np.atleast_2d(points).T), strict=True))
         sizes = {f"block_{axis}": columns[f"{axis}.tile"] for axis in self.axes}
-        return sizes | {name: column for name, column in columns.items() if name in known}
+        return sizes | {name: column for name, column in columns.items() if name in names}
 
     def schedule_of(self, point: Sequence[int] | NDArray[np.int64]) -> Schedule:
-        """Decode one point (a vector in the order of `columns`) into a Schedule."""
+        """Return the schedule of one point (a vector in the order of `columns`)."""
         values = self._values(point)
         options = dict(zip(self.choices, values[len(self.axes) :], strict=True))
         return self.schedule(dict(zip(self.axes, values, strict=False)), **options)
@@ -105,14 +105,14 @@ class TileSpace(Space):
         Raises
         ------
         SpaceError
-            The schedule belongs to another workload or template.
+            The schedule is for another workload or template.
         """
         self._check_own(schedule)
         sizes = [schedule.tiles[axis][-1] for axis in self.axes]
         return np.array([*sizes, *(schedule.options[name] for name in self.choices)], dtype=np.int64)
 
     def _values_of(self, option: str) -> tuple[int, ...]:
-        """Return the values of an option that are tried."""
+        """Return the values of an option in the space."""
         amd = is_amd(self.hardware)
         values: dict[str, tuple[int, ...]] = {
             "num_warps": (1, 2, 4, 8) if amd else (2, 4, 8, 16),
@@ -130,19 +130,20 @@ class TileSpace(Space):
         check_names("options", options, tuple(self.choices), "option")
 
     def schedule(self, tiles: Mapping[str, int | Sequence[int]], **options: int) -> Schedule:
-        """Build the schedule with these tiles; any powers of two are accepted, legal on the device or not.
+        """Return the schedule with these tiles, which may be any powers of two. The device may not allow it.
 
         Parameters
         ----------
         tiles : mapping of str to int
-            Index of `axes` -> size of a block's tile; what is left out is 64, of rows one and all columns.
+            Index of `axes` -> size of a block's tile. An index that is left out has 64 (for rows: one row, all
+            columns).
         options : int
-            Those of `choices`; what is left out is as `defaults` says.
+            Options of `choices`. Those that are left out have the values of `defaults`.
 
         Raises
         ------
         SpaceError
-            Unknown index or option, a value out of range.
+            An index or option is unknown, or a value is out of range.
         """
         if isinstance(tiles, Mapping):
             sizes = {**{axis: self._default_tile(axis) for axis in self.axes}, **tiles}
@@ -157,23 +158,23 @@ class TileSpace(Space):
 
 
 class TritonSpace(TileSpace):
-    """All schedules of one workload on one GPU that Triton's kernels of products can have.
+    """All schedules of products for one workload on one GPU.
 
-    Guarantees: deterministic; safe to share between threads (immutable).
+    Spaces are deterministic and immutable, so that threads may share them.
 
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        Workload and device.
     is_legal : callable
-        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+        Test of the hardware's limits, which the model supplies: (num_points, num_columns) int64 -> (num_points,) bool.
     accuracy : {"standard", "relaxed"}
-        What the arithmetic of its schedules may need.
+        Accuracy of the schedules' arithmetic.
 
     Raises
     ------
     SpaceError
-        As `check_supported`.
+        The errors of `check_supported`.
     """
 
     limits = OPTIONS
@@ -195,7 +196,7 @@ class TritonSpace(TileSpace):
         return self._powers(axis, LEAST_TILE, min(most, extent))
 
     def _values_of(self, option: str) -> tuple[int, ...]:
-        """Return the values of an option that are tried."""
+        """Return the values of an option in the space."""
         if option == "split_k":
             results = self.gemm.extents["batch"] * self.extents["m"] * self.extents["n"]
             return splits(results, self.extents["k"], self.hardware)

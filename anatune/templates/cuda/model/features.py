@@ -1,4 +1,4 @@
-"""What a learned correction looks at in schedules for CUDA cores."""
+"""Features of schedules for CUDA cores, the input of a learned correction."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from numpy.typing import NDArray
 
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.templates.base.features import FeatureTable, evenness, log2, table_of
-from anatune.templates.cuda.model.scoring import GpuScoring
+from anatune.templates.cuda.model.scoring import CudaScoring
 from anatune.templates.gpu.times.columns import Col
 
-__all__ = ["gpu_features"]
+__all__ = ["cuda_features"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _PARTS = ("FMA_S", "ISSUE_S", "SHARED_S", "SPILL_S", "L2_S", "DRAM_S", "LATENCY_S", "TAIL_S")
 _SPATIAL_SHOWN = 3
-"""Spatial axes whose own factors are features, from the innermost one."""
+"""Number of spatial axes whose factors are features, counted from the innermost axis."""
 _REDUCTION_SHOWN = 2
 
 
-def _factors(model: GpuScoring, points: Integers, axis: str) -> dict[str, Floats]:
+def _factors(model: CudaScoring, points: Integers, axis: str) -> dict[str, Floats]:
     """Return the factors of one axis, level -> (num_points,)."""
     columns = model.space.columns
     return {level: points[:, columns.index(f"{axis}.{level}")].astype(np.float64) for level in model.space.levels[axis]}
 
 
-def gpu_features(model: GpuScoring, points: Integers) -> FeatureTable:
-    """Return the features of GPU points: time shares, limits, traffic, code shape, factors of the inner axes."""
+def cuda_features(model: CudaScoring, points: Integers) -> FeatureTable:
+    """Return the features of points: shares of the time, limits, traffic, code shape, factors of the inner axes."""
     rules, times, raw = model.raw_columns(points)
     hardware, workload = model.hardware, model.workload
     compute, shared = hardware.compute, hardware.shared_memory
@@ -81,26 +81,26 @@ def gpu_features(model: GpuScoring, points: Integers) -> FeatureTable:
         "body_over_unroll": log2(work / (raw[Col.UNROLL] + 1.0)),
     }
     spatial = [axis.name for axis in workload.spatial_axes][::-1]
-    for place in range(_SPATIAL_SHOWN):
-        given = _factors(model, points, spatial[place]) if place < len(spatial) else {}
-        one = np.ones(len(points))
-        thread, vthread = given.get("thread", one), given.get("vthread", one)
-        inner, outer = given.get("reg_inner", one), given.get("reg_outer", one)
-        columns[f"s{place}_thread"] = log2(thread)
-        columns[f"s{place}_vthread"] = log2(vthread)
-        columns[f"s{place}_results"] = log2(vthread * inner * outer)
-        columns[f"s{place}_inner"] = log2(inner)
-        columns[f"s{place}_tile"] = log2(thread * vthread * inner * outer)
-        columns[f"s{place}_thread_even"] = evenness(thread)
-        columns[f"s{place}_block_even"] = evenness(given.get("block", one))
+    for number in range(_SPATIAL_SHOWN):
+        factors = _factors(model, points, spatial[number]) if number < len(spatial) else {}
+        ones = np.ones(len(points))
+        thread, vthread = factors.get("thread", ones), factors.get("vthread", ones)
+        inner, outer = factors.get("reg_inner", ones), factors.get("reg_outer", ones)
+        columns[f"s{number}_thread"] = log2(thread)
+        columns[f"s{number}_vthread"] = log2(vthread)
+        columns[f"s{number}_results"] = log2(vthread * inner * outer)
+        columns[f"s{number}_inner"] = log2(inner)
+        columns[f"s{number}_tile"] = log2(thread * vthread * inner * outer)
+        columns[f"s{number}_thread_even"] = evenness(thread)
+        columns[f"s{number}_block_even"] = evenness(factors.get("block", ones))
     reduction = [axis.name for axis in workload.reduction_axes]
     reduction = [reduction[0], *reduction[:0:-1]] if reduction else []
-    for place in range(_REDUCTION_SHOWN):
-        given = _factors(model, points, reduction[place]) if place < len(reduction) else {}
-        one = np.ones(len(points))
-        columns[f"r{place}_stage"] = log2(given.get("k1", one) * given.get("k2", one))
-        columns[f"r{place}_k2"] = log2(given.get("k2", one))
+    for number in range(_REDUCTION_SHOWN):
+        factors = _factors(model, points, reduction[number]) if number < len(reduction) else {}
+        ones = np.ones(len(points))
+        columns[f"r{number}_stage"] = log2(factors.get("k1", ones) * factors.get("k2", ones))
+        columns[f"r{number}_k2"] = log2(factors.get("k2", ones))
     widths = [points[:, model.space.columns.index(f"vector.{t}")].astype(np.float64) for t in model.space.staged]
-    for place in range(2):
-        columns[f"width{place}"] = log2(widths[place]) if place < len(widths) else np.zeros(len(points))
+    for number in range(2):
+        columns[f"width{number}"] = log2(widths[number]) if number < len(widths) else np.zeros(len(points))
     return table_of(times, rules, columns)

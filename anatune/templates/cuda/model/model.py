@@ -1,4 +1,4 @@
-"""The analytical GPU model: ranks and explains the schedules of one workload on one device."""
+"""The analytical model of the template "cuda": ranks and explains the schedules of one workload on one device."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from anatune.templates.base.features import FeatureTable
 from anatune.templates.base.model import Columns, Floats, Guarantee, Points, Progress, Ranking
 from anatune.templates.base.watch import Watch
 from anatune.templates.cuda.model import ranking
-from anatune.templates.cuda.model.features import gpu_features
+from anatune.templates.cuda.model.features import cuda_features
 from anatune.templates.cuda.model.registers import expected_registers
-from anatune.templates.cuda.model.scoring import GpuScoring
+from anatune.templates.cuda.model.scoring import CudaScoring
 
 __all__ = ["GpuModel"]
 
 
-class GpuModel(GpuScoring):
+class GpuModel(CudaScoring):
     """Predicts the time of schedules of `workload` on `hardware`, and ranks them exactly.
 
-    Parameters as `GpuScoring`.
+    The parameters are those of `CudaScoring`.
     """
 
     def __reduce__(self) -> tuple[object, ...]:
         stages, pad = self._pipeline
-        made = partial(type(self), stages=stages, pad=pad, plain=self.space.plain)
-        return made, (self.workload, self.hardware, self.space.accuracy)  # its tables are made again
+        constructor = partial(type(self), stages=stages, pad=pad, plain=self.space.plain)
+        return constructor, (self.workload, self.hardware, self.space.accuracy)  # unpickling builds the tables anew
 
     def feature_table(self, points: Points) -> FeatureTable:
         """Return the features of points, see `cuda.model.features`."""
-        return gpu_features(self, np.atleast_2d(points))
+        return cuda_features(self, np.atleast_2d(points))
 
     def points_within(self, limit_s: float, progress: Progress | None = None) -> tuple[Points, Floats] | None:
-        """Return every legal point of a predicted time up to `limit_s`, and the times, in ranking order."""
+        """Return all legal points with a predicted time up to `limit_s`, and their times, in ranking order."""
         return ranking.points_within(self, limit_s, Watch(progress=progress))
 
     def _estimates(self, points: Points, quantities: Floats) -> Columns:

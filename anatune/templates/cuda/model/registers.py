@@ -1,11 +1,12 @@
-"""Registers that NVIDIA's compiler will give to generated code: a small regression on compiled schedules.
+"""Registers that NVIDIA's compiler will probably use, estimated by a regression on compiled schedules.
 
-A compiler with registers to spare moves loads ahead and unrolls as it likes: what accumulators, fragments and staged
-loads need explains half of what it uses. The rest is learned from schedules that were compiled
-(``python -m bench.models.gpu_compiler FILE --fit``): boosted trees in ``models/gpu_registers``, with their data,
-versions and errors on operators and architectures that they were not fitted to. Only reports use the estimate; the
-ranking keeps the model's own count, which it needs in closed form for its bounds, and ``plan(compile=N)`` asks the
-compiler itself.
+A compiler with free registers moves loads ahead and unrolls loops. Accumulators, fragments and staged loads therefore
+explain only half of the registers that it uses. Boosted trees learn the rest from compiled schedules (``python -m
+bench.models.gpu_compiler FILE --fit``). ``models/gpu_registers`` holds the trees, their data, versions, and errors on
+operators and architectures that they were not fitted to.
+
+Only reports use the estimate. The ranking keeps the model's own count, because its bounds need a closed form.
+``plan(compile=N)`` asks the compiler itself.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.decoding import from_json
 from anatune.errors import SpecError
 from anatune.resources import data_folder
-from anatune.templates.cuda.model.scoring import GpuScoring
+from anatune.templates.cuda.model.scoring import CudaScoring
 from anatune.templates.gpu.times.columns import Col
 
 __all__ = ["FEATURES", "RegisterTrees", "expected_registers", "register_features", "register_trees"]
 
 FIRST_ARCH = 70
-"""Oldest architecture of the data, sm_70. What other compilers make of other devices is not known here."""
+"""Oldest architecture of the data, sm_70. Nothing is estimated for older ones or for compilers of other vendors."""
 DTYPE = "float32"
-"""Arithmetic of the data; all of its workloads have a reduction, too."""
+"""Number format of the data. All of its workloads have a reduction."""
 LEAST_REGISTERS = 16.0
-"""Fewest that kernels of the data use, about."""
+"""Fewest registers that kernels of the data use, about."""
 _MOST_LOADS_AHEAD = 16.0
-"""Fetches of a thread that generated code unrolls (`cuda.program.program`)."""
+"""Fetches of a thread that the generated code unrolls (`cuda.program.program`)."""
 
 Floats = NDArray[np.float64]
 
@@ -47,24 +48,25 @@ FEATURES = (
     "whole_body", "unrolled_k2", "unrolled_outer", "unrolled_k1", "live_while_fetching", "live_while_computing",
     "live_ahead", "operands", "dimensions", "guarded", "spatial_axes", "reduction_axes", "arch",
 )  # fmt: skip
-"""Names of the columns of `register_features`, in their order. A change needs a new fit."""
+"""Names of the columns of `register_features`, in order. A change needs a new fit."""
 
 
 class RegisterTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Boosted trees as flat tables, all trees behind one another.
+    """Boosted trees as flat tables, in which the nodes of all trees follow each other.
 
     Attributes
     ----------
     features : tuple of str
-        What the entries of `feature` count.
+        Names of the features; the entries of `feature` are indices into it.
     roots : tuple of int
         First node of each tree.
     feature, left, right : tuple of int
-        Of each node: which feature it looks at, where it goes on if that is at most the threshold, and otherwise. A
-        leaf's `left` is its own number.
+        For each node, the feature that it tests, the next node if the feature is at most the threshold, and the next
+        node otherwise. `left` of a leaf is the leaf itself.
     threshold : tuple of float
+        Threshold of each node.
     value : tuple of float
-        Of each leaf, registers; the estimate is the sum over the trees.
+        Registers of each leaf. The estimate is the sum over the trees.
     """
 
     features: tuple[str, ...]
@@ -90,12 +92,12 @@ class RegisterTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def register_trees() -> RegisterTrees:
-    """Return the saved regression.
+    """Return the regression from the package's data.
 
     Raises
     ------
     SpecError
-        The file is damaged or made for other features.
+        The file is damaged or was fitted to other features.
     """
     path = data_folder("models") / "gpu_registers" / "model.json"
     try:
@@ -103,24 +105,24 @@ def register_trees() -> RegisterTrees:
     except (OSError, msgspec.DecodeError) as error:
         raise SpecError(f"{path}: {error}; reinstall anatune") from None
     if trees.features != FEATURES:
-        raise SpecError(f"{path}: made for other features than these; run: python -m bench.models.gpu_compiler --fit")
+        raise SpecError(f"{path}: fitted to other features than this version has; reinstall anatune")
     return trees
 
 
 def arch_number(arch: str) -> int:
-    """Return 86 for "sm_86", 0 for what is no NVIDIA architecture."""
+    """Return 86 for "sm_86", and 0 for an architecture that is not NVIDIA's."""
     match = re.fullmatch(r"sm_(\d+)", arch)
     return int(match[1]) if match else 0
 
 
-def expected_registers(model: GpuScoring, points: NDArray[np.int64], columns: Floats) -> Floats | None:
-    """Return the registers of a thread that the compiler is expected to use, None where nothing is known of it.
+def expected_registers(model: CudaScoring, points: NDArray[np.int64], columns: Floats) -> Floats | None:
+    """Return the registers of a thread that the compiler is expected to use, or None if there is no data for the case.
 
     Parameters
     ----------
     points : (num_points, len(model.space.columns)) int64
     columns : (Col.COUNT, num_points) float64
-        What `model.raw_columns` says of them.
+        Quantities of the points, from `model.raw_columns`.
     """
     workload = model.workload
     if arch_number(model.hardware.arch) < FIRST_ARCH or workload.dtype != DTYPE or not workload.reduction_axes:
@@ -129,14 +131,14 @@ def expected_registers(model: GpuScoring, points: NDArray[np.int64], columns: Fl
     return np.rint(np.clip(estimate, LEAST_REGISTERS, columns[Col.REGISTER_CAP]))
 
 
-def register_features(model: GpuScoring, points: NDArray[np.int64], columns: Floats) -> Floats:
-    """Return what the regression looks at, (num_points, len(FEATURES)) float64; arguments as `expected_registers`."""
-    workload, place = model.workload, {name: at for at, name in enumerate(model.space.columns)}
+def register_features(model: CudaScoring, points: NDArray[np.int64], columns: Floats) -> Floats:
+    """Return the regression's features, (num_points, len(FEATURES)) float64. Arguments: see `expected_registers`."""
+    workload, column_of = model.workload, {name: column for column, name in enumerate(model.space.columns)}
     reduction = [axis.name for axis in workload.reduction_axes]
     col = {name: columns[Col[name]] for name in _COLUMNS}
     ones = np.ones(len(points))
-    k1 = np.prod([points[:, place[f"{axis}.k1"]] for axis in reduction], axis=0) * ones
-    last_k2 = points[:, place[f"{reduction[-1]}.k2"]] * ones if reduction else ones
+    k1 = np.prod([points[:, column_of[f"{axis}.k1"]] for axis in reduction], axis=0) * ones
+    last_k2 = points[:, column_of[f"{reduction[-1]}.k2"]] * ones if reduction else ones
     limit = np.maximum(col["UNROLL"], float(model.hardware.compiler.unroll_statements))
     inner = col["VTHREADS"] * col["REG_INNER"]
     step, register = inner * col["K2"], inner * col["REG_OUTER"]

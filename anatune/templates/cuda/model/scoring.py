@@ -1,4 +1,4 @@
-"""Times and rules of schedules for CUDA cores: one workload on one device, batches of points."""
+"""Times, bounds and rules of schedules for CUDA cores, for batches of points of one workload on one device."""
 
 from __future__ import annotations
 
@@ -27,42 +27,42 @@ from anatune.templates.gpu.model import (
 )  # fmt: skip
 from anatune.templates.gpu.pack import pack_chunk, pack_nest
 from anatune.templates.gpu.rules import GRID_RULE, SPLIT_RULE, block_rules
-from anatune.templates.gpu.times.columns import Col, Gpu, Nest
+from anatune.templates.gpu.times.columns import Col, Gpu, NestArrays
 from anatune.templates.gpu.times.waves import SECTOR
 
-__all__ = ["PARTS", "RESOURCES", "GpuScoring", "floor_of"]
+__all__ = ["PARTS", "RESOURCES", "CudaScoring", "least_time_s"]
 
 PARTS = ("fma_s", "issue_s", "shared_s", "spill_s", "l2_s", "dram_s", "latency_s", "tail_s", "launch_s")
 _REGISTERS = ("registers_per_thread", "counted_registers", "spilled_registers")
 RESOURCES = (*_REGISTERS, *BLOCK_RESOURCES, "bank_conflicts", *TRAFFIC)
 UNROLL_PREFERENCE = {512: 0, 1024: 1, 64: 2, 16: 3, 0: 4}
-"""Unroll depth -> its place among points of equal time."""
+"""Unroll depth -> its rank among points of equal time."""
 _CAPABILITY_TEXT = "compute capability that the dtype needs"
 
 
-def floor_of(workload: Workload, nest: Nest, gpu: Gpu) -> float:
-    """Return seconds that no schedule beats: all SMs multiply-adding, or the compulsory bytes, and the launch."""
+def least_time_s(workload: Workload, nest: NestArrays, gpu: Gpu) -> float:
+    """Return seconds that no schedule beats: all SMs multiply-adding or compulsory bytes, plus the launch overhead."""
     fma_s = workload.num_points / gpu.fma_per_cycle / gpu.num_sms / gpu.clock_hz
     dram_s = float(nest.tensor_bytes.sum()) / gpu.dram_bytes_cycle / gpu.clock_hz
     return max(fma_s, dram_s) + gpu.launch_s
 
 
-class GpuScoring(BaseGpuModel):
-    """What is known of single points; `GpuModel` ranks and explains them.
+class CudaScoring(BaseGpuModel):
+    """Times, bounds and rules of points. `CudaModel` ranks and explains them.
 
-    Not safe for concurrent use of one object (it owns work space); make one a thread.
+    Objects own scratch memory. Threads must not share an object; make one for each thread.
 
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        Workload and device.
     stages, pad : int
-        Buffers of the staging pipeline and elements between rows of staged tiles, the same for all points; the
-        template "cuda" has 1 and 0, `PipelinedModel` chooses.
+        Buffers of the staging pipeline, and elements between rows of staged tiles; the same for all points. The
+        template "cuda" has 1 and 0, `PipelinedModel` chooses them.
     accuracy : {"standard", "relaxed"}
-        What the arithmetic of the space's schedules may need (`gpu.split_space`).
+        Accuracy of the schedules' arithmetic (`gpu.split_space`).
     plain : bool
-        As `GpuSpace`: perfect divisors only, and nothing split.
+        Perfect divisors only and no splits, as in `GpuSpace`.
     """
 
     space: GpuSpace
@@ -102,7 +102,7 @@ class GpuScoring(BaseGpuModel):
             rules.append(Rule("compute_capability", _CAPABILITY_TEXT, capability, needed))
         self.rules = in_order(CudaRule, *rules)
         self.refusal: Rule | None = next((rule for rule in self.rules if (rule.needed or 0.0) > rule.limit), None)
-        """The rule that rejects every point, whatever else it breaks."""
+        """The rule that rejects every point, whatever other rules a point breaks; None if there is no such rule."""
 
     @cached_property
     def _table(self) -> NDArray[np.uint8]:
@@ -113,18 +113,19 @@ class GpuScoring(BaseGpuModel):
         return int(bool(self._nest.staged))
 
     def _fill(
-        self, points: Points, task: int, known: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
+        self, points: Points, task: int, compiled: Floats, rules: NDArray[np.int64], times: Floats, columns: Floats
     ) -> None:
-        run_points(points, task, self._nest, self._gpu, self._table, self._chunk, rules, times, columns, known)
+        run_points(points, task, self._nest, self._gpu, self._table, self._chunk, rules, times, columns, compiled)
         if self.refusal is not None:
             rules[:] = 1 + self.rules.index(self.refusal)
 
     def _own_columns(self, out: Floats) -> Columns:
-        """Return the features that follow [ICS24] Sec. 4.1, with units and limits right.
+        """Return the features of [ICS24] Sec. 4.1 that differ by template, and resources.
 
-        Deviates: OI_Shared_Mem counts cycles of the shared-memory pipe (bank conflicts included), one 128-byte access
-        each. Reg_Reuse_Factor counts the bytes of the 32-byte sectors that the stores of a warp touch: each result is
-        written once, so that counting results gives one constant for the whole workload.
+        OI_Shared_Mem and Reg_Reuse_Factor deviate from the paper. OI_Shared_Mem counts cycles of the shared-memory pipe
+        (bank conflicts included), one 128-byte access each. Reg_Reuse_Factor counts the bytes of the 32-byte sectors
+        that the stores of a warp touch; counting results would give the same constant for all schedules, because each
+        is written once.
         """
         element = float(DTYPE_BYTES[self.workload.dtype])
         steps, accumulators, threads = out[Col.STEPS], out[Col.ACCUMULATORS], out[Col.THREADS]
@@ -133,7 +134,7 @@ class GpuScoring(BaseGpuModel):
         loaded = out[Col.FRAGMENTS] * steps * element + out[Col.LOCAL] * REGISTER_BYTES
         tiles = out[Col.BLOCKS] - out[Col.SPLIT_TILES] * (out[Col.SPLIT] - 1.0)
         shared_bytes = loaded * threads * out[Col.STAGES] * tiles
-        sectors = np.minimum(1.0, out[Col.STORE_SECTORS] * out[Col.WARPS] / np.maximum(threads, 1.0))  # of one result
+        sectors = np.minimum(1.0, out[Col.STORE_SECTORS] * out[Col.WARPS] / np.maximum(threads, 1.0))  # per result
         return {
             "OI_Global_Mem": flop * accumulators * threads * steps / np.maximum(moved, 1.0),
             "OI_Shared_Mem": flop * accumulators * steps * 32.0 / np.maximum(out[Col.WAVEFRONTS] * 128.0, 1.0),
@@ -149,11 +150,11 @@ class GpuScoring(BaseGpuModel):
 
     @cached_property
     def floor_s(self) -> float:
-        """Seconds that no schedule can beat here: all SMs multiply-adding, or the compulsory bytes, and the launch."""
-        return floor_of(self.workload, self._nest, self._gpu)
+        """A time that no schedule of the space can beat, in seconds; see `least_time_s`."""
+        return least_time_s(self.workload, self._nest, self._gpu)
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
-        """Return the tie-break keys, least important first (the order np.lexsort wants)."""
+        """Return the tie-break keys, least important first, as np.lexsort takes them."""
         column = {name: index for index, name in enumerate(self.space.columns)}
         unroll = points[:, column["unroll"]]
         preference = np.full(len(points), len(UNROLL_PREFERENCE), dtype=np.int64)
@@ -169,17 +170,17 @@ class GpuScoring(BaseGpuModel):
         return k2, outer, preference
 
     def macro_bounds(self, points: Points) -> tuple[Floats, NDArray[np.int64]]:
-        """Return (seconds, rule codes): no point with the same block, thread and stage sizes is faster."""
+        """Return (seconds, rule codes): no point with the same sizes of blocks, threads and staging steps is faster."""
         rules, times, _ = self._run(points, MACRO_BOUND)
         return times, rules
 
     def split_bounds(self, points: Points) -> Floats:
-        """Return seconds: no point with the same block, thread and stage sizes whose reduction is split is faster.
+        """Return a bound in seconds for all splits of the reduction of each macro choice.
 
-        `points` say that nothing is split.
+        `points` are macro choices without a split.
         """
         return self._run(points, ANY_BOUND)[1]
 
     def class_bounds(self, points: Points) -> Floats:
-        """Return seconds that no point beats that differs from `points` only in loop splits and unrolling."""
+        """Return bounds in seconds for the points that differ from `points` only in loop splits and unrolling."""
         return self._run(points, BOUND)[1]

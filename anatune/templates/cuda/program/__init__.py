@@ -1,1 +1,1 @@
-"""Schedules of CUDA cores to TVMScript."""
+"""Schedules for CUDA cores as TVMScript."""

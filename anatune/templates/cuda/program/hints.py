@@ -1,28 +1,28 @@
-"""What the compiler is told about kernels for CUDA cores, so that it makes better code of them."""
+"""Information for the compiler that improves the machine code of kernels for CUDA cores."""
 
 from __future__ import annotations
 
 import re
 
-from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.cuda.program.nest import CudaNest
 
-__all__ = ["resident_blocks", "with_byte_offsets"]
+__all__ = ["expected_blocks", "use_byte_offsets"]
 
 _CONSTANT = re.compile(r" \+ (\d+)$")
-"""At the end of an index."""
+"""A constant at the end of an index."""
 _FACTOR = re.compile(r"\* (\d+)\)*$")
-"""At the end of a term."""
+"""A constant factor at the end of a term."""
 _ELEMENT_BYTES = {"float": 4, "int": 4, "half": 2, "nv_bfloat16": 2}
 _OTHER_REGISTERS = 32
-"""Of a thread, beside its accumulators and fragments: addresses, conditions, elements on their way."""
+"""Registers of a thread beside its accumulators and fragments: addresses, conditions, elements being copied."""
 
 
-def resident_blocks(nest: GpuNest) -> int:
+def expected_blocks(nest: CudaNest) -> int:
     """Return how many blocks of a kernel with dynamic shared memory an SM will hold.
 
-    The compiler does not see what a launch asks for. It takes dynamic shared memory for none, and spills registers for
-    the sake of blocks that will never be there. What it is told does not make it spill either: no more blocks than have
-    room for their accumulators, fragments and some addresses.
+    The compiler does not know how much dynamic shared memory a launch asks for. It assumes none, and spills registers
+    to make room for blocks that will never be resident. The number is also limited so that it causes no spills itself:
+    the registers must hold the accumulators, fragments and some addresses of so many blocks.
     """
     hardware = nest.hardware
     shared, registers, compute = hardware.shared_memory, hardware.registers, hardware.compute
@@ -37,18 +37,18 @@ def resident_blocks(nest: GpuNest) -> int:
     return max(1, blocks)
 
 
-def with_byte_offsets(body: str) -> str:
-    """Take constants out of indices of shared memory: ``smem[x + 8]`` becomes bytes behind the array's beginning.
+def use_byte_offsets(body: str) -> str:
+    """Rewrite indices of shared memory so that their constants become byte offsets from the start of the array.
 
-    The compiler puts the constant part of an unrolled loop's index into a load's offset. With a second constant behind
-    it, it often adds them up in a register for every load (bench/gpu/machine_code.py counts). Offsets in bytes and of
-    32 bits it takes apart most reliably, but then it no longer sees which loads are neighbours and may be one: vectors,
-    and indices that move by 1 along a loop and begin at aligned places, stay as they are.
+    The compiler puts the constant part of an unrolled loop's index into the offset of a load. If the index has a second
+    constant, the compiler often adds both in a register for every load (bench/gpu/machine_code.py counts). It separates
+    32-bit offsets in bytes most reliably, but then it no longer merges neighbouring loads into one. Therefore vectors
+    stay as they are, and so do indices that move by 1 along a loop and begin at aligned positions.
     """
     declared = re.search(r"(\w+) smem_ptr\[", body)
     if declared is None or declared[1] not in _ELEMENT_BYTES:
         return body
-    kind, size = declared[1], _ELEMENT_BYTES[declared[1]]
+    element_type, size = declared[1], _ELEMENT_BYTES[declared[1]]
     pieces, start = [], 0
     for use in re.finditer(r"smem_ptr\[\(", body):
         stop = _closing(body, use.end() - 1)
@@ -57,20 +57,20 @@ def with_byte_offsets(body: str) -> str:
         if constant is None or _has_neighbours(index):
             continue
         address = f"(char*)smem_ptr + {int(constant[1]) * size} + ({index}) * {size}"
-        pieces += [body[start : use.start()], f"(*({kind}*)({address}))"]
+        pieces += [body[start : use.start()], f"(*({element_type}*)({address}))"]
         start = stop + len(")]")
     return "".join([*pieces, body[start:]])
 
 
 def _has_neighbours(index: str) -> bool:
-    """Whether an index moves by 1 along one loop and by even numbers along everything else: pairs may be one load."""
-    factors = [(int(found[1]) if (found := _FACTOR.search(term)) else 1, term) for term in index.split(" + ")]
+    """Return whether an index moves by 1 along one loop and otherwise by even numbers: two loads may become one."""
+    factors = [(int(match[1]) if (match := _FACTOR.search(term)) else 1, term) for term in index.split(" + ")]
     ones = [term for factor, term in factors if factor == 1]
     return len(ones) == 1 and "threadIdx" not in ones[0] and sum(f % 2 for f, _ in factors) == 1
 
 
 def _closing(text: str, start: int) -> int:
-    """Return where the parenthesis that opens at `start` closes."""
+    """Return the position at which the parenthesis that opens at `start` closes."""
     depth = 0
     for match in re.compile(r"[()]").finditer(text, start):
         depth += 1 if match[0] == "(" else -1

@@ -1,1 +1,1 @@
-"""Times of tiles on CUDA cores, compiled."""
+"""Compiled functions for the times of tiles on CUDA cores."""

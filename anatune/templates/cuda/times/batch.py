@@ -1,4 +1,4 @@
-"""Batches of GPU points: rule codes, times, bounds, all columns. One compiled entry, so that it compiles once."""
+"""The entry to the compiled code: rule codes, times, bounds and quantities of batches of points."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import math
 
 from anatune.numerics._jit import jit
 from anatune.numerics.columns import CHUNK_SIZE, Bytes, Floats, Ints
-from anatune.templates.cuda.times.micro import best_micro, loop_effects, micro
-from anatune.templates.cuda.times.tile import limiters, load_points, macro, take_compiled
-from anatune.templates.cuda.times.time import evenly, time
-from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+from anatune.templates.cuda.times.micro import fill_best_micro, fill_loop_effects, fill_micro
+from anatune.templates.cuda.times.tile import fill_limiters, fill_macro, load_points, take_compiled
+from anatune.templates.cuda.times.time import fill_even_time, fill_time
+from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, NestArrays
 
 __all__ = ["ANY_BOUND", "BOUND", "CHECK", "MACRO_BOUND", "PREDICT", "run_points"]
 
 CHECK, PREDICT, BOUND, MACRO_BOUND, ANY_BOUND = 0, 1, 2, 3, 4
-"""What `run_points` does: rules only; predict; bound over all loop splits and unroll depths; bound over these, the
-order of the register tile and fetch widths; bound over these and all splits of the reduction."""
+"""Tasks of `run_points`. CHECK: rules only. PREDICT: times of points. BOUND: bounds over loop splits and unroll depths.
+MACRO_BOUND: bounds over the order of the register tile and fetch widths, too. ANY_BOUND: over all splits of the
+reduction, too. `cuda.model.ranking` says why the bounds hold."""
 
 
 @jit
 def run_points(
     points: Ints,
     task: int,
-    nest: Nest,
+    nest: NestArrays,
     gpu: Gpu,
     table: Bytes,
     c: Chunk,
@@ -31,37 +32,37 @@ def run_points(
     columns: Floats,
     compiled: Floats,
 ) -> None:
-    """Check, predict or bound `points` (num_points, columns of the space) int64.
+    """Check, predict or bound `points`, (num_points, columns of the space) int64.
 
-    Points that break a rule are timed as if the limit were not there. A BOUND holds for every point that differs only
-    in the splits of reg_outer/reg_inner and k1/k2 and in the unroll depth: nothing is indexed dynamically, and
-    spilled accumulators are kept over the whole reduction tile. A MACRO_BOUND holds for every point with the same
-    block, thread and stage sizes, an ANY_BOUND besides for every split of the reduction, if points say that nothing is.
+    Points that break a rule get a time as if the rule were not there. A BOUND holds for all points that differ only in
+    how reg_outer/reg_inner and k1/k2 divide their products, and in the unroll depth. A MACRO_BOUND holds for all points
+    with the same sizes of blocks, threads and staging steps. An ANY_BOUND holds for every split of the reduction, too;
+    `points` then have no split.
 
     Parameters
     ----------
     task : int
         CHECK, PREDICT, BOUND, MACRO_BOUND or ANY_BOUND.
     rules : (num_points,) int64
-        Filled with the code of the first broken rule, 0 where legal.
+        Output: the code of the first broken rule, 0 for legal points.
     times : (num_points,) float64
-        Filled with seconds, unless `task` is CHECK.
+        Output: seconds, unless `task` is CHECK.
     columns : (Col.COUNT, num_points) float64, or (0, 0)
-        Filled with every quantity if it has rows.
+        Output: every quantity, if the array has rows.
     compiled : (3, num_points) float64, or (0, 0)
-        What a compiler said, for PREDICT: registers of a thread, shared bytes of a block, accumulators of a thread in
-        local memory. They replace the model's own numbers.
+        Numbers of a compiler that replace the model's, for PREDICT: registers of a thread, shared bytes of a block,
+        accumulators of a thread in local memory.
     """
     for start in range(0, points.shape[0], CHUNK_SIZE):
         n = min(CHUNK_SIZE, points.shape[0] - start)
         load_points(points, start, n, nest, c)
-        macro(n, nest, gpu, c)
+        fill_macro(n, nest, gpu, c)
         for i in range(n):
             rules[start + i] = int(c.values[Col.RULE, i])
         if task == CHECK:
             continue
         if task == PREDICT:
-            loop_effects(n, gpu, c)
+            fill_loop_effects(n, gpu, c)
             if compiled.shape[0] > 0:
                 take_compiled(start, n, compiled, nest, gpu, c)
         else:
@@ -69,16 +70,16 @@ def run_points(
                 c.values[Col.DYNAMIC, i] = 0.0
                 c.values[Col.REUSE, i] = math.sqrt(c.values[Col.STEPS, i])
         if task >= MACRO_BOUND:
-            best_micro(n, nest, gpu, c)
+            fill_best_micro(n, nest, gpu, c)
         else:
-            micro(n, nest, gpu, c, table)
-        time(n, nest, gpu, c)
+            fill_micro(n, nest, gpu, c, table)
+        fill_time(n, nest, gpu, c)
         if task == ANY_BOUND:
-            evenly(n, nest, gpu, c)
+            fill_even_time(n, nest, gpu, c)
         for i in range(n):
             times[start + i] = c.values[Col.TIME_S, i]
         if columns.shape[0] > 0:
-            limiters(n, gpu, c)
+            fill_limiters(n, gpu, c)
         for row in range(columns.shape[0]):
             for i in range(n):
                 columns[row, start + i] = c.values[row, i]

@@ -1,4 +1,4 @@
-"""What depends on the order of the register tile, k1/k2, unrolling and fetch widths (*micro* quantities)."""
+"""Micro quantities: those that depend on the order of the register tile, k1/k2, unrolling and fetch widths."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from anatune.numerics._jit import jit_helper, jit_scalar, jit_sequence
 from anatune.numerics.columns import Bytes
 from anatune.templates.cuda.times.shared_memory import conflict_degree_one
 from anatune.templates.cuda.times.tile import LIVE_REGISTERS
-from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, NestArrays
 from anatune.templates.gpu.times.waves import SECTOR
 
-__all__ = ["best_micro", "is_dynamic_one", "loop_effects", "micro"]
+__all__ = ["fill_best_micro", "fill_loop_effects", "fill_micro", "is_dynamic_one"]
 
 
 @jit_scalar
 def warp_sectors_one(warp: float, lanes: float, inner: float, apart_bytes: float) -> float:
-    """Return the 32-byte sectors of one warp-wide access to global memory.
+    """Return the 32-byte sectors that one access of a warp to global memory touches.
 
-    `lanes` threads follow each other along the innermost dimension, `inner` elements belong to one thread, and
-    neighbouring threads are `apart_bytes` apart.
+    `lanes` threads follow each other along the innermost dimension. Each has `inner` elements, and neighbouring threads
+    are `apart_bytes` apart.
     """
     dense = max(1.0, lanes * apart_bytes / SECTOR)
     return warp / lanes * (dense if inner == 1.0 else min(lanes, dense))
@@ -27,23 +27,23 @@ def warp_sectors_one(warp: float, lanes: float, inner: float, apart_bytes: float
 
 @jit_scalar
 def is_dynamic_one(vthreads: float, reg_inner: float, k2: float, reg_outer: float, limit: float) -> bool:
-    """Whether a loop over the register tile stays a loop, so that accumulators are indexed at run time.
+    """Return whether a loop over the register tile is not unrolled, so that accumulators are indexed at run time.
 
-    The innermost loops are unrolled (reg_inner, k2, reg_outer, in this order from the inside) as long as their product
-    times the virtual threads is at most `limit` statements: TVM's unroll depth, or what the device's compiler does by
-    itself. Accumulators that are indexed by a loop variable live in local memory. The arguments are products over
-    all axes: a loop of an inner axis cannot be the first that is too large.
+    The innermost loops (from the inside reg_inner, k2, reg_outer) are unrolled as long as their product times the
+    virtual threads is at most `limit` statements: TVM's unroll depth, or the limit of the device's compiler if that is
+    larger. Accumulators that are indexed by a loop variable live in local memory. The arguments are products over all
+    axes, because the loop of an inner axis cannot be the first that is too large.
     """
     body = vthreads * reg_inner
     return (reg_inner > 1.0 and body > limit) or (reg_outer > 1.0 and body * k2 * reg_outer > limit)
 
 
 @jit_helper
-def loop_effects(n: int, gpu: Gpu, c: Chunk) -> None:
-    """Fill DYNAMIC and REUSE, and move dynamically indexed accumulators to SPILLED.
+def fill_loop_effects(n: int, gpu: Gpu, c: Chunk) -> None:
+    """Fill DYNAMIC and REUSE, and set SPILLED to all accumulators if they are indexed dynamically.
 
-    The loop k2 runs inside reg_outer: while the inner tile fits the registers, a compiler can keep it there over k2.
-    That it does so only in part is the square root (spilling K80 and MI50 points lie between 1 and k2).
+    The loop k2 runs inside reg_outer. If the inner tile fits in the registers, a compiler can keep it there over k2.
+    The square root models that it does so in part: spilling K80 and MI50 points lie between 1 and k2.
     """
     v = c.values
     for i in range(n):
@@ -57,17 +57,17 @@ def loop_effects(n: int, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) -> None:
+def _add_shared_loads(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk, table: Bytes) -> None:
     """Add the shared-memory loads of operand `t`.
 
-    A thread reads vectors of up to 16 bytes where its elements are contiguous and aligned in the staged tile: along
-    reg_inner and reg_outer, and along the reduction where registers suffice to hold several steps. The addresses of a
-    warp are the lattice of the first two axes along which it has several threads; further axes multiply the degree.
+    A thread reads vectors of up to 16 bytes if its elements are contiguous and aligned in the staged tile: along
+    reg_inner and reg_outer, and along the reduction if the registers can hold several iterations. The addresses of a
+    warp form a lattice along the first two axes with several threads. Further axes multiply the conflict degree.
     """
     v = c.values
     tmp = c.temporary
     thread_run, k_run, align, state, distinct = tmp[0], tmp[1], tmp[2], tmp[3], tmp[4]
-    # state: 0 the run goes on over reduction axes only, 1 it goes on, 2 it has ended
+    # state: 0 the run continues along reduction axes only, 1 it continues, 2 it has ended
     stride, span, thread_span, broken = tmp[5], tmp[6], tmp[7], tmp[8]
     stride_1, count_1, stride_2, count_2, others = tmp[9], tmp[10], tmp[11], tmp[12], tmp[13]
     element = nest.element_bytes
@@ -153,17 +153,17 @@ def _shared_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) 
 
 @jit_scalar
 def fetch_one(footprint: float, width: float, threads: float, warps: float, warp: float) -> tuple[float, float]:
-    """Return (loads of one thread, loads of all warps) that fetch a tile of `footprint` elements once."""
+    """Return (loads of one thread, loads of all warps) to fetch a tile of `footprint` elements once."""
     each = math.ceil(footprint / (threads * width))
     return each, min(each * warps, math.ceil(footprint / (min(warp, threads) * width)) + 0.25 * warps)
 
 
 @jit_helper
-def _fetches(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def _add_fetches(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Add the global loads of operand `t`.
 
-    A width that does not divide the rows of the tile or of the tensor, is no power of two or exceeds 16 bytes falls
-    back to single elements, as the generated code does.
+    Single elements are loaded, as in the generated code, if the width does not divide the rows of the tile or of the
+    tensor, is not a power of two, or exceeds 16 bytes.
     """
     v = c.values
     footprint, run, width, pitch = c.footprint[t], c.run[t], c.width[t], c.pitch[t]
@@ -179,7 +179,7 @@ def _fetches(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def _direct_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) -> None:
+def _add_direct_loads(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk, best: bool) -> None:
     """Add the loads of an operand that is read from global memory without staging."""
     v = c.values
     fragment = c.fragment[t]
@@ -195,7 +195,7 @@ def _direct_loads(t: int, n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) ->
 
 
 @jit_helper
-def _stores(n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) -> None:
+def _fill_stores(n: int, nest: NestArrays, gpu: Gpu, c: Chunk, best: bool) -> None:
     result = nest.num_operands
     axis = nest.inner_axis[result]
     apart = float(nest.inner_coefficient[result] * nest.result_bytes)
@@ -207,8 +207,8 @@ def _stores(n: int, nest: Nest, gpu: Gpu, c: Chunk, best: bool) -> None:
 
 
 @jit_sequence
-def micro(n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) -> None:
-    """Fill the micro quantities of the first `n` points from inner and width, after `macro`."""
+def fill_micro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk, table: Bytes) -> None:
+    """Fill the micro quantities of the first `n` points. It needs inner, width and the macro quantities."""
     v = c.values
     for i in range(n):
         v[Col.LOADS, i] = 0.0
@@ -218,16 +218,16 @@ def micro(n: int, nest: Nest, gpu: Gpu, c: Chunk, table: Bytes) -> None:
         v[Col.CONFLICT, i] = 1.0
     for t in range(nest.num_operands):
         if nest.staged == 1:
-            _shared_loads(t, n, nest, gpu, c, table)
-            _fetches(t, n, nest, gpu, c)
+            _add_shared_loads(t, n, nest, gpu, c, table)
+            _add_fetches(t, n, nest, gpu, c)
         else:
-            _direct_loads(t, n, nest, gpu, c, False)
-    _stores(n, nest, gpu, c, False)
+            _add_direct_loads(t, n, nest, gpu, c, False)
+    _fill_stores(n, nest, gpu, c, False)
 
 
 @jit_sequence
-def best_micro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
-    """Fill the micro quantities with values that no completion of the macro choice can beat (admissible bounds)."""
+def fill_best_micro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
+    """Fill the micro quantities with values that no point of the macro choice can beat; see `cuda.model.ranking`."""
     v = c.values
     for i in range(n):
         v[Col.LOADS, i] = 0.0
@@ -239,7 +239,7 @@ def best_micro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
     steps, threads, warps = v[Col.STEPS], v[Col.THREADS], v[Col.WARPS]
     for t in range(nest.num_operands):
         if nest.staged == 0:
-            _direct_loads(t, n, nest, gpu, c, True)
+            _add_direct_loads(t, n, nest, gpu, c, True)
             continue
         fragment, footprint = c.fragment[t], c.footprint[t]
         for i in range(n):
@@ -253,4 +253,4 @@ def best_micro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             wide, wide_block = fetch_one(float(footprint[i]), widest, threads[i], warps[i], float(gpu.warp_size))
             v[Col.FETCHES, i] += wide
             v[Col.FETCHES_BLOCK, i] += wide_block
-    _stores(n, nest, gpu, c, True)
+    _fill_stores(n, nest, gpu, c, True)

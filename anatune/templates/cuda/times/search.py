@@ -1,10 +1,10 @@
-"""Enumeration of macro choices (block, thread and stage sizes) for exact ranking.
+"""Enumeration of the macro choices of a space: the sizes of blocks, threads and staging steps.
 
 Notation
 --------
-option : one way to split an axis: (grid, thread, reg) of a spatial axis, (stages, tile) of a reduction axis.
-macro number : mixed-radix number of one option an axis, the last axis fastest.
-multiplicity : points of the space that share a macro choice.
+option : one way to split an axis: (blocks, threads, results of a thread) or (staging steps, iterations of a step).
+macro number : mixed-radix number of one option per axis, where the last axis changes fastest.
+multiplicity : number of points of the space that share a macro choice.
 """
 
 from __future__ import annotations
@@ -16,47 +16,54 @@ import numpy as np
 from anatune.numerics._jit import jit
 from anatune.numerics.columns import Floats, Ints
 
-__all__ = ["Options", "list_macros"]
+__all__ = ["AxisTable", "list_macros"]
 
 
-class Options(NamedTuple):
-    """The options of every axis (spatial axes first), padded to the longest axis."""
+class AxisTable(NamedTuple):
+    """The options of every axis, spatial axes first. Rows are padded to the longest."""
 
     num_options: Ints
-    """(axes,)"""
+    """(axes,): options of each axis."""
     first: Ints
-    """(axes, options): grid of a spatial axis, stages of a reduction axis."""
+    """(axes, options): blocks along a spatial axis, staging steps along a reduction axis."""
     thread: Ints
-    """(axes, options): threads (spatial axes)."""
+    """(axes, options): threads along a spatial axis, 1 for a reduction axis."""
     rest: Ints
-    """(axes, options): results of a thread (spatial axes), tile of a stage (reduction axes)."""
+    """(axes, options): results of a thread (spatial axes), iterations of a staging step (reduction axes)."""
     multiplicity: Floats
-    """(axes, options): factorisations of the remaining levels that share the option."""
+    """(axes, options): factorisations of the other levels that share the option."""
     below: Ints
-    """(axes,): macro choices of all later axes together."""
+    """(axes,): number of macro choices of all later axes together."""
     points_below: Floats
-    """(axes,): points (micro choices included) of all later axes together."""
+    """(axes,): number of points of all later axes together."""
 
 
 @jit
 def list_macros(
-    start: int, stop: int, num_spatial: int, o: Options, max_threads: int, points: Ints, numbers: Ints, weights: Floats
+    start: int,
+    stop: int,
+    num_spatial: int,
+    o: AxisTable,
+    max_threads: int,
+    points: Ints,
+    numbers: Ints,
+    weights: Floats,
 ) -> tuple[int, int, float]:
-    """Write macro choices from number `start` on as points, skipping those with too many threads.
+    """Write macro choices as points, beginning with number `start`. Skip those with too many threads.
 
-    A choice is skipped, with all choices that share its outer axes, as soon as those axes show it. The point of a
-    choice has all results of a thread in reg_inner and the whole stage in k1.
+    As soon as the outer axes have too many threads, all choices that share them are skipped together. The point of a
+    macro choice has all results of a thread in reg_inner and all iterations of a staging step in k1.
 
     Parameters
     ----------
     points : (capacity, columns) int64
-        Filled with one point a choice; columns other than the tiles are left alone.
+        Output: one point per macro choice. Only columns of tiles are written.
     numbers, weights : (capacity,) int64 and float64
-        Filled with the macro numbers and multiplicities.
+        Output: macro numbers and multiplicities.
 
     Returns
     -------
-    (next number, choices written, points of the space that were skipped)
+    (next number, macro choices written, points of the space that were skipped)
     """
     num_axes = o.num_options.shape[0]
     digits = np.empty(num_axes, np.int64)
@@ -64,11 +71,11 @@ def list_macros(
     skipped = 0.0
     n = 0
     number = start
-    rest = start
+    remainder = start
     for a in range(num_axes):
-        digits[a] = rest // o.below[a]
-        rest -= digits[a] * o.below[a]
-    changed = 0  # outermost axis whose digit changed
+        digits[a] = remainder // o.below[a]
+        remainder -= digits[a] * o.below[a]
+    changed = 0  # the outermost axis whose digit changed
     while number < stop and n < numbers.shape[0]:
         over = -1
         for a in range(changed, num_spatial):
@@ -81,7 +88,7 @@ def list_macros(
             for a in range(over + 1):
                 lost *= o.multiplicity[a, digits[a]]
             skipped += lost
-            at = over
+            axis = over
         else:
             weight = 1.0
             for a in range(num_spatial):
@@ -101,13 +108,13 @@ def list_macros(
             numbers[n] = number
             weights[n] = weight
             n += 1
-            at = num_axes - 1
-        number += o.below[at]
-        for a in range(at + 1, num_axes):
+            axis = num_axes - 1
+        number += o.below[axis]
+        for a in range(axis + 1, num_axes):
             digits[a] = 0
-        while at > 0 and digits[at] + 1 == o.num_options[at]:
-            digits[at] = 0
-            at -= 1
-        digits[at] += 1
-        changed = at
+        while axis > 0 and digits[axis] + 1 == o.num_options[axis]:
+            digits[axis] = 0
+            axis -= 1
+        digits[axis] += 1
+        changed = axis
     return number, n, skipped

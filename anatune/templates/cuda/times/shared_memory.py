@@ -1,8 +1,8 @@
 """Bank conflicts of shared-memory loads.
 
-A warp's load takes as many cycles as the busiest bank has distinct words ([Roller] Sec. 4.2 uses the same rule). The
-addresses of a warp are a two-dimensional lattice (threads along two axes of the block), so the degree depends on two
-strides modulo the 32 banks and two counts: a small table holds all of them.
+A load of a warp takes as many cycles as the busiest bank has distinct words; [Roller] Sec. 4.2 uses the same rule. The
+addresses of a warp form a two-dimensional lattice, with threads along two axes of the block. The conflict degree
+depends on two strides modulo the 32 banks and two counts, so that a small table holds all of them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ NUM_BANKS = 32
 
 @jit
 def conflict_table() -> Bytes:
-    """Return (32, 33, 32, 33) uint8: [stride_1, count_1, stride_2, count_2] -> most words in one bank.
+    """Return the table [stride_1, count_1, stride_2, count_2] -> most words in one bank, (32, 33, 32, 33) uint8.
 
-    Entries with count_1 * count_2 > 32 are 1 and unused.
+    Entries with count_1 * count_2 > 32 are 1 and not used.
     """
     table = np.ones((NUM_BANKS, NUM_BANKS + 1, NUM_BANKS, NUM_BANKS + 1), np.uint8)
     words = np.zeros(NUM_BANKS, np.int64)
@@ -46,7 +46,7 @@ def conflict_degree_one(
 ) -> float:
     """Return the conflict degree of a load that the hardware serves in phases of `phase` threads.
 
-    Strides in 4-byte words between neighbouring threads; `others` is the degree that further axes contribute.
+    Strides are in 4-byte words between neighbouring threads. `others` is the degree that further axes contribute.
     """
     first = min(count_1, phase)
     second = min(count_2, max(1, phase // first))

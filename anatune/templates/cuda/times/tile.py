@@ -1,10 +1,13 @@
-"""What follows from the block, thread and stage sizes of points alone (their *macro* quantities).
+"""Macro quantities: those that follow from the sizes of blocks, threads and staging steps.
 
 Notation
 --------
-block tile : iterations of one block; stage : one step of the loop over shared-memory tiles (k0);
-accumulators : results a thread keeps; fragment : operand elements a thread needs for one reduction step.
-Everything else of a point (order of the register tile, k1/k2, unrolling, fetch widths) is in `micro`.
+tile of an axis : iterations of one block (spatial axis) or of one staging step (reduction axis).
+staging step : one iteration of the k0 loops, for which the operands are staged in shared memory.
+accumulators : results of a thread.
+fragment : elements of an operand that a thread needs for one iteration of the reduction.
+
+All other quantities are micro quantities (`micro`).
 """
 
 from __future__ import annotations
@@ -15,31 +18,31 @@ from enum import IntEnum
 from anatune.numerics._jit import jit_helper, jit_sequence
 from anatune.numerics.columns import Floats, Ints
 from anatune.templates.gpu.rules import MAX_GRID
-from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, NestArrays
 from anatune.templates.gpu.times.occupancy import blocks_from_table_one, resident_blocks_one
-from anatune.templates.gpu.times.waves import sector_bytes_one, split_is_broken
+from anatune.templates.gpu.times.waves import is_broken_split, sector_bytes_one
 
-__all__ = ["CudaRule", "limiters", "load_points", "macro", "take_compiled"]
+__all__ = ["CudaRule", "fill_limiters", "fill_macro", "load_points", "take_compiled"]
 
 CudaRule = IntEnum(
     "CudaRule", "threads_per_block shared_bytes_per_block grid_blocks local_bytes_per_thread split_parts"
 )
-"""Ids of rules -> RULE of points that break them."""
+"""Ids of rules -> the value of Col.RULE for points that break them."""
 MAX_LOCAL_BYTES = 524288.0
 """Local memory of a thread. Source: [CUDA-guide] technical specifications."""
 BASE_REGISTERS = 24
-"""Addresses, loop counters and staged loads of a thread: what ptxas reports above accumulators + fragments in 22
-matmul kernels on sm_86, on average."""
+"""Registers of a thread for addresses, loop counters and staged loads: the average of what ptxas reports beyond
+accumulators + fragments in 22 matmul kernels for sm_86."""
 LIVE_REGISTERS = 18
-"""Registers besides accumulators and half the fragments below which nothing spills (the rest can be reloaded).
-Calibrated: MI50 and K80 AutoTVM logs put the cliff at 46 of 64 and at about 230 of 255 registers."""
+"""Registers that are needed beside accumulators and half the fragments, so that nothing spills. The rest can be
+reloaded. Calibrated: MI50 and K80 AutoTVM logs show spills from 46 of 64 and about 230 of 255 registers on."""
 SPILL_SLOPE = 2
-"""Accumulators that move to local memory for each register too many: reloading one takes a register itself."""
+"""Accumulators that move to local memory for each missing register: reloading one takes a register, too."""
 
 
 @jit_helper
-def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
-    """Read points[start : start + n] (rows in the order of GpuSpace.columns) into the chunk."""
+def load_points(points: Ints, start: int, n: int, nest: NestArrays, c: Chunk) -> None:
+    """Read points[start : start + n], rows in the order of GpuSpace.columns, into the chunk."""
     v = c.values
     stages, vthreads, reg_inner, reg_outer, k2 = (
         v[Col.STAGES],
@@ -57,61 +60,61 @@ def load_points(points: Ints, start: int, n: int, nest: Nest, c: Chunk) -> None:
         reg_outer[i] = 1.0
         k2[i] = 1.0
     for a in range(nest.num_spatial):
-        at = 5 * a
+        column = 5 * a
         grid, thread, inner, reg, tile = c.grid[a], c.thread[a], c.inner[a], c.reg[a], c.tile[a]
         inside, extent = c.inside[a], float(nest.extent[a])
         for i in range(n):
             point = points[start + i]
-            consecutive = point[at + 3] * point[at + 4]
-            grid[i] = point[at]
-            thread[i] = point[at + 2]
+            consecutive = point[column + 3] * point[column + 4]
+            grid[i] = point[column]
+            thread[i] = point[column + 2]
             inner[i] = consecutive
-            reg[i] = point[at + 1] * consecutive
-            tile[i] = point[at + 1] * point[at + 2] * consecutive
-            inside[i] = extent / (point[at] * tile[i])
+            reg[i] = point[column + 1] * consecutive
+            tile[i] = point[column + 1] * point[column + 2] * consecutive
+            inside[i] = extent / (point[column] * tile[i])
             if a == nest.unguarded:
-                inside[i] = min(inside[i], point[at] / (point[at] + 1.0))
+                inside[i] = min(inside[i], point[column] / (point[column] + 1.0))
             else:
-                interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
-            vthreads[i] *= point[at + 1]
-            reg_outer[i] *= point[at + 3]
-            reg_inner[i] *= point[at + 4]
+                interior[i] *= 1.0 - 1.0 / point[column] if inside[i] < 1.0 else 1.0
+            vthreads[i] *= point[column + 1]
+            reg_outer[i] *= point[column + 3]
+            reg_inner[i] *= point[column + 4]
     for r in range(nest.num_reduction):
-        at = 5 * nest.num_spatial + 3 * r
+        column = 5 * nest.num_spatial + 3 * r
         tile, inside = c.tile[nest.num_spatial + r], c.inside[nest.num_spatial + r]
         extent = float(nest.extent[nest.num_spatial + r])
         for i in range(n):
             point = points[start + i]
-            stages[i] *= point[at]
-            tile[i] = point[at + 1] * point[at + 2]
-            inside[i] = extent / (point[at] * tile[i])
+            stages[i] *= point[column]
+            tile[i] = point[column + 1] * point[column + 2]
+            inside[i] = extent / (point[column] * tile[i])
             if nest.num_spatial + r == nest.unguarded:
-                inside[i] = min(inside[i], point[at] / (point[at] + 1.0))
+                inside[i] = min(inside[i], point[column] / (point[column] + 1.0))
             else:
-                interior[i] *= 1.0 - 1.0 / point[at] if inside[i] < 1.0 else 1.0
-            k2[i] *= point[at + 2]
-    at = 5 * nest.num_spatial + 3 * nest.num_reduction
+                interior[i] *= 1.0 - 1.0 / point[column] if inside[i] < 1.0 else 1.0
+            k2[i] *= point[column + 2]
+    column = 5 * nest.num_spatial + 3 * nest.num_reduction
     unroll = v[Col.UNROLL]
     for i in range(n):
         interior[i] = 1.0 - interior[i]
-        unroll[i] = points[start + i, at]
+        unroll[i] = points[start + i, column]
     if nest.staged == 1:
         for t in range(nest.num_operands):
             width = c.width[t]
             for i in range(n):
-                width[i] = points[start + i, at + 1 + t]
+                width[i] = points[start + i, column + 1 + t]
     for i in range(n):
         v[Col.SPLIT, i] = 1.0
     if nest.splits == 1:
-        at += 1 + nest.num_operands
+        column += 1 + nest.num_operands
         for i in range(n):
-            v[Col.SPLIT, i] = points[start + i, at]
-            v[Col.LEFTOVERS, i] = points[start + i, at + 1]
-            v[Col.ATOMIC, i] = points[start + i, at + 2]
+            v[Col.SPLIT, i] = points[start + i, column]
+            v[Col.LEFTOVERS, i] = points[start + i, column + 1]
+            v[Col.ATOMIC, i] = points[start + i, column + 2]
 
 
 @jit_helper
-def _footprints(n: int, nest: Nest, c: Chunk) -> None:
+def _fill_footprints(n: int, nest: NestArrays, c: Chunk) -> None:
     span = c.temporary[0]
     contiguous = c.temporary[1]
     for t in range(nest.num_operands):
@@ -132,7 +135,7 @@ def _footprints(n: int, nest: Nest, c: Chunk) -> None:
                 for i in range(n):
                     span[i] += coefficient * (tile[i] - 1)
             inner *= size
-            row = inner if d > nest.dim_start[t] else 0  # runs of an outermost dimension follow one another
+            row = inner if d > nest.dim_start[t] else 0  # runs of an outermost dimension follow each other
             for i in range(n):
                 ends = contiguous[i] == 1 and span[i] < size
                 footprint[i] *= span[i]
@@ -144,21 +147,21 @@ def _footprints(n: int, nest: Nest, c: Chunk) -> None:
 
 
 @jit_helper
-def _lanes(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
-    rest = c.temporary[0]
+def _fill_lanes(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
+    remaining = c.temporary[0]
     for i in range(n):
-        rest[i] = gpu.warp_size
+        remaining[i] = gpu.warp_size
     for a in range(nest.num_spatial - 1, -1, -1):
         lanes, thread = c.lanes[a], c.thread[a]
         for i in range(n):
-            lanes[i] = min(thread[i], rest[i])
-            left = math.ceil(rest[i] / thread[i])
-            rest[i] = left if thread[i] < rest[i] else 1
+            lanes[i] = min(thread[i], remaining[i])
+            next_remaining = math.ceil(remaining[i] / thread[i])
+            remaining[i] = next_remaining if thread[i] < remaining[i] else 1
 
 
 @jit_helper
-def _shared_bytes(t: int, n: int, nest: Nest, c: Chunk) -> None:
-    """Add the shared memory of operand `t`: its tile in every buffer, rows of the innermost dimension apart."""
+def _add_shared_bytes(t: int, n: int, nest: NestArrays, c: Chunk) -> None:
+    """Add the shared memory of operand `t`: its tile in every buffer, with padding between rows."""
     shared = c.values[Col.SHARED_BYTES]
     footprint = c.footprint[t]
     element = float(nest.element_bytes)
@@ -179,7 +182,7 @@ def _shared_bytes(t: int, n: int, nest: Nest, c: Chunk) -> None:
 
 
 @jit_helper
-def _operands(n: int, nest: Nest, c: Chunk) -> None:
+def _fill_operands(n: int, nest: NestArrays, c: Chunk) -> None:
     v = c.values
     for i in range(n):
         v[Col.FRAGMENTS, i] = 0.0
@@ -219,12 +222,12 @@ def _operands(n: int, nest: Nest, c: Chunk) -> None:
                 tile_bytes[i] += footprint * element
                 sector_bytes[i] += fetched[i] * sector_bytes_one(footprint, run, misaligned, element)
                 lines[i] += footprint / min(run, 32.0)
-            _shared_bytes(t, n, nest, c)
+            _add_shared_bytes(t, n, nest, c)
 
 
 @jit_helper
-def _split(n: int, gpu: Gpu, c: Chunk) -> None:
-    """Fill SPLIT_TILES, make BLOCKS of tiles those of the grid, and reject splits that are none."""
+def _fill_split(n: int, gpu: Gpu, c: Chunk) -> None:
+    """Fill SPLIT_TILES, reject splits that do not fit, and turn BLOCKS from tiles into blocks of the grid."""
     v = c.values
     num_sms = float(gpu.num_sms)
     for i in range(n):
@@ -233,12 +236,12 @@ def _split(n: int, gpu: Gpu, c: Chunk) -> None:
         split_tiles = tiles - whole if split > 1.0 else 0.0
         v[Col.SPLIT_TILES, i] = split_tiles
         v[Col.BLOCKS, i] = tiles + split_tiles * (split - 1.0)
-        if v[Col.RULE, i] == 0.0 and split_is_broken(split, v[Col.LEFTOVERS, i], tiles, v[Col.STAGES, i], num_sms):
+        if v[Col.RULE, i] == 0.0 and is_broken_split(split, v[Col.LEFTOVERS, i], tiles, v[Col.STAGES, i], num_sms):
             v[Col.RULE, i] = 1.0 * CudaRule.split_parts.value
 
 
 @jit_helper
-def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def _fill_resources(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     v = c.values
     threads, warps, blocks = v[Col.THREADS], v[Col.WARPS], v[Col.BLOCKS]
     accumulators, steps, shared = v[Col.ACCUMULATORS], v[Col.STEPS], v[Col.SHARED_BYTES]
@@ -259,7 +262,7 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             steps[i] *= tile[i]
     if nest.stages > 1:
         stages = v[Col.STAGES]
-        for i in range(n):  # more buffers than steps would never be filled
+        for i in range(n):  # buffers beyond the number of steps would never be filled
             shared[i] *= min(float(nest.stages), stages[i])
     rule = v[Col.RULE]
     for i in range(n):
@@ -283,8 +286,8 @@ def _resources(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def limiters(n: int, gpu: Gpu, c: Chunk) -> None:
-    """Fill LIMITER, the resource that limits RESIDENT."""
+def fill_limiters(n: int, gpu: Gpu, c: Chunk) -> None:
+    """Fill LIMITER: the resource that limits RESIDENT."""
     v = c.values
     for i in range(n):
         threads = int(min(v[Col.THREADS, i], float(gpu.max_threads_block)))
@@ -293,17 +296,17 @@ def limiters(n: int, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def _fill_dram_bytes(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Fill DRAM_BYTES.
 
-    An operand that fits half the L2 is read once; else each window of concurrent blocks reads its distinct tiles. The
-    parts of a tile, which follow one another, read different ones.
+    An operand that fits in half the L2 is read once. Otherwise each window of concurrent blocks reads its distinct
+    tiles. The parts of one tile follow each other and read different data.
 
     Source: [Origami] window of concurrently running tiles.
     """
     v = c.values
     dram, blocks, resident, stages = v[Col.DRAM_BYTES], v[Col.BLOCKS], v[Col.RESIDENT], v[Col.STAGES]
-    distinct, rest = v[Col.SCRATCH], v[Col.SCRATCH + 1]
+    distinct, remaining = v[Col.SCRATCH], v[Col.SCRATCH + 1]
     for i in range(n):
         dram[i] = nest.tensor_bytes[nest.num_operands] + nest.epilogue_bytes
     for t in range(nest.num_operands):
@@ -314,18 +317,18 @@ def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             continue
         for i in range(n):
             distinct[i] = 1.0
-            rest[i] = min(blocks[i], gpu.num_sms * resident[i])
+            remaining[i] = min(blocks[i], gpu.num_sms * resident[i])
         if nest.splits == 1:
             for i in range(n):
                 split = v[Col.SPLIT, i] if v[Col.LEFTOVERS, i] == 0.0 else 1.0
-                distinct[i] = min(split, rest[i])
-                rest[i] = max(1.0, rest[i] / split)
+                distinct[i] = min(split, remaining[i])
+                remaining[i] = max(1.0, remaining[i] / split)
         for a in range(nest.num_spatial - 1, -1, -1):
             grid = c.grid[a]
             used = nest.uses[t, a] == 1
             for i in range(n):
-                distinct[i] *= min(float(grid[i]), rest[i]) if used else 1.0
-                rest[i] = max(1.0, rest[i] / grid[i])
+                distinct[i] *= min(float(grid[i]), remaining[i]) if used else 1.0
+                remaining[i] = max(1.0, remaining[i] / grid[i])
         footprint, fetched = c.footprint[t], c.fetched[t]
         for i in range(n):
             tiles = blocks[i] - v[Col.SPLIT_TILES, i] * (v[Col.SPLIT, i] - 1.0)
@@ -336,19 +339,19 @@ def _dram(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_sequence
-def macro(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
+def fill_macro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Fill the macro quantities of the first `n` points from grid, thread, reg, tile and STAGES."""
-    _footprints(n, nest, c)
-    _operands(n, nest, c)
-    _lanes(n, nest, gpu, c)
-    _resources(n, nest, gpu, c)
-    _split(n, gpu, c)
-    _dram(n, nest, gpu, c)
+    _fill_footprints(n, nest, c)
+    _fill_operands(n, nest, c)
+    _fill_lanes(n, nest, gpu, c)
+    _fill_resources(n, nest, gpu, c)
+    _fill_split(n, gpu, c)
+    _fill_dram_bytes(n, nest, gpu, c)
 
 
 @jit_helper
-def take_compiled(start: int, n: int, compiled: Floats, nest: Nest, gpu: Gpu, c: Chunk) -> None:
-    """Replace registers, shared bytes and spills by a compiler's (see `batch.run_points`), and what follows."""
+def take_compiled(start: int, n: int, compiled: Floats, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
+    """Replace registers, shared bytes and spills by those of a compiler, and update what follows from them."""
     v = c.values
     most_warps = gpu.register_cap.shape[0] - 1
     for i in range(n):
@@ -358,4 +361,4 @@ def take_compiled(start: int, n: int, compiled: Floats, nest: Nest, gpu: Gpu, c:
         v[Col.SHARED_BYTES, i] = compiled[1, start + i]
         v[Col.SPILLED, i] = compiled[2, start + i]
         v[Col.RESIDENT, i] = blocks_from_table_one(warps, registers, v[Col.SHARED_BYTES, i], gpu)
-    _dram(n, nest, gpu, c)
+    _fill_dram_bytes(n, nest, gpu, c)

@@ -1,13 +1,13 @@
-"""Predicted time of GPU points: a bottleneck model in cycles of one SM, then waves of blocks.
+"""Predicted time of points: a bottleneck model in cycles of one SM, then waves of blocks.
 
-Per block and staging step the model counts issue slots, multiply-adds, shared-memory cycles (with vector widths and
-bank conflicts), bytes from L2, and local-memory traffic of accumulators that do not fit the registers. Parts that
-overlap are combined with a p-norm, a smooth maximum (p = 2 for the pipes of an SM, 4 for memories beside them); what
-one block cannot overlap (the first load of a step, barrier, dependent instructions) is hidden by the other resident
-blocks ([Volkov16] latency hiding, Little's law).
+For each block and staging step the model counts issue slots, multiply-adds, shared-memory cycles (with vector widths
+and bank conflicts), bytes from L2, and local-memory traffic of accumulators that do not fit in the registers. Parts
+that overlap are combined with a p-norm, a smooth maximum: p = 2 for the pipes of an SM, p = 4 for memories beside them.
+Parts that one block cannot overlap (the first load of a step, barriers, dependent instructions) are hidden by the other
+resident blocks ([Volkov16] latency hiding, Little's law).
 
-Constants marked *calibrated* were set once on the recorded Ansor, AutoTVM and CLBlast tables; the rank correlations
-move by a few hundredths when one of them is halved or doubled.
+Constants marked *calibrated* were set once on the recorded Ansor, AutoTVM and CLBlast tables. Halving or doubling one
+of them changes the rank correlations by a few hundredths.
 """
 
 from __future__ import annotations
@@ -15,41 +15,39 @@ from __future__ import annotations
 import math
 
 from anatune.numerics._jit import jit_helper
-from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, Nest
+from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, NestArrays
 from anatune.templates.gpu.times.waves import SECTOR, SM_FILL_BYTES, TAIL_OVERLAP, combine_s_one, even_waves_one, norm4
 
-__all__ = ["evenly", "time"]
+__all__ = ["fill_even_time", "fill_time"]
 
 FETCH_INSTRUCTIONS = 16.0
-"""Instructions a fetched element costs: load, store, and about 14 for the address of a fused tile index (divisions by
+"""Instructions per fetched element: load, store, and about 14 for the address of a fused tile index (divisions by
 constants) and its bounds check. Calibrated."""
 GUARD_INSTRUCTIONS = 3.0
-"""Of a fetched element at an edge, beside these: compare, predicate or select."""
+"""Further instructions per fetched element at an edge: compare, predicate or select."""
 BRANCH_INSTRUCTIONS = 4.0
-"""Of a warp and staging step that asks whether its fetches are at an edge."""
+"""Instructions per warp and staging step to find out whether fetches are at an edge."""
 STAGE_INSTRUCTIONS = 12.0
-"""Loop and barrier instructions of a warp and staging step."""
+"""Loop and barrier instructions per warp and staging step."""
 STAGE_CYCLES = 30.0
-"""Barrier and loop latency of a staging step, cycles (one shared-memory latency)."""
+"""Cycles of the barrier and the loop per staging step (one shared-memory latency)."""
 FETCHES_IN_FLIGHT = 8.0
-"""Global loads of a thread that overlap: the fetch loop is unrolled, registers limit how far. Calibrated."""
+"""Global loads of a thread that overlap. The fetch loop is unrolled as far as registers allow. Calibrated."""
 SINGLE_WARP_CYCLES = 2.0
-"""Cycles between two instructions of one warp. Source: [Jia18] Sec. 2: a 16-lane unit takes a warp in 2 cycles."""
+"""Cycles between two instructions of one warp. Source: [Jia18] Sec. 2: a 16-lane unit executes a warp in 2 cycles."""
 STEPS_IN_FLIGHT = 2.0
-"""Reduction steps whose shared loads overlap in one warp."""
+"""Iterations of the reduction whose shared loads overlap in one warp."""
 LOCAL_IN_FLIGHT = 2.0
 """Local-memory accesses of a thread that overlap. Calibrated on spilling Ansor points (K80, MI50)."""
 STORE_CYCLES = 2.0
-"""Issue and address cycles of a store instruction."""
+"""Cycles of a store instruction for issue and address."""
 
 
 @jit_helper
-def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
-    """Fill TIME_S and its parts for the first `n` points, after `macro` and `micro` (or `best_micro`).
+def fill_time(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
+    """Fill TIME_S and its parts for the first `n` points, after `fill_macro` and `fill_micro` (or `fill_best_micro`).
 
-    TIME_S does not decrease when any micro quantity but REUSE grows, nor when REUSE shrinks: bounds from `best_micro`
-    are admissible. (More fetches of the block alone would lower the share of misses; no completion of a macro choice
-    has them without more fetches of each thread, which outweighs it: a property test holds the bounds.)
+    Bounds rely on how TIME_S depends on the micro quantities; see `cuda.model.ranking`.
     """
     v = c.values
     warp = float(gpu.warp_size)
@@ -60,7 +58,7 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         for t in range(nest.num_operands):
             direct_bytes += nest.tensor_bytes[t]
     result_bytes = nest.tensor_bytes[nest.num_operands]
-    # divisions are the dearest operations here: what does not depend on the point is inverted once
+    # divisions are the most expensive operations here, so that constants are inverted once
     cycle_s = 1.0 / gpu.clock_hz
     fma_warp = warp / gpu.fma_per_cycle
     issue_slot = 1.0 / gpu.issue_per_cycle
@@ -73,9 +71,9 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         split, split_tiles = v[Col.SPLIT, i], v[Col.SPLIT_TILES, i]
         tiles = blocks - split_tiles * (split - 1.0)
         active_sms = min(num_sms, blocks)
-        sm_byte = max(1.0 / SM_FILL_BYTES, l2_byte * active_sms)  # cycles a byte from L2 takes an SM
+        sm_byte = max(1.0 / SM_FILL_BYTES, l2_byte * active_sms)  # cycles of an SM per byte from L2
 
-        # accumulators in local memory: L1, then L2, then DRAM hold what is spilled on all SMs
+        # accumulators in local memory: L1, then L2, then DRAM hold the spilled accumulators of all SMs
         local = 0.0
         missed = 0.0
         from_memory = 0.0
@@ -95,7 +93,7 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             wait_each = in_l1 * gpu.l1_latency + (1.0 - in_l1) * beyond_l1
             local_wait = 0.5 * local * wait_each / LOCAL_IN_FLIGHT
 
-        # one block, one staging step, alone on its SM: cycles
+        # cycles of one staging step of one block, alone on its SM
         fma = warps * accumulators * steps * fma_warp
         multiply_adds = accumulators * steps / gpu.packing
         guarded = v[Col.GUARDED, i]
@@ -109,7 +107,7 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         chain = max(multiply_adds * SINGLE_WARP_CYCLES + loads, steps * gpu.fma_latency)
         chain += gpu.shared_latency * max(1.0, steps / STEPS_IN_FLIGHT) * staged + local_wait
 
-        # loads of the step; sectors that are used in part stay in L1 for the next step where there is room
+        # loads of the step; partly used sectors stay in L1 for the next step if they fit
         sector_bytes = v[Col.SECTOR_BYTES, i]
         free_l1 = max(0.125 * gpu.l1_bytes, gpu.l1_bytes - resident * v[Col.SHARED_BYTES, i])
         kept_fraction = min(1.0, free_l1 / (sector_bytes * resident + 1.0))
@@ -123,7 +121,7 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         start = 0.0
         wait = gpu.l2_latency + each_wait * more_waits
         buffers = min(float(nest.stages), stages)
-        if buffers > 1.0:  # the next steps are on their way; only the first ones are waited for
+        if buffers > 1.0:  # later steps are fetched ahead, so that only the first fetches are waited for
             ahead = buffers - 1.0
             alone = max(max(compute, chain), max(memory, wait / ahead)) + STAGE_CYCLES
             start = min(ahead, stages) * memory + wait
@@ -136,13 +134,13 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
         per_wave = num_sms * resident
         waves = blocks / per_wave
         part_bytes = 0.0
-        even_stages = waves * stages  # steps of an SM, and its cycles, if waves could be filled in part
+        even_stages = waves * stages  # steps and cycles of an SM, if waves could be filled in part
         if split == 1.0:
             once = gpu.l2_latency + start
             even_cycles = waves * (stages * step_cycles + resident * store + once)
             cycles = even_waves_one(blocks, stages, busy_one, alone, store, once, resident, num_sms)
         else:
-            # parts write their sums side by side, whatever the order of the results
+            # parts store their sums contiguously, in any order of the results
             part_stages = math.ceil(stages / split)
             once = gpu.l2_latency + min(start, wait + part_stages * memory)
             part_bytes = split_tiles * split * accumulators * v[Col.THREADS, i] * 4.0
@@ -151,7 +149,7 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
             even_stages = parts / per_wave * part_stages
             even_cycles = parts / per_wave * (part_stages * step_cycles + resident * part_store + once)
             cycles = even_waves_one(parts, part_stages, busy_one, alone, part_store, once, resident, num_sms)
-            if parts < blocks:  # full rounds before
+            if parts < blocks:  # complete rounds of whole tiles run before
                 spread = parts * (part_stages * busy_one + part_store) / num_sms
                 whole, whole_once = blocks - parts, gpu.l2_latency + start
                 first = even_waves_one(whole, stages, busy_one, alone, store, whole_once, resident, num_sms)
@@ -198,10 +196,11 @@ def time(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
 
 
 @jit_helper
-def evenly(n: int, nest: Nest, gpu: Gpu, c: Chunk) -> None:
-    """Replace TIME_S of unsplit points, after `time`, by what no split of their reductions can beat.
+def fill_even_time(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
+    """Replace TIME_S of points without a split by a time that no split of their reductions can beat, after `fill_time`.
 
-    All SMs are as busy as one block keeps them, without waves and waiting; compulsory bytes; one more launch.
+    It assumes that all SMs share the work evenly, without waves and waiting, that only compulsory bytes move, and that
+    there is a second launch.
     """
     v = c.values
     compulsory = nest.epilogue_bytes

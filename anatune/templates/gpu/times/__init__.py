@@ -1,1 +1,1 @@
-"""What compiled models of GPUs share."""
+"""Compiled code that the models of GPU templates share."""

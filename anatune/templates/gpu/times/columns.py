@@ -1,7 +1,7 @@
-"""Named records and columns that cross the border between objects and compiled code.
+"""Named tuples and columns that pass from Python objects to compiled code.
 
-Named tuples of numbers and arrays keep compiled code readable (``gpu.num_sms``) without objects; their fields have
-fixed types, so every compiled function keeps one signature.
+Compiled code stays readable with named tuples (``gpu.num_sms``). Their fields have fixed types, so that every compiled
+function has one signature.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 
 from anatune.numerics.columns import CHUNK_SIZE, Floats, Ints, int_rows
 
-__all__ = ["Chunk", "Col", "Gpu", "Limiter", "Nest", "new_chunk"]
+__all__ = ["Chunk", "Col", "Gpu", "Limiter", "NestArrays", "new_chunk"]
 
 
 class Gpu(NamedTuple):
-    """Numbers of a GPU, all float64 except the counts used in integer arithmetic (int64)."""
+    """The numbers of a GPU. All are float64 except counts that integer arithmetic uses (int64)."""
 
     num_sms: int
     warp_size: int
@@ -34,13 +34,13 @@ class Gpu(NamedTuple):
     shared_reserved_bytes: int
     shared_unit_bytes: int
     unroll_statements: int
-    """Largest loop body that the device's compiler unrolls without being told, statements."""
+    """Largest loop body that the device's compiler unrolls without a pragma, statements."""
     clock_hz: float
     fma_per_cycle: float
-    """Lanes of an SM times the reachable fraction times the dtype's rate: multiply-adds a cycle."""
+    """Multiply-adds per cycle: lanes of an SM times the reachable fraction times the rate of the dtype."""
     issue_per_cycle: float
     packing: float
-    """Multiply-adds of one instruction (4 for int8 dot products, else 1)."""
+    """Multiply-adds per instruction: 4 for int8 dot products, else 1."""
     fma_latency: float
     shared_bytes_cycle: float
     shared_latency: float
@@ -48,35 +48,35 @@ class Gpu(NamedTuple):
     l1_latency: float
     l2_bytes: float
     l2_bytes_cycle: float
-    """Bandwidth of the whole L2, bytes a core cycle."""
+    """Bandwidth of the whole L2, bytes per core cycle."""
     l2_latency: float
     dram_bytes_cycle: float
-    """Reachable DRAM bandwidth, bytes a core cycle."""
+    """Reachable DRAM bandwidth, bytes per core cycle."""
     dram_latency: float
     launch_s: float
     register_cap: Ints
-    """(warps + 1,): most registers a thread can have in a block of so many warps."""
+    """(warps + 1,): most registers of a thread in a block of so many warps."""
     resident_by_registers: Ints
-    """(warps + 1, registers + 1): blocks of an SM as far as warps and registers limit them."""
+    """(warps + 1, registers + 1): resident blocks of an SM, as far as warps and registers limit them."""
 
 
-class Nest(NamedTuple):
-    """A workload's loops and accesses as arrays.
+class NestArrays(NamedTuple):
+    """The loops and accesses of a workload as arrays.
 
-    Axes are numbered spatial first, then reduction, each in loop order. Tensors are numbered operands first, the
-    result last. Dimension d of tensor t runs over ``dim_start[t] <= d < dim_start[t + 1]`` (innermost last), its
-    terms over ``term_start[d] <= q < term_start[d + 1]``.
+    Axes are numbered in loop order, spatial axes first, then reduction axes. Tensors are numbered operands first, the
+    result last. Dimension d of tensor t is ``dim_start[t] <= d < dim_start[t + 1]`` (innermost last). Its terms are
+    ``term_start[d] <= q < term_start[d + 1]``.
     """
 
     num_spatial: int
     num_reduction: int
     num_operands: int
     staged: int
-    """1 where operands are staged in shared memory (there is a reduction), else 0."""
+    """1 if operands are staged in shared memory, which is so if there is a reduction, else 0."""
     element_bytes: int
     result_bytes: int
     epilogue_bytes: float
-    """Bytes that the epilogue reads, whole tensors."""
+    """Bytes of all tensors that the epilogue reads."""
     dim_start: Ints
     term_start: Ints
     term_axis: Ints
@@ -85,30 +85,30 @@ class Nest(NamedTuple):
     extent: Ints
     """(axes,): iterations."""
     uses: Ints
-    """(tensors, axes): 1 where the tensor's index depends on the axis."""
+    """(tensors, axes): 1 if the index of the tensor depends on the axis."""
     inner_axis: Ints
-    """(tensors,): spatial axis that moves along the innermost dimension, -1 if none."""
+    """(tensors,): spatial axis along the innermost dimension, -1 if there is none."""
     inner_coefficient: Ints
-    """(tensors,): its coefficient there."""
+    """(tensors,): coefficient of that axis."""
     misaligned: Ints
-    """(tensors,): 1 where rows do not start at multiples of a 32-byte sector."""
+    """(tensors,): 1 if rows may start inside a 32-byte sector."""
     tensor_bytes: Floats
-    """(tensors,): bytes of the elements that are touched at all."""
+    """(tensors,): bytes of the elements that are read or written."""
     stages: int = 1
-    """Buffers of the staging pipeline: one fewer steps are fetched ahead."""
+    """Buffers of the staging pipeline. One step fewer is fetched ahead."""
     pad: int = 0
     """Elements between the rows of staged tiles."""
     splits: int = 0
-    """1 where points say how the reduction is split."""
+    """1 if points have columns for the split of the reduction."""
     unguarded: int = -1
-    """Axis of a range, for times that hold for all larger extents, too: its end costs no tests, and its last block, or
-    step, holds next to nothing; -1: none."""
+    """Number of the axis of a range, or -1. Times then hold for all larger extents, too: the end of the axis costs no
+    tests, and its last block (or step) is almost empty."""
 
 
 class Chunk(NamedTuple):
-    """Columns of CHUNK_SIZE points that are evaluated together; allocated once a thread.
+    """The columns of CHUNK_SIZE points that are evaluated together. Each thread allocates them once.
 
-    Column-wise loops over a chunk are what the compiler vectorises: one operation, many points.
+    The compiler vectorises loops over the points of a chunk, one operation at a time.
     """
 
     grid: Ints
@@ -116,9 +116,9 @@ class Chunk(NamedTuple):
     thread: Ints
     """(spatial axes, points): threads of a block along each axis."""
     reg: Ints
-    """(spatial axes, points): results of a thread along each axis."""
+    """(spatial axes, points): results of a thread along each axis (vthread x reg_outer x reg_inner)."""
     inner: Ints
-    """(spatial axes, points): results of a thread that are consecutive (reg_outer x reg_inner)."""
+    """(spatial axes, points): consecutive results of a thread (reg_outer x reg_inner)."""
     tile: Ints
     """(axes, points): iterations of a block (spatial) or of one staging step (reduction)."""
     lanes: Ints
@@ -130,48 +130,50 @@ class Chunk(NamedTuple):
     run: Ints
     """(operands, points): elements of the tile that are contiguous in global memory."""
     fragment: Ints
-    """(operands, points): elements a thread needs for one step of the reduction."""
+    """(operands, points): elements that a thread needs for one iteration of the reduction."""
     pitch: Ints
-    """(operands, points): elements from one run of the tile to the next; what divides it aligns all of them."""
+    """(operands, points): elements from one run of the tile to the next. Its divisors are alignments of all runs."""
     inside: Floats
-    """(axes, points): share of the tiles' iterations that are not behind the end of the axis."""
+    """(axes, points): share of the tiles' iterations that lie inside the extent."""
     fetched: Floats
-    """(operands, points): share of the tile that is inside the tensor, over all blocks and steps."""
+    """(operands, points): share of the tile that lies inside the tensor, over all blocks and steps."""
     temporary: Ints
-    """(14, points): work space of single functions."""
+    """(14, points): scratch memory of single functions."""
     values: Floats
-    """(Col.COUNT, points): every other quantity, see Col."""
+    """(Col.COUNT, points): all other quantities, see Col."""
 
 
 class Limiter(IntEnum):
-    """What limits the resident blocks of an SM."""
+    """The resource that limits the resident blocks of an SM."""
 
     THREADS, REGISTERS, SHARED, BLOCKS, GRID = range(5)
 
 
 class Col(IntEnum):
-    """Rows of Chunk.values. Per block and staging step unless said otherwise; cycles are core cycles of one SM.
+    """The rows of Chunk.values, per block and staging step unless said otherwise. Cycles are those of one SM.
 
-    Input. STAGES: turns of the k0 loops of a whole tile, `num_steps` of `gpu.split`. DYNAMIC: 1 where accumulators are
-    indexed at run time. REUSE: multiply-adds between a load and a store of a spilled accumulator, >= 1. VTHREADS,
-    REG_INNER, REG_OUTER: products over the spatial axes; K2: over the reduction axes.
+    Inputs. STAGES: staging steps of a whole tile, the iterations of its k0 loops (`num_steps` of `gpu.split`). DYNAMIC:
+    1 if accumulators are indexed at run time. REUSE: multiply-adds between the load and the store of a spilled
+    accumulator, at least 1. VTHREADS, REG_INNER, REG_OUTER: products over the spatial axes. K2: product over the
+    reduction axes.
 
-    Macro quantities follow from block, thread and stage sizes. BLOCKS: of the grid; tiles, and of split ones as many as
-    they have parts. STEPS: iterations of the reduction in one of the STAGES. SPILLED: accumulators of a thread that
-    live in local memory. RESIDENT: blocks an SM holds at once.
+    Macro quantities follow from the sizes of blocks, threads and steps. BLOCKS: blocks of the grid, one for each tile,
+    or one for each part of a split tile. STEPS: iterations of the reduction in one staging step. SPILLED: accumulators
+    of a thread that live in local memory. RESIDENT: resident blocks of an SM.
 
     Micro quantities depend on the order of the register tile, unrolling and fetch widths. LOADS: shared-memory load
-    instructions of one thread. WAVEFRONTS: shared-memory cycles of one warp's loads. CONFLICT: worst bank-conflict
-    degree of a load. FETCHES: global load instructions of one thread; FETCHES_BLOCK: those that all warps of the block
-    issue. STORE_SECTORS: sectors that one warp-wide store touches.
+    instructions of a thread. WAVEFRONTS: shared-memory cycles of the loads of a warp. CONFLICT: largest bank-conflict
+    degree of a load. FETCHES: global load instructions of a thread. FETCHES_BLOCK: those of all warps of a block.
+    STORE_SECTORS: sectors that one store of a warp touches. GUARDED: share of the fetches that test whether they are
+    inside, which are those of edge blocks and last steps.
 
-    Results. HELD: blocks an SM really holds (the grid may be too small for more). LOCAL: local-memory accesses of a
-    thread. LOCAL_L2_BYTES: bytes of local memory that the whole kernel moves through L2, not in L2_BYTES. GUARDED:
-    share of the fetches that test whether they are inside, those of edge blocks and of last steps. SPLIT: parts of a
-    tile's steps, 1 where nothing is split. LEFTOVERS: 1 where only the tiles behind full rounds are split. ATOMIC: 1
-    where parts are added to the result atomically. SPLIT_TILES: tiles whose steps are split. COMBINE_S: time of the
-    kernel that sums the parts, or that zeroes the result before. SCRATCH: this row and the next are work space of
-    single functions.
+    Split. SPLIT: parts of a tile, 1 if nothing is split. LEFTOVERS: 1 if only the tiles after complete rounds are
+    split. ATOMIC: 1 if parts are added to the result atomically. SPLIT_TILES: tiles that are split. COMBINE_S: seconds
+    of the kernel that sums the parts, or of the kernel that zeroes the result.
+
+    Results. HELD: blocks that an SM holds, fewer than RESIDENT if the grid is small. LOCAL: local-memory accesses of a
+    thread. LOCAL_L2_BYTES: bytes of local memory that the kernel moves through L2, not counted in L2_BYTES. SCRATCH:
+    this row and the next are scratch memory of single functions.
     """
 
     (

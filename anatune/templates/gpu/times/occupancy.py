@@ -1,11 +1,7 @@
 """Resident blocks of a streaming multiprocessor: NVIDIA's occupancy calculator.
 
-Notation
---------
-resident : blocks of a kernel that an SM holds at the same time.
-
-Compiled models call these functions point by point, those of Triton's tiles with whole batches: they run inside another
-program, where compiling would be felt.
+A block is *resident* while an SM holds it. Compiled models call these functions point by point. The model of Triton's
+tiles calls them with arrays: it runs inside other programs, where the time to compile would be noticed.
 
 Source: [CUDA-occupancy] cuda_occupancy.h of CUDA 13.5; checked against 1800 rows of its output.
 """
@@ -31,8 +27,8 @@ _SHARED = int(Limiter.SHARED)
 _BLOCKS = int(Limiter.BLOCKS)
 
 LAUNCH_PARTITIONS = 4
-"""Least sub-partitions that a block's warps are rounded up to when a launch is checked: sm_60, which has 2, refuses
-what its successors with 4 could not run. Source: [CUDA-occupancy] cudaOccMaxActiveBlocksPerMultiprocessor."""
+"""Fewest sub-partitions that a block's warps are rounded up to when a launch is checked. sm_60 has 2, but refuses what
+its successors with 4 could not run. Source: [CUDA-occupancy] cudaOccMaxActiveBlocksPerMultiprocessor."""
 
 
 @jit_scalar
@@ -42,7 +38,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def register_limit(warps: Number, gpu: Gpu) -> Number:
-    """Return the most registers that a thread can have in a block of so many warps, 0 < warps; arrays or numbers."""
+    """Return the most registers of a thread in a block of `warps` > 0 warps. Takes arrays or numbers."""
     partitions = max(gpu.sub_partitions, LAUNCH_PARTITIONS)
     rounded = -(-warps // partitions) * partitions
     of_warp = gpu.registers_block // rounded // gpu.register_unit * gpu.register_unit
@@ -51,17 +47,17 @@ def register_limit(warps: Number, gpu: Gpu) -> Number:
 
 
 def resident_blocks(threads: Number, registers: Number, shared_bytes: Number, gpu: Gpu) -> tuple[Number, Number]:
-    """Return (resident blocks of an SM, Limiter codes); 0 blocks where a block cannot run at all.
+    """Return (resident blocks of an SM, Limiter codes). 0 blocks: a block cannot run at all.
 
-    It takes arrays, all of one shape, and numbers; `resident_blocks_one` is the same, compiled, of numbers.
+    It takes numbers, or arrays of one shape. `resident_blocks_one` is the same function, compiled for numbers.
 
-    Registers are divided among the SM's sub-partitions: each holds a whole number of warps. The rounding up of a
-    block's warps to sub-partitions (at least LAUNCH_PARTITIONS) applies to the legality of the block only.
+    Registers are divided among the sub-partitions of the SM; each holds a whole number of warps. Rounding the warps of
+    a block up to sub-partitions (at least LAUNCH_PARTITIONS) decides only whether the block can run.
 
     Parameters
     ----------
     threads, registers, shared_bytes
-        Of a block, a thread, a block (static + dynamic).
+        Threads of a block, registers of a thread, shared memory of a block (static + dynamic).
     """
     warps = -(-threads // gpu.warp_size)
     registers_warp = -(-registers * gpu.warp_size // gpu.register_unit) * gpu.register_unit
@@ -71,7 +67,7 @@ def resident_blocks(threads: Number, registers: Number, shared_bytes: Number, gp
     unit = gpu.shared_unit_bytes
     need = -(-(shared_bytes + gpu.shared_reserved_bytes) // unit) * unit
     by_shared = gpu.shared_sm_bytes // np.maximum(need, 1)
-    # products with conditions choose numbers as well as elements of arrays
+    # products with conditions work for numbers and for arrays
     limiter = _THREADS + (_REGISTERS - _THREADS) * (by_registers < by_warps)
     resident = np.minimum(by_warps, by_registers)
     limiter = limiter + (_SHARED - limiter) * (by_shared < resident)
@@ -94,7 +90,7 @@ resident_blocks_one = jit_scalar(resident_blocks)
 
 @jit_inline
 def blocks_from_table_one(warps: int, registers: int, shared_bytes: float, gpu: Gpu) -> float:
-    """Return what `resident_blocks` says of blocks that can run, at least 1: from a table, so that loops vectorise."""
+    """Return `resident_blocks` of a block that can run, at least 1. It reads a table, so that loops vectorise."""
     need = math.ceil((shared_bytes + gpu.shared_reserved_bytes) / gpu.shared_unit_bytes) * gpu.shared_unit_bytes
     by_registers = gpu.resident_by_registers[warps, registers]
     by_shared = math.floor(gpu.shared_sm_bytes / max(1.0, float(need)))

@@ -1,16 +1,15 @@
-"""What times of all GPU templates are made of: sectors, waves of blocks, the second kernel of split reductions.
+"""Times that all GPU models are composed of: sectors, waves of blocks, the second kernel of split reductions.
 
-Four functions say how long equal or unequal blocks take in waves. They differ in substance, each as its template was
-calibrated, so that they are not one:
+Four functions return the cycles of blocks that run in waves. Each was calibrated with its template:
 
-| function | of | tail, the last wave that is partly filled | start of a block |
+| function | used by | tail (the last, partly filled wave) | start of a block |
 |---|---|---|---|
-| `even_waves_one` | "cuda", compiled | overlaps the wave before by a constant share | passes in every wave |
-| `waves_one` | "thin", compiled | overlaps it less, the more whole waves there are | is hidden by other blocks |
-| `in_waves` | "triton", arrays | overlaps it less, the more blocks an SM runs | is hidden as the caller says |
-| `uneven_waves` | attention with a mask, arrays | is a quarter of a wave: blocks end apart | as the caller says |
+| `even_waves_one` | "cuda", compiled | overlaps the wave before by a constant share | is paid in every wave |
+| `waves_one` | "thin", compiled | overlaps less after more whole waves | is hidden by other blocks |
+| `cycles_in_waves` | "triton", arrays | overlaps less with more blocks per SM | is hidden as the caller says |
+| `cycles_in_uneven_waves` | masked attention, arrays | is a quarter of a wave: blocks end apart | as the caller says |
 
-So do the norms: `norm4` has a fixed exponent without a power function, `norm` one for each number.
+`norm4` is a p-norm for compiled code with p = 4, without a power function. `norm` takes arrays and any p.
 """
 
 from __future__ import annotations
@@ -31,40 +30,38 @@ __all__ = [
     "TAIL_OVERLAP",
     "Waves",
     "combine_s_one",
+    "cycles_in_uneven_waves",
+    "cycles_in_waves",
     "even_waves_one",
-    "in_waves",
+    "is_broken_split",
     "norm",
     "norm4",
     "sector_bytes_one",
-    "split_is_broken",
-    "uneven_waves",
     "waves_one",
 ]
 
 SECTOR = 32.0
 """Bytes of the smallest transfer between L2 and an SM."""
 TAIL_OVERLAP = 0.7
-"""Length of the last, partly filled wave relative to one that starts after all others ended: blocks start as soon as
-earlier ones end. Calibrated."""
+"""Length of the last, partly filled wave relative to a wave that starts after all blocks ended. It is shorter because
+blocks start as soon as earlier ones end. Calibrated."""
 COMBINE_LOADS = 32.0
-"""Loads of a thread of the second kernel that are on their way together, of one part or of several; as
-`gpu.splitting` writes it."""
+"""Loads that a thread of the second kernel has in flight, of one or several parts; `gpu.splitting` writes as many."""
 ATOMIC_BYTES = 32.0
-"""Bytes that the L2 handles in place of each atomically added one: an addition reads, adds and writes a sector.
-Assumed."""
+"""Bytes that L2 handles for each atomic addition of a float: it reads, adds and writes a sector. Assumed."""
 SM_FILL_BYTES = 64.0
 """Bytes an SM takes from L2 per cycle. Source: [Accel-Sim] L1 fill width."""
 
 
 @jit_scalar
 def norm4(a: float, b: float, c: float) -> float:
-    """Return the 4-norm: a sharper smooth maximum, for resources that overlap well."""
+    """Return the 4-norm, a smooth maximum that is close to the maximum: for resources that overlap well."""
     a, b, c = a * a, b * b, c * c
     return math.sqrt(math.sqrt(a * a + b * b + c * c))
 
 
 def norm(exponent: Floats | float, *values: Floats) -> Floats:
-    """Return (a^p + b^p + ...)^(1/p) with the exponent p."""
+    """Return the p-norm (a^p + b^p + ...)^(1/p) with p = `exponent`."""
     largest = np.maximum(np.maximum.reduce(values), 1e-30)
     total: Floats = largest * sum((value / largest) ** exponent for value in values) ** (1.0 / exponent)
     return total
@@ -74,7 +71,7 @@ def norm(exponent: Floats | float, *values: Floats) -> Floats:
 def sector_bytes_one(footprint: float, run: float, misaligned: int, element_bytes: float) -> float:
     """Return the bytes of the 32-byte sectors that a tile with rows of `run` elements touches.
 
-    A row that may start anywhere covers (bytes - element) / 32 + 1 sectors on average.
+    The average row that may start anywhere covers (bytes - element) / 32 + 1 sectors.
     """
     row = run * element_bytes
     rows = footprint / run
@@ -83,8 +80,11 @@ def sector_bytes_one(footprint: float, run: float, misaligned: int, element_byte
 
 
 @jit_scalar
-def split_is_broken(split: float, leftovers: float, tiles: float, steps: float, num_sms: float) -> bool:
-    """Whether parts of a tile would have no step, or there are no full rounds, or no tiles behind them."""
+def is_broken_split(split: float, leftovers: float, tiles: float, steps: float, num_sms: float) -> bool:
+    """Return whether a split is illegal: a part has no step, or there are no complete rounds or no leftovers.
+
+    `find_broken_splits` of `gpu.split_space` is the same for arrays.
+    """
     if split == 1.0:
         return False
     rounds = math.floor(tiles / num_sms)
@@ -106,7 +106,8 @@ def combine_s_one(
 ) -> float:
     """Return the seconds of the kernel that sums `split` parts of `tiles` tiles, or of zeroing and atomic additions.
 
-    Partial sums come from L2 where they fit its half, else from DRAM, and wait for it in turns.
+    Parts are read from L2 if they fill less than half of it, else from DRAM. A thread loads some parts at a time and
+    waits for them.
     """
     if atomic == 1.0:
         zeroing = result_bytes / gpu.l2_bytes_cycle
@@ -133,35 +134,35 @@ def even_waves_one(
     resident: float,
     num_sms: float,
 ) -> float:
-    """Return the cycles of equal blocks: full waves, then a tail that begins before all others have ended.
+    """Return the cycles of equal blocks in full waves and a tail that begins before all earlier blocks have ended.
 
     Parameters
     ----------
     stages : float
-        Steps of a block.
+        Staging steps of a block.
     busy_one, alone : float
-        Cycles that a step keeps an SM busy; that it takes a block alone.
+        Cycles that a step of one block keeps an SM busy; cycles of a step if the block runs alone.
     store, once : float
-        Cycles of a block's stores; of what each wave waits for once.
+        Cycles of a block's stores; cycles that each wave waits once.
     resident : float
-        Blocks of an SM.
+        Resident blocks of an SM.
     """
     per_wave = num_sms * resident
     whole_waves = math.floor(blocks / per_wave)
-    left = blocks - whole_waves * per_wave
+    remaining = blocks - whole_waves * per_wave
     wave_cycles = stages * max(resident * busy_one, alone) + resident * store + once
     tail = 0.0
-    if left > 0.0:
-        last = math.ceil(left / num_sms)
+    if remaining > 0.0:
+        last = math.ceil(remaining / num_sms)
         tail = stages * max(last * busy_one, alone) + last * store + once
         if whole_waves > 0.0:
-            tail = max(tail * TAIL_OVERLAP, wave_cycles * left / per_wave)
+            tail = max(tail * TAIL_OVERLAP, wave_cycles * remaining / per_wave)
     cycles: float = whole_waves * wave_cycles + tail
     return cycles
 
 
 class Waves(NamedTuple):
-    """All blocks, in cycles."""
+    """The waves of a kernel: cycles of all, how many they are, cycles of each."""
 
     cycles: float
     number: float
@@ -179,39 +180,39 @@ def waves_one(
     resident: int,
     num_sms: float,
 ) -> Waves:
-    """Return the cycles of equal blocks: each starts, runs its steps, ends.
+    """Return the cycles of equal blocks, each of which starts, runs its steps and ends.
 
     Parameters
     ----------
     busy, alone : float
-        Cycles that a step keeps an SM busy; that it takes a block alone.
+        Cycles that a step of one block keeps an SM busy; cycles of a step if the block runs alone.
     start : float
-        Cycles before the first step, which pass while other blocks compute if there are others.
+        Cycles before the first step. Other resident blocks hide them.
     end : tuple of float
-        Cycles that the end of a block keeps an SM busy, and those that pass.
+        Cycles that the end of a block keeps an SM busy; cycles that it takes.
     resident : int
-        Blocks of an SM.
+        Resident blocks of an SM.
     """
     per_wave = num_sms * resident
     waves = blocks / per_wave
     wave = steps * max(resident * busy, alone) + max(resident * end[0], end[1]) + start
     whole_waves = math.floor(waves)
-    left = blocks - whole_waves * per_wave
+    remaining = blocks - whole_waves * per_wave
     tail = 0.0
-    if left > 0.0:
-        last = math.ceil(left / num_sms)
+    if remaining > 0.0:
+        last = math.ceil(remaining / num_sms)
         tail = steps * max(last * busy, alone) + max(last * end[0], end[1]) + start
         if whole_waves > 0.0:
-            # equal blocks that started together end together; after many waves they no longer do
+            # equal blocks that start together end together, but drift apart after many waves
             overlap = TAIL_OVERLAP + (1.0 - TAIL_OVERLAP) / whole_waves
-            tail = max(tail * overlap, wave * left / per_wave)
+            tail = max(tail * overlap, wave * remaining / per_wave)
     # blocks of later waves start as earlier ones end
     if resident > 1 and whole_waves > 1.0:
         wave -= start * (1.0 - 1.0 / resident)
     return Waves(whole_waves * wave + tail, waves, wave)
 
 
-def in_waves(
+def cycles_in_waves(
     blocks: Floats,
     resident: Floats,
     num_sms: float,
@@ -219,33 +220,33 @@ def in_waves(
     hidden: Floats | float,
     tail_overlap: float,
 ) -> tuple[Floats, Floats]:
-    """Return the cycles of a whole wave, and of all blocks; the last wave overlaps the one before it in part.
+    """Return (cycles of a whole wave, cycles of all blocks). The last wave overlaps the one before it in part.
 
     Parameters
     ----------
     blocks, resident : (num_tiles,)
-        All of them, and those that an SM holds at once.
+        Blocks of the grid; resident blocks of an SM.
     block_cycles : callable
-        Blocks that an SM has at once -> its cycles until all of them end.
+        Number of blocks on an SM -> cycles until all of them end.
     hidden
-        Cycles of a wave that those before it hide.
+        Cycles of a wave that earlier waves hide.
     tail_overlap
-        Length of the last, partly filled wave relative to one that starts after all others ended.
+        Length of the last, partly filled wave relative to a wave that starts after all blocks ended.
     """
     per_wave = num_sms * resident
     whole = np.floor(blocks / per_wave)
     wave = block_cycles(resident)
-    left = blocks - whole * per_wave
-    tail = block_cycles(np.ceil(left / num_sms))
+    remaining = blocks - whole * per_wave
+    tail = block_cycles(np.ceil(remaining / num_sms))
     # SMs drift apart with every block that one of them runs
     overlap = tail_overlap + (1.0 - tail_overlap) / np.maximum(np.floor(blocks / num_sms), 1.0)
-    tail = np.where(whole > 0, np.maximum(tail * overlap, wave * left / per_wave), tail)
-    tail = np.where(left > 0, tail, 0.0)
+    tail = np.where(whole > 0, np.maximum(tail * overlap, wave * remaining / per_wave), tail)
+    tail = np.where(remaining > 0, tail, 0.0)
     wave = wave - np.where(whole > 1, hidden, 0.0)
     return wave, whole * wave + tail
 
 
-def uneven_waves(
+def cycles_in_uneven_waves(
     blocks: Floats,
     resident: Floats,
     num_sms: float,
@@ -253,17 +254,17 @@ def uneven_waves(
     longest_cycles: Callable[[Floats], Floats],
     hidden: Floats,
 ) -> tuple[Floats, Floats]:
-    """Return the same as `in_waves` of blocks that have different numbers of steps.
+    """Return the same as `cycles_in_waves` for blocks that have different numbers of steps.
 
-    SMs take the next block when one ends: the last ones to end are a step of the average behind.
+    SMs take the next block when one ends, so that the last ones end a quarter of a wave late.
 
     Parameters
     ----------
     block_cycles, longest_cycles : callable
-        Blocks that an SM has at once -> cycles until all of them end: average blocks, the longest ones.
+        Number of blocks on an SM -> cycles until all of them end, for average blocks and for the longest blocks.
     """
     per_wave = num_sms * resident
-    few = longest_cycles(np.ceil(np.minimum(blocks, per_wave) / num_sms))
+    one_wave = longest_cycles(np.ceil(np.minimum(blocks, per_wave) / num_sms))
     wave = block_cycles(resident) - np.where(blocks > per_wave, hidden, 0.0)
     even = blocks / per_wave * wave
-    return wave, np.where(blocks <= per_wave, few, np.maximum(even + 0.25 * wave, few))
+    return wave, np.where(blocks <= per_wave, one_wave, np.maximum(even + 0.25 * wave, one_wave))

@@ -1,6 +1,6 @@
-"""Products of many rows as float32, as LLVM IR: a part of a tile's weights is unpacked once for all rows of a piece.
+"""Products of many rows in float32, as LLVM IR. A part of a tile's weights is unpacked once for all rows of a piece.
 
-Of weights of 4 bits and exact activations, digits take more instructions than float32 products do.
+With 4-bit weights and exact activations, digits take more instructions than float32 products do.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _UNROLL = 4
 def unpack_function(name: str, product: ScaledProduct, width: int) -> Function:
     """Return the function that unpacks weights of a tile: for each k those of all columns.
 
-    It takes the weights, scales and zero points where there are some, of a tile from the first element on, and memory
-    for float32; then the words along k.
+    Its arguments are the weights, scales and (if there are any) zero points of a tile from the first element on, memory
+    for float32 numbers, and the number of words along k.
     """
     lanes = product.lanes
     code = LlvmCode(lanes, "float32", "add")
@@ -32,36 +32,36 @@ def unpack_function(name: str, product: ScaledProduct, width: int) -> Function:
     bases = [code.emit(f"getelementptr {kind}, ptr %p{at}, i64 %o{at}") for at, kind in enumerate(kinds)]
     integers, each = f"<{lanes} x i32>", 32 // product.bits
 
-    def word(place: str, _: list[str]) -> list[str]:
-        group = code.emit(f"udiv i64 {place}, {product.group // each}")
-        at = code.emit(f"mul i64 {group}, {width * lanes}")
+    def word(word_number: str, _: list[str]) -> list[str]:
+        group = code.emit(f"udiv i64 {word_number}, {product.group // each}")
+        scale_offset = code.emit(f"mul i64 {group}, {width * lanes}")
         weights = code.emit(
-            f"getelementptr i8, ptr {bases[0]}, i64 {code.emit(f'mul i64 {place}, {4 * width * lanes}')}"
+            f"getelementptr i8, ptr {bases[0]}, i64 {code.emit(f'mul i64 {word_number}, {4 * width * lanes}')}"
         )
         target = code.emit(
-            f"getelementptr float, ptr {bases[-1]}, i64 {code.emit(f'mul i64 {place}, {each * width * lanes}')}"
+            f"getelementptr float, ptr {bases[-1]}, i64 {code.emit(f'mul i64 {word_number}, {each * width * lanes}')}"
         )
-        scales = code.emit(f"getelementptr float, ptr {bases[1]}, i64 {at}")
+        scales = code.emit(f"getelementptr float, ptr {bases[1]}, i64 {scale_offset}")
         for vector in range(width):
             packed = code.emit(f"load {integers}, ptr {code.address(weights, 'int8', vector * 4 * lanes)}, align 1")
             scale = code.load_vector(code.address(scales, "float32", vector * lanes), "float32", 1, lanes)
             less = code.constant(8.0) if product.bits == 4 else ""
             if product.has_zeros:
-                zeros = code.emit(f"getelementptr i8, ptr {bases[2]}, i64 {at}")
+                zeros = code.emit(f"getelementptr i8, ptr {bases[2]}, i64 {scale_offset}")
                 dtype = "uint8" if product.bits == 4 else "int8"
                 less = code.load_vector(code.address(zeros, "int8", vector * lanes), dtype, 1, lanes)
-            for place_in in range(each):
+            for number_in_word in range(each):
                 if product.bits == 4:
-                    down = same_integers(4 * place_in, lanes)
-                    value = code.emit(f"lshr {integers} {packed}, {down}") if place_in else packed
+                    down = same_integers(4 * number_in_word, lanes)
+                    value = code.emit(f"lshr {integers} {packed}, {down}") if number_in_word else packed
                     value = code.emit(f"and {integers} {value}, {same_integers(15, lanes)}")
                 else:
-                    up = 24 - 8 * place_in
+                    up = 24 - 8 * number_in_word
                     value = code.emit(f"shl {integers} {packed}, {same_integers(up, lanes)}") if up else packed
                     value = code.emit(f"ashr {integers} {value}, {same_integers(24, lanes)}")
                 number = code.emit(f"sitofp {integers} {value} to {code.vector}")
                 number = code.binary("mul", code.binary("sub", number, less) if less else number, scale)
-                pointer = code.address(target, "float32", (place_in * width + vector) * lanes)
+                pointer = code.address(target, "float32", (number_in_word * width + vector) * lanes)
                 code.store_vector(number, pointer, "float32", lanes)
         return []
 
@@ -82,15 +82,15 @@ def float_function(
 ) -> Function:
     """Return the microkernel of some rows and columns of a tile for a part of k.
 
-    It takes activations of the rows, unpacked weights, operands of the fused steps, and the result; then the elements
-    along k, a multiple of `_UNROLL`.
+    Its arguments are activations of the rows, unpacked weights, operands of the epilogue, the result, and the number of
+    elements along k, a multiple of `_UNROLL`.
 
     Parameters
     ----------
     rows, vectors, width, used, steps
-        As of `functions.ProductKernel`; steps of the last part alone.
+        See `functions.ProductKernel`. Only the last part of k has steps.
     goes_on : bool
-        Whether the result holds sums of earlier parts.
+        Whether the result already holds sums of earlier parts.
     """
     lanes = product.lanes
     code = LlvmCode(lanes, "float32", "add")
@@ -99,9 +99,9 @@ def float_function(
     bases = [code.emit(f"getelementptr float, ptr %p{at}, i64 %o{at}") for at in range(3 + len(operands))]
     tiles = [(row, vector) for row in range(rows) for vector in vectors]
 
-    def step(place: str, state: list[str]) -> list[str]:
-        data = code.emit(f"getelementptr float, ptr {bases[0]}, i64 {place}")
-        start = code.emit(f"mul i64 {place}, {width * lanes}")
+    def step(position: str, state: list[str]) -> list[str]:
+        data = code.emit(f"getelementptr float, ptr {bases[0]}, i64 {position}")
+        start = code.emit(f"mul i64 {position}, {width * lanes}")
         weights = code.emit(f"getelementptr float, ptr {bases[1]}, i64 {start}")
         sums = dict(zip(tiles, state, strict=True))
         for k in range(_UNROLL):
@@ -112,16 +112,16 @@ def float_function(
                 for vector in vectors
             }
             for row in range(rows):
-                own = code.load_vector(code.address(data, "float32", row * product.depth + k), "float32", 0, lanes)
+                datum = code.load_vector(code.address(data, "float32", row * product.depth + k), "float32", 0, lanes)
                 for vector in vectors:
-                    sums[row, vector] = code.multiply_add(own, loaded[vector], sums[row, vector])
+                    sums[row, vector] = code.multiply_add(datum, loaded[vector], sums[row, vector])
         return [sums[tile] for tile in tiles]
 
     sums = Loops(code).over("0", "%depth", str(_UNROLL), ["zeroinitializer"] * len(tiles), step)
-    for (row, vector), own in zip(tiles, sums, strict=True):
-        at, value = row * product.columns + vector * lanes, own
-        pointer = code.address(bases[-1], "float32", at)
+    for (row, vector), total in zip(tiles, sums, strict=True):
+        offset, value = row * product.columns + vector * lanes, total
+        pointer = code.address(bases[-1], "float32", offset)
         if goes_on:
             value = code.binary("add", value, code.load_vector(pointer, "float32", 1, used[vector]))
-        store_finished(code, steps, bases[2:-1], value, vector * lanes, at, pointer, used[vector])
+        store_finished(code, steps, bases[2:-1], value, vector * lanes, offset, pointer, used[vector])
     return finished(code)

@@ -23,11 +23,11 @@ from anatune.templates.scaled.rules import FLOAT_PIECE, FLOAT_ROWS, FLOATS_FROM,
 __all__ = ["program_of"]
 
 _FLOAT_BYTES = 1 << 16
-"""Most memory of a part of a tile's unpacked weights: an eighth to a half of usual L2 caches."""
+"""Most memory of a part of a tile's unpacked weights: between an eighth and a half of usual L2 caches."""
 
 
-class _Writer:
-    """Shared state while one schedule is written down."""
+class _ScaledWriter:
+    """Writes the program of one schedule."""
 
     def __init__(self, schedule: Schedule, threads: int, prefix: str, extents: Extents) -> None:
         self.workload, self.extents, self.prefix = schedule.workload, extents, prefix
@@ -51,19 +51,19 @@ class _Writer:
         self.workers = threads if self.is_parallel else 1
         unit = product.run if product.group == product.depth else max(product.group, product.run)
         self.part = min(product.depth, max(1, _FLOAT_BYTES // 4 // self.width // unit) * unit)
-        """Elements along k that are unpacked at once."""
+        """Number of elements along k that are unpacked at once."""
 
     @property
     def packed(self) -> tuple[Access, ...]:
-        """Operands that are packed ahead."""
+        """Operands that are packed before the kernel runs."""
         return self.workload.reads[1:]
 
     def size(self, access: Access) -> int:
-        """Return the elements of an operand's packed form; those of columns that are not there are zeros."""
+        """Return the elements of an operand's packed form. Columns that do not exist are zeros."""
         return self.tiles * self.width * access.shape[1]
 
     def main(self, *, prepacked: bool) -> str:
-        """Return the kernel."""
+        """Return the text of the kernel."""
         text, output = Script(), self.workload.write
         data = self.workload.reads[0]
         shapes = {access.tensor: self.extents.shape(access) for access in self.workload.operands}
@@ -96,51 +96,51 @@ class _Writer:
         with text.scope(CARRIER):
             if not self.has_floats or self.extents is not FIXED:
                 with text.scope(f"if {rows} < {FLOATS_FROM}:" if self.has_floats else ""):
-                    self._digits(text, names, rows)
+                    self._write_digits(text, names, rows)
             if self.has_floats:
                 with text.scope("else:" if self.extents is not FIXED else ""):
-                    self._floats(text, names, rows)
+                    self._write_floats(text, names, rows)
         text.close()
         return str(text)
 
-    def _digits(self, text: Script, names: dict[str, str], rows: str) -> None:
+    def _write_digits(self, text: Script, names: dict[str, str], rows: str) -> None:
         """Write the products of digits."""
         data = self.workload.reads[0]
         is_one = self.extents is FIXED and self.product.rows <= self.piece
         pieces = "1" if is_one else f"T.truncdiv({rows} + {self.piece - 1}, {self.piece})"
         with text.scope(f"for piece in range({pieces}):"):
             first = f"piece * {self.piece}"
-            own = rows if is_one else f"T.min({self.piece}, {rows} - {first})"
+            total = rows if is_one else f"T.min({self.piece}, {rows} - {first})"
             self.functions["digits"] = digits_function(f"{self.prefix}_digits", self.product, self.digits)
             places = [
                 (data.tensor, f"({first} + row) * {self.product.depth}"), ("digits", f"row * {self.row_words}")
             ]  # fmt: skip
-            spreads = self.is_parallel and own != "1"
-            asks = spreads and not own.isdigit()  # one row is not worth the start of threads
-            for head, parallel in ((f"if {own} > 1:" if asks else "", spreads), *([("else:", False)] * asks)):
-                with text.scope(head, f"for row in T.{'parallel' if parallel else 'serial'}({own}):"):
+            spreads = self.is_parallel and total != "1"
+            asks = spreads and not total.isdigit()  # one row is not worth the start of threads
+            for head, parallel in ((f"if {total} > 1:" if asks else "", spreads), *([("else:", False)] * asks)):
+                with text.scope(head, f"for row in T.{'parallel' if parallel else 'serial'}({total}):"):
                     call(text, f"{self.prefix}_digits", places)
             sizes = [self.rows, *(size for size in (4, 2, 1) if size < self.rows)]
             with text.scope(loop_over("tile", self.tiles, parallel=self.is_parallel)):
-                calls = partial(self._call, text, names, first)
-                self._tile(text, lambda columns: self._rows(text, own, sizes, partial(calls, columns)))
+                calls = partial(self._write_calls, text, names, first)
+                self._write_tile(text, lambda columns: self._write_rows(text, total, sizes, partial(calls, columns)))
 
-    def _floats(self, text: Script, names: dict[str, str], rows: str) -> None:
-        """Write the products of unpacked weights: a part of k after the other, unpacked for all rows of a piece."""
+    def _write_floats(self, text: Script, names: dict[str, str], rows: str) -> None:
+        """Write the products of unpacked weights, part by part along k, each unpacked for all rows of a piece."""
         product, part, data = self.product, self.part, self.workload.reads[0].tensor
         is_one = rows.isdigit() and int(rows) <= FLOAT_PIECE
         pieces = "1" if is_one else f"T.truncdiv({rows} + {FLOAT_PIECE - 1}, {FLOAT_PIECE})"
-        each_piece = f"T.truncdiv({rows} + {pieces} - 1, {pieces})"  # as equal as whole microkernels are
+        each_piece = f"T.truncdiv({rows} + {pieces} - 1, {pieces})"  # equal pieces, as far as microkernels allow
         size_of_piece = f"(T.truncdiv({each_piece} + {FLOAT_ROWS - 1}, {FLOAT_ROWS}) * {FLOAT_ROWS})"
         each, turns = 32 // product.bits, -(-self.tiles // self.workers)
         self.functions["unpack"] = unpack_function(f"{self.prefix}_unpack", product, self.vectors)
         scratch = f"worker * {part * self.width}"
 
-        def multiplied(start: str, size: int, columns: int, at: str, depth: int, *, goes_on: bool, ends: bool) -> None:
+        def multiply(start: str, size: int, columns: int, k: str, depth: int, *, goes_on: bool, ends: bool) -> None:
             used = [min(product.lanes, max(0, columns - vector * product.lanes)) for vector in range(self.vectors)]
-            there = [vector for vector in range(self.vectors) if used[vector]]
-            for begin in range(0, len(there), 2):
-                vectors = there[begin : begin + 2]
+            present = [vector for vector in range(self.vectors) if used[vector]]
+            for begin in range(0, len(present), 2):
+                vectors = present[begin : begin + 2]
                 name = f"{self.prefix}_f{size}x{vectors[0]}to{vectors[-1]}of{columns}_{int(goes_on)}{int(ends)}"
                 if name not in self.functions:
                     self.functions[name] = float_function(
@@ -149,72 +149,74 @@ class _Writer:
                     )  # fmt: skip
                 row = f"(piece * {size_of_piece} + {start})"
                 result = f"{row} * {product.columns} + tile * {self.width}"
-                places = [(data, f"{row} * {product.depth} + {at}"), ("floats", scratch)]
+                places = [(data, f"{row} * {product.depth} + {k}"), ("floats", scratch)]
                 for access in self.workload.epilogue_reads if ends else ():
                     places.append((access.tensor, result if len(access.shape) > 1 else f"tile * {self.width}"))
                 call(text, name, [*places, (self.workload.write.tensor, result)], str(depth))
 
-        def parts(columns: int) -> None:
+        def write_parts(columns: int) -> None:
             for start in range(0, product.depth, part):
                 depth = min(part, product.depth - start)
                 places = []
                 for access in self.packed:
-                    rest = start * access.shape[1] // product.depth if access.shape[1] > 1 else 0
+                    scale_offset = start * access.shape[1] // product.depth if access.shape[1] > 1 else 0
                     places.append(
-                        (names[access.tensor], f"tile * {self.width * access.shape[1]} + {rest * self.width}")
+                        (names[access.tensor], f"tile * {self.width * access.shape[1]} + {scale_offset * self.width}")
                     )
                 call(text, f"{self.prefix}_unpack", [*places, ("floats", scratch)], str(depth // each))
                 ends = start + depth == product.depth
-                call_of = partial(multiplied, columns=columns, at=str(start), depth=depth, goes_on=start > 0, ends=ends)
-                self._rows(text, own, [FLOAT_ROWS, 4, 2, 1], call_of)
+                call_of = partial(multiply, columns=columns, k=str(start), depth=depth, goes_on=start > 0, ends=ends)
+                self._write_rows(text, total, [FLOAT_ROWS, 4, 2, 1], call_of)
 
         with text.scope(f"for piece in range({pieces}):"):
-            own = rows if is_one else f"T.min({size_of_piece}, {rows} - piece * {size_of_piece})"
+            total = rows if is_one else f"T.min({size_of_piece}, {rows} - piece * {size_of_piece})"
             ends = f"worker * {turns}, T.min({self.tiles}, (worker + 1) * {turns})"
             with text.scope(
                 loop_over("worker", self.workers, parallel=self.workers > 1), f"for tile in range({ends}):"
             ):
-                self._tile(text, parts)
+                self._write_tile(text, write_parts)
 
-    def _tile(self, text: Script, write: Callable[[int], None]) -> None:
-        """Write what is done with a tile of columns, of which the last one may have fewer."""
-        rest = self.product.columns - (self.tiles - 1) * self.width
-        if rest == self.width or self.tiles == 1:
-            write(rest)
+    def _write_tile(self, text: Script, write: Callable[[int], None]) -> None:
+        """Write the statements for a tile of columns. The last tile may have fewer columns."""
+        last_width = self.product.columns - (self.tiles - 1) * self.width
+        if last_width == self.width or self.tiles == 1:
+            write(last_width)
             return
         with text.scope(f"if tile < {self.tiles - 1}:"):
             write(self.width)
         with text.scope("else:"):
-            write(rest)
+            write(last_width)
 
-    def _rows(self, text: Script, own: str, sizes: Sequence[int], write: Callable[[str, int], None]) -> None:
-        """Write the calls for all rows: tiles of fewer rows for those that are left over."""
+    def _write_rows(self, text: Script, total: str, sizes: Sequence[int], write: Callable[[str, int], None]) -> None:
+        """Write the calls for all rows. Smaller tiles cover the remaining rows."""
         before = "0"
         for number, size in enumerate(sizes):
-            left = own if not number else f"({own} - {before})"
+            left = total if not number else f"({total} - {before})"
             count = f"T.truncdiv({left}, {size})"
-            if own.isdigit():
+            if total.isdigit():
                 done = 0 if not number else int(before)
-                count = str((int(own) - done) // size)
+                count = str((int(total) - done) // size)
             if count != "0":
                 variable = f"call{size}"
-                with self._loop(text, variable, count) as place:
-                    write(f"{before} + {place} * {size}", size)
-            before = str(int(before) + int(count) * size) if own.isdigit() else f"({before} + {count} * {size})"
+                with self._loop(text, variable, count) as loop_variable:
+                    write(f"{before} + {loop_variable} * {size}", size)
+            before = str(int(before) + int(count) * size) if total.isdigit() else f"({before} + {count} * {size})"
 
     @contextmanager
     def _loop(self, text: Script, variable: str, count: str) -> Iterator[str]:
         with text.scope(f"for {variable} in range({count}):" if count != "1" else ""):
             yield variable if count != "1" else "0"
 
-    def _call(self, text: Script, names: dict[str, str], first: str, columns: int, start: str, rows: int) -> None:
-        """Write the calls of microkernels of some rows: of as many vectors at once as their registers hold."""
+    def _write_calls(
+        self, text: Script, names: dict[str, str], first: str, columns: int, start: str, rows: int
+    ) -> None:
+        """Write the calls of microkernels of some rows, each with as many vectors as its registers hold."""
         product, lanes = self.product, self.product.lanes
         used = [min(lanes, max(0, columns - vector * lanes)) for vector in range(self.vectors)]
-        there = [vector for vector in range(self.vectors) if used[vector]]
-        at_once = product.at_once(rows, self.vectors, self.digits)
-        for begin in range(0, len(there), at_once):
-            vectors = there[begin : begin + at_once]
+        present = [vector for vector in range(self.vectors) if used[vector]]
+        at_once = product.vectors_at_once(rows, self.vectors, self.digits)
+        for begin in range(0, len(present), at_once):
+            vectors = present[begin : begin + at_once]
             name = f"{self.prefix}_{rows}x{vectors[0]}to{vectors[-1]}of{columns}"
             if name not in self.functions:
                 self.functions[name] = ProductKernel(
@@ -222,10 +224,10 @@ class _Writer:
                 ).function
             places = [(names[access.tensor], f"tile * {self.width * access.shape[1]}") for access in (*self.packed,)]
             places.append(("digits", f"({start}) * {self.row_words}"))
-            at = f"({first} + {start}) * {product.columns} + tile * {self.width}"
+            result_index = f"({first} + {start}) * {product.columns} + tile * {self.width}"
             for access in self.workload.epilogue_reads:
-                places.append((access.tensor, at if len(access.shape) > 1 else f"tile * {self.width}"))
-            call(text, name, [*places, (self.workload.write.tensor, at)])
+                places.append((access.tensor, result_index if len(access.shape) > 1 else f"tile * {self.width}"))
+            call(text, name, [*places, (self.workload.write.tensor, result_index)])
 
     def packing(self, access: Access) -> str:
         """Return the function that packs an operand."""
@@ -240,14 +242,14 @@ class _Writer:
         return str(text)
 
     def _pack(self, text: Script, access: Access, target: str) -> None:
-        """Write the loops that bring rows of an operand side by side: words of weights, single scales."""
+        """Write the loops that place rows of an operand side by side: words of weights, single scales."""
         unit = 4 if access.tensor == "weight" else 1
         count, pitch = access.shape[1] // unit, self.width * access.shape[1]
-        whole, rest = divmod(self.product.columns, self.width)
+        whole, last_columns = divmod(self.product.columns, self.width)
         with text.scope(f'with T.sblock("pack_{access.tensor}"):'):
             text.line(f"T.reads({access.tensor}[{whole_region(access.shape)}])")
             text.line(f"T.writes({target}[0:{self.size(access)}])")
-            for tiles, first, columns in ((whole, 0, self.width), (1 if rest else 0, whole, rest)):
+            for tiles, first, columns in ((whole, 0, self.width), (1 if last_columns else 0, whole, last_columns)):
                 if not tiles:
                     continue
                 with text.scope(
@@ -278,20 +280,20 @@ def program_of(
     Parameters
     ----------
     threads : int
-        1 makes the parallel loop serial.
+        Number of threads. With 1 the parallel loop is serial.
     prepacked : bool
-        Weights, scales and zero points are taken in packed form; otherwise the kernel packs them in every run.
+        Whether weights, scales and zero points are passed in packed form. Otherwise the kernel packs them in every run.
     prefix : str
-        Of the functions' names.
+        Prefix of the functions' names.
     extents : Extents
-        Says so where the number of rows is known at run time; the schedule is that of any.
+        Extents of the kernel, if the number of rows is known at run time only. The schedule is then for any number.
 
     Raises
     ------
     BuildError
         A buffer is too large for 32-bit indices.
     """
-    writer = _Writer(schedule, threads, prefix, extents)
+    writer = _ScaledWriter(schedule, threads, prefix, extents)
     main = writer.main(prepacked=prepacked)
     return CpuProgram(
         main=main,

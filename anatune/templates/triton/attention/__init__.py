@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from anatune.templates.triton.attention.rules import LEVELS, check_attention, check_supported
-from anatune.templates.triton.family import Family
+from anatune.templates.triton.family import KernelFamily
 
 __all__ = ["AttentionFamily"]
 
 
-class AttentionFamily(Family):
-    """Attention, forward: prefill and decoding, keys in order or in pages."""
+class AttentionFamily(KernelFamily):
+    """Attention (forward): prefill and decoding, with keys in order or in pages."""
 
     bodies = frozenset(("attention",))
     factors = LEVELS

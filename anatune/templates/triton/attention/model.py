@@ -1,4 +1,4 @@
-"""The analytical model of attention's kernels: one workload on one device, batches of points."""
+"""The analytical model of attention, for batches of points of one workload on one device."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from anatune.templates.triton.times import TileScores
 __all__ = ["AttentionModel"]
 
 _CONSTANTS = msgspec.structs.replace(ATTENTION, common=msgspec.structs.replace(CONSTANTS, cold_s=0.0))
-"""Times are compared with those of other templates, which do not count what a launch after others costs either."""
+"""Constants without the cost of a first launch, which the times of other templates do not include either."""
 
 
 class AttentionModel(TileModel):
-    """Predicts the time of attention's kernels of `workload` on `hardware`, and ranks them exactly.
+    """Predicts the time of attention kernels of `workload` on `hardware`, and ranks them exactly.
 
-    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+    Models are deterministic, and threads may share them. Every prediction depends on its own point only.
 
     Raises
     ------
     SpaceError
-        The template does not apply (`rules.check_supported`).
+        The template does not take the workload or device (`rules.check_supported`).
     SpecError
-        The spec does not say what the device's matrix units do.
+        The spec does not have the rates of the device's matrix units.
     """
 
     space: AttentionSpace
@@ -61,8 +61,8 @@ class AttentionModel(TileModel):
     def io_bounds(self) -> dict[str, float]:
         """Memory level -> lower bound on the bytes that cross it: each operand once, or [FlashAttention] Theorem 2.
 
-        A memory of M elements takes at least in the order of ``pairs * d^2 / M`` of them: every key and value is read
-        again for each group of M / d queries. For the pairs of a query and a key that it sees.
+        A memory of M elements reads at least in the order of ``pairs * d^2 / M`` elements, because every key and value
+        is read again for each group of M / d queries. Here pairs are those of a query and a key that it sees.
         """
         problem, compulsory = self.problem, float(self.workload.compulsory_bytes)
         pairs = self.workload.flop / self.workload.flop_per_point / problem.head_dim
@@ -77,15 +77,15 @@ class AttentionModel(TileModel):
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
         return AttentionTiles(**self.space.columns_of(points, AttentionTiles.__dataclass_fields__))
 
-    def _scores(self, points: Points, known: Floats | None) -> TileScores:
-        return score_attention(self.problem, self.tiles(points), self.hardware, known=known, own=_CONSTANTS)
+    def _scores(self, points: Points, compiled: Floats | None) -> TileScores:
+        return score_attention(self.problem, self.tiles(points), self.hardware, compiled=compiled, costs=_CONSTANTS)
 
     @cached_property
     def floor_s(self) -> float:
-        """Seconds that no schedule can beat here: all matrix units busy, and the launch."""
+        """A time that no schedule of the space can beat, in seconds: all matrix units busy, plus the launch."""
         return self._products_s(self.problem.dtype, [instruction_of(self.hardware, self.problem.dtype).unit])
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
-        """Return the keys of points of equal time, least important first: two stages, then three, one, more."""
+        """Return the tie-break keys, least important first. Two stages are best, then three, one, more."""
         stages = np.array([9, 2, 0, 1, 3, 4])[np.minimum(points[:, self.space.columns.index("num_stages")], 5)]
         return (points[:, self.space.columns.index("split_kv")], stages)

@@ -1,10 +1,11 @@
-"""What attention computes, as its model and its program take it.
+"""The problem that attention solves, as its model and its program take it.
 
 Notation
 --------
-row : a query of one of the heads that share a head of keys; there are shared x seq_q, queries in order, the heads of
-    each query beside each other. A block of rows so has queries that see nearly the same keys.
-tile : block_m rows; step: block_n keys.
+row : a query of one of the heads that share a head of keys. There are shared x seq_q rows: queries in order, with the
+    heads of each query beside each other. The queries of a block of rows therefore see almost the same keys.
+tile : block_m rows.
+step : block_n keys.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
-from anatune.templates.triton.tiles import Ints, TileBatch, none_said
+from anatune.templates.triton.tiles import Ints, TileBatch, no_option
 
-__all__ = ["AttentionProblem", "AttentionTiles", "padded", "problem_of"]
+__all__ = ["AttentionProblem", "AttentionTiles", "next_power_of_two", "problem_of"]
 
 
 class AttentionProblem(NamedTuple):
@@ -24,18 +25,19 @@ class AttentionProblem(NamedTuple):
     Attributes
     ----------
     dtype : str
-        Of queries, keys and values.
+        Dtype of queries, keys and values.
     out_bytes : int
-        Of an element of the result.
+        Bytes of an element of the result.
     page_size : int
-        Keys of a page; 0: keys lie in order.
+        Keys of a page. 0: keys lie in order.
     strides : tuple of (int, int, int)
-        Of Q, K and V: elements between sequences (of paged K and V: pages), heads and tokens, where the output's rows
-        are tokens; (): heads lie behind each other.
+        Elements between sequences (for paged K and V: pages), heads and tokens, of Q, K and V. It is set if the
+        output's rows are tokens. (): heads lie one after the other.
     counted : {"", "held", "lengths"}
-        The operand that says how many keys are there: behind which queries begin, or of each sequence.
+        The operand with the number of keys: those before the queries begin ("held"), or those of each sequence
+        ("lengths"). "": the number is fixed.
     pool : int
-        Pages in memory, where `strides` are given.
+        Pages in memory, if `strides` are given.
     """
 
     batch: int
@@ -55,55 +57,55 @@ class AttentionProblem(NamedTuple):
 
     @property
     def places(self) -> tuple[tuple[int, int, int], ...]:
-        """`strides`, or those of heads that lie behind each other."""
+        """Strides of Q, K and V: `strides`, or those of heads that lie one after the other."""
         queries, keys = self.seq_q * self.head_dim, (self.page_size or self.seq_kv) * self.head_dim
         kv = (self.kv_heads * keys, keys, self.head_dim)
         return self.strides or ((self.heads * queries, queries, self.head_dim), kv, kv)
 
     @property
     def shared(self) -> int:
-        """Heads of queries that share a head of keys."""
+        """Number of heads of queries that share a head of keys."""
         return self.heads // self.kv_heads
 
     @property
     def groups(self) -> int:
-        """Heads of keys of all sequences."""
+        """Number of heads of keys of all sequences."""
         return self.batch * self.kv_heads
 
     @property
     def rows(self) -> int:
-        """Rows of a group."""
+        """Number of rows of a group."""
         return self.shared * self.seq_q
 
     @property
     def element_bytes(self) -> int:
-        """Of a query's, a key's or a value's element."""
+        """Bytes of an element of queries, keys and values."""
         return DTYPE_BYTES[self.dtype]
 
     @property
     def depth(self) -> int:
         """Elements of a row as matrix units take it: the next power of two."""
-        return padded(self.head_dim)
+        return next_power_of_two(self.head_dim)
 
 
-def padded(extent: int) -> int:
-    """Return the next power of two."""
+def next_power_of_two(extent: int) -> int:
+    """Return the least power of two that is at least `extent`."""
     return 1 << (extent - 1).bit_length()
 
 
 def problem_of(workload: Workload) -> AttentionProblem:
     """Return the problem of a workload whose body is "attention"."""
-    own = {name: value for name, value in workload.attributes if name != "dtype"}
+    attributes = {name: value for name, value in workload.attributes if name != "dtype"}
     out_bytes = DTYPE_BYTES[workload.write.dtype]
-    return AttentionProblem(**own, dtype=workload.dtype, out_bytes=out_bytes)  # type: ignore[arg-type]
+    return AttentionProblem(**attributes, dtype=workload.dtype, out_bytes=out_bytes)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class AttentionTiles(TileBatch):
-    """A batch of tiles of attention; rows are these fields, descriptors (0 or 1) perhaps left out."""
+    """A batch of tiles of attention. Descriptors (0 or 1) may be left out."""
 
     num_warps: Ints
     num_stages: Ints
     split_kv: Ints
-    descriptors: Ints = field(default_factory=none_said)
+    descriptors: Ints = field(default_factory=no_option)
     options: ClassVar[tuple[str, ...]] = ("descriptors",)

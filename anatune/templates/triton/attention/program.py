@@ -1,4 +1,4 @@
-"""Attention as kernels of tiles, written as people write Triton: a running softmax over steps of keys."""
+"""Kernels of attention in Triton: a running softmax over steps of keys."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from anatune.emit.script import Script
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.attention.problem import problem_of
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
-from anatune.templates.triton.program.lines import folded
+from anatune.templates.triton.program.lines import fold_lines
 from anatune.templates.triton.program.module import module_text
 from anatune.templates.triton.program.steps import TRITON_TYPES
 
 __all__ = ["COMBINED_ROWS", "attention_program"]
 
 COMBINED_ROWS = 4
-"""Rows of the result of a program that combines parts: one a warp."""
+"""Rows of a program that combines parts: one per warp."""
 _PARTS, _COMBINE = "parts", "combine_parts"
 _NARROW = 2**31
 _HIDDEN = "-1e38"
-"""Score of a key that is not seen; finite, so that a row that has seen none yet makes no NaN."""
+"""Score of a key that is not seen. It is finite, so that a row that has seen no key makes no NaN."""
 _PROMOTED_DEPTH = 64
-"""Keys after which sums of 8-bit floats leave the tensor core's own accumulators."""
+"""Keys after which sums of 8-bit floats leave the tensor core's accumulators."""
 
 
 def attention_program(schedule: Schedule) -> TritonProgram:
@@ -32,12 +32,12 @@ def attention_program(schedule: Schedule) -> TritonProgram:
     Raises
     ------
     SpaceError
-        The schedule contradicts itself.
+        The schedule is not legal.
     """
-    return _Writer(schedule.check()).program()
+    return _AttentionWriter(schedule.check()).program()
 
 
-class _Writer:
+class _AttentionWriter:
     """Writes the module of one schedule."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -56,14 +56,14 @@ class _Writer:
         if self.split > 1:
             # sums of each part, then the logarithm of each row's share of it
             self.workspace = Buffer(_PARTS, "float32", (self.split * (self.elements + self.total_rows),))
-        parts = slice(0 if p.page_size else 2, 3)  # elsewhere pointers have begun at a sequence's head
+        parts = slice(0 if p.page_size else 2, 3)  # without pages, pointers already point to a sequence's head
         self.has_own_values = p.places[1][parts] != p.places[2][parts]
         self.is_masked = p.causal or bool(p.counted) or p.seq_kv % self.block_n > 0
         self.keys, self.later = ("there", "later") if p.counted else ("SEQ_KV", "LATER")
         self.text = Script()
 
     def program(self) -> TritonProgram:
-        """Return it."""
+        """Write the module and return it with its launches."""
         reads = tuple(Buffer.of(access) for access in self.workload.reads)
         result = Buffer.of(self.workload.write)
         options: dict[str, bool | int | str] = {"enable_fp_fusion": True}
@@ -81,7 +81,7 @@ class _Writer:
             self._write_combine()
         title = f"output = softmax(queries keys^T / sqrt({self.problem.head_dim})) values"
         between = None if self.workspace is None else (self.workspace, "sums of parts and what they weigh")
-        source = folded(module_text(self.schedule, title, kernels, self._constants(), str(self.text), between))
+        source = fold_lines(module_text(self.schedule, title, kernels, self._constants(), str(self.text), between))
         return TritonProgram(self.schedule.key, source, tuple(kernels), result.tensor, self.workspace)
 
     def _constants(self) -> dict[str, int | float]:
@@ -118,18 +118,18 @@ class _Writer:
     # ---- the loop over keys ----
 
     def _write_step(self, reads: tuple[Buffer, ...]) -> None:
-        """Write the function that goes over a range of keys."""
+        """Write the function that loops over a range of keys."""
         text, p = self.text, self.problem
         masked = ", MASKED: tl.constexpr" if self.is_masked else ""
         text.line("@triton.jit")
-        with text.scope(f"def attend(sums, total, highest, queries, query, {self._given()}, first, last{masked}):"):
+        with text.scope(f"def attend(sums, total, highest, queries, query, {self._locations()}, first, last{masked}):"):
             text.line('"""Add the keys from first to last to sums of values; highest: score so far, of each row."""')
             text.line("lane_n = tl.arange(0, BLOCK_N)")
             text.line("lane_d = tl.arange(0, BLOCK_D)")
             text.open("for start in range(first, last, BLOCK_N):")
             text.line("key = start + lane_n")
             self._write_places()
-            text.line(f"keys = {self._loaded('keys')}")
+            text.line(f"keys = {self._load_expression('keys')}")
             text.line("scores = tl.dot(queries, keys.T)")
             self._write_mask()
             text.line("highest_now = tl.maximum(highest, tl.max(scores, 1))")
@@ -137,7 +137,7 @@ class _Writer:
             text.line("shrink = tl.exp2((highest - highest_now) * SCALE)")
             text.line("total = total * shrink + tl.sum(powers, 1)")
             text.line("sums = sums * shrink[:, None]")
-            text.line(f"values = {self._loaded('values')}")
+            text.line(f"values = {self._load_expression('values')}")
             text.line(f"sums = tl.dot(powers.to(tl.{TRITON_TYPES[p.dtype]}), values, sums{self._promote()})")
             text.line("highest = highest_now")
             text.close()
@@ -150,7 +150,7 @@ class _Writer:
         return f", max_num_imprecise_acc={min(_PROMOTED_DEPTH, self.block_n)}"
 
     def _write_places(self) -> None:
-        """Write where the keys of a step lie: elements from the beginning of their tensor, or of their head."""
+        """Write the positions of the keys of a step: elements from the beginning of their tensor, or of their head."""
         text, p = self.text, self.problem
         if self.described:
             return
@@ -172,7 +172,7 @@ class _Writer:
             text.line(f"place = page * {tensor}_BATCH + head * {tensor}_HEAD + {slot} * {tensor}_ROW")
             text.line(f"{name} = place[:, None] + lane_d[None, :]")
 
-    def _loaded(self, tensor: str) -> str:
+    def _load_expression(self, tensor: str) -> str:
         p = self.problem
         if self.described:
             return f"{tensor}_tiles.load([group, start, 0]).reshape(BLOCK_N, BLOCK_D)"
@@ -186,7 +186,7 @@ class _Writer:
         return f"tl.load({tensor}_ptr + {places}{mask})"
 
     def _write_mask(self) -> None:
-        """Write which keys a row does not see."""
+        """Write the mask of keys that a row does not see."""
         text, p = self.text, self.problem
         if not self.is_masked:
             return
@@ -265,7 +265,7 @@ class _Writer:
                 self.text.line(f"{tensor}_ptr += batch{wide} * {name}_BATCH + head{wide} * {name}_HEAD")
 
     def _write_ranges(self) -> None:
-        """Write the calls that go over all keys: those that every row of the tile sees, and before and after them."""
+        """Write the calls that loop over all keys: those that all rows of the tile see, and those before and after."""
         text, p = self.text, self.problem
         text.line("first = 0")
         if p.counted == "held":
@@ -317,11 +317,11 @@ class _Writer:
     def _call(self, first: str, last: str, masked: str) -> None:
         text = self.text
         text.line("sums, total, highest = attend(")
-        text.line(f"    sums, total, highest, queries, query, {self._given()}, {first}, {last}{masked}")
+        text.line(f"    sums, total, highest, queries, query, {self._locations()}, {first}, {last}{masked}")
         text.line(")")
 
-    def _given(self) -> str:
-        """Return what says where keys and values are."""
+    def _locations(self) -> str:
+        """Return the arguments that locate keys and values."""
         if self.described:
             return "keys_tiles, values_tiles, group"
         words = ["keys_ptr", "values_ptr"]
@@ -337,11 +337,11 @@ class _Writer:
                 seen = f"({seen}) & (query + later < SEQ_KV + WINDOW - 1)"
             text.line(f"sums = tl.where(({seen})[:, None], sums, 0.0)  # others see no key")
         if self.split == 1:
-            kind = TRITON_TYPES[self.workload.write.dtype]
+            result_type = TRITON_TYPES[self.workload.write.dtype]
             if self.problem.counted == "lengths":
                 text.line("total = tl.where(total == 0.0, 1.0, total)")
             text.line("sums = sums / total[:, None]")
-            text.line(f"tl.store(output_ptr + places, sums.to(tl.{kind}){mask})")
+            text.line(f"tl.store(output_ptr + places, sums.to(tl.{result_type}){mask})")
             text.line("\n")
             return
         wide = ".to(tl.int64)" if self.wide else ""
@@ -354,7 +354,7 @@ class _Writer:
         text.line("\n")
 
     def _write_combine(self) -> None:
-        """Write the second kernel: parts in a fixed order, so that results do not change from run to run."""
+        """Write the second kernel. It adds parts in a fixed order, so that results do not change from run to run."""
         text, p = self.text, self.problem
         guards = ["(row[:, None] < OUT_ROWS)"] if self.total_rows % COMBINED_ROWS else []
         row_mask = ", mask=row < OUT_ROWS, other=0.0" if guards else ""
@@ -377,5 +377,5 @@ class _Writer:
                 other = f"{mask}, other=0.0" if mask else ""
                 text.line(f"sums += weight[:, None] * tl.load(parts_ptr + part{wide} * ELEMENTS + places{other})")
                 text.line("total += weight")
-            kind = TRITON_TYPES[self.workload.write.dtype]
-            text.line(f"tl.store(output_ptr + places, (sums / total[:, None]).to(tl.{kind}){mask})")
+            result_type = TRITON_TYPES[self.workload.write.dtype]
+            text.line(f"tl.store(output_ptr + places, (sums / total[:, None]).to(tl.{result_type}){mask})")

@@ -1,4 +1,4 @@
-"""The space of attention's tiles: block_m rows, block_n keys a step, warps, stages, parts of the keys.
+"""The space of attention's tiles: block_m rows, block_n keys per step, warps, stages, parts of the keys.
 
 A point is an integer vector in the order of `AttentionSpace.columns`. The space is small enough to be evaluated whole.
 """
@@ -18,26 +18,26 @@ __all__ = ["AttentionSpace"]
 
 _MOST = {"m": 256, "n": 256}
 _LEAST_PART = 128
-"""Keys that a part has at least."""
+"""Fewest keys of a part."""
 _MOST_SPLIT = 128
 
 
 class AttentionSpace(TileSpace):
     """All schedules of one attention on one GPU.
 
-    Guarantees: deterministic; safe to share between threads (immutable).
+    Spaces are deterministic and immutable, so that threads may share them.
 
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        Workload and device.
     is_legal : callable
-        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+        Test of the hardware's limits, which the model supplies: (num_points, num_columns) int64 -> (num_points,) bool.
 
     Raises
     ------
     SpaceError
-        As `check_supported`.
+        The errors of `check_supported`.
     """
 
     limits = OPTIONS
@@ -53,14 +53,14 @@ class AttentionSpace(TileSpace):
         return self._powers(axis, LEAST_TILE, min(_MOST[axis], self.extents[axis]))
 
     def _values_of(self, option: str) -> tuple[int, ...]:
-        """Return the values of an option that are tried."""
+        """Return the values of an option in the space."""
         if option == "split_kv":
             return self._splits()
         values = super()._values_of(option)
         return values[:-1] if option == "num_stages" else values
 
     def _splits(self) -> tuple[int, ...]:
-        """Return the parts of the keys that are tried: more than one only where tiles do not fill the device."""
+        """Return the values of split_kv in the space. There are several only if tiles do not fill the device."""
         problem, seen = self.problem, min(self.problem.window or self.problem.seq_kv, self.problem.seq_kv)
         tiles = problem.groups * -(-problem.rows // 128)
         most = min(_MOST_SPLIT, seen // _LEAST_PART, 8 * self.hardware.compute.num_sms // tiles)

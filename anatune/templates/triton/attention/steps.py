@@ -1,4 +1,4 @@
-"""Which steps of keys each block goes over: counted, tile by tile."""
+"""The number of steps of keys that each block computes, counted tile by tile."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from numpy.typing import NDArray
 
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
 
-__all__ = ["Steps", "count_steps"]
+__all__ = ["StepCounts", "count_steps"]
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Steps:
-    """Of every tile, (num_tiles,) each."""
+class StepCounts:
+    """The numbers of steps of the blocks, (num_tiles,) each."""
 
     blocks: Floats
-    """Of the grid, parts of keys counted."""
+    """Blocks of the grid, including parts of keys."""
     mean: Floats
-    """Steps of a block."""
+    """Mean number of steps of a block."""
     most: Floats
-    """Steps of the longest one."""
+    """Steps of the longest block."""
     masked: Floats
-    """Share of them in which some keys are not seen."""
+    """Share of the steps in which some keys are not seen."""
 
 
-def count_steps(problem: AttentionProblem, tiles: AttentionTiles) -> Steps:
-    """Return the steps of every tile's blocks."""
+def count_steps(problem: AttentionProblem, tiles: AttentionTiles) -> StepCounts:
+    """Return the numbers of steps of every tile's blocks."""
     sizes = np.stack([tiles.block_m, tiles.block_n])
-    known, places = np.unique(sizes, axis=1, return_inverse=True)
-    table = np.array([_counted(problem, int(m), int(n)) for m, n in known.T])[places.reshape(-1)].T
+    distinct, positions = np.unique(sizes, axis=1, return_inverse=True)
+    table = np.array([_count_block_steps(problem, int(m), int(n)) for m, n in distinct.T])[positions.reshape(-1)].T
     per_group, mean, most, masked = table
     split = tiles.split_kv.astype(np.float64)
     parts = np.ceil(mean / split)
-    return Steps(problem.groups * per_group * split, parts, np.ceil(most / split), masked)
+    return StepCounts(problem.groups * per_group * split, parts, np.ceil(most / split), masked)
 
 
-def _counted(problem: AttentionProblem, block_m: int, block_n: int) -> tuple[float, float, float, float]:
-    """Return tiles of a group, mean and largest number of steps, share of masked ones."""
+def _count_block_steps(problem: AttentionProblem, block_m: int, block_n: int) -> tuple[float, float, float, float]:
+    """Return (tiles of a group, mean and largest number of steps, share of masked steps)."""
     count = -(-problem.rows // block_m)
     later = problem.seq_kv - problem.seq_q
     if not problem.causal:

@@ -1,4 +1,4 @@
-"""A layer of experts as servers run it: sorted rows, two grouped products, the activation between, sums."""
+"""A layer of experts as inference servers run it: sorted rows, two grouped products with an activation, sums."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ExpertLayer", "LayerScores", "score_layer"]
 Floats = NDArray[np.float64]
 
 _ROW_BYTES = 2
-"""Of an element between the kernels: bfloat16 or float16."""
+"""Bytes of an element between the kernels: bfloat16 or float16."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class ExpertLayer:
     Attributes
     ----------
     tokens, hidden, intermediate, experts, top_k : int
-        `intermediate`: of an expert, on this rank; up and gate products together have twice as many columns.
+        `intermediate` is the size of an expert on this rank. Up and gate products together have twice as many columns.
     dtype, right_bytes, scaled
-        As `GroupedProblem`.
+        The fields of `GroupedProblem`.
     routing
-        Rows an expert.
+        Number of rows of each expert.
     """
 
     tokens: int
@@ -69,24 +69,24 @@ class ExpertLayer:
 
 @dataclass(frozen=True)
 class LayerScores:
-    """Seconds of a layer, (num_tiles,) each; the same tile serves both products."""
+    """Seconds of a layer whose two products use the same tile, (num_tiles,) each."""
 
     up: TileScores
     down: TileScores
     rest_s: float
-    """Of all other kernels."""
+    """Seconds of all other kernels."""
 
     @property
     def time_s(self) -> Floats:
         """Seconds of the whole layer."""
-        found: Floats = self.up.time_s + self.down.time_s + self.rest_s
-        return found
+        total_s: Floats = self.up.time_s + self.down.time_s + self.rest_s
+        return total_s
 
     @property
     def is_legal(self) -> NDArray[np.bool_]:
         """Whether the tile breaks no rule in either product."""
-        found: NDArray[np.bool_] = (self.up.resources.rule == 0) & (self.down.resources.rule == 0)
-        return found
+        legal: NDArray[np.bool_] = (self.up.resources.rule == 0) & (self.down.resources.rule == 0)
+        return legal
 
 
 def score_layer(
@@ -103,7 +103,7 @@ def score_layer(
     Parameters
     ----------
     warm
-        Whether the layer is repeated with the same weights, so that L2 holds what fits of them; else they come from
+        Whether the layer is repeated with the same weights, so that L2 holds what fits. Otherwise weights come from
         DRAM, as in a model of many layers.
     served
         Version of Triton that compiles the kernels.
@@ -111,22 +111,22 @@ def score_layer(
     Raises
     ------
     SpaceError, SpecError
-        As `score_tiles`.
+        The errors of `score_tiles`.
     """
     up, down = layer.products()
     held = 0.0
     if warm:
         weights = layer.routing.num_active * sum(p.n * p.k * p.product.right_element_bytes for p in (up, down))
         held = kept_share(weights, spec)
-    found = [score_grouped(p, tiles, spec, held=held, kernel=Served(served), constants=constants) for p in (up, down)]
-    return LayerScores(found[0], found[1], rest_s(layer, spec))
+    scores = [score_grouped(p, tiles, spec, held=held, kernel=Served(served), constants=constants) for p in (up, down)]
+    return LayerScores(scores[0], scores[1], rest_s(layer, spec))
 
 
 def rest_s(layer: ExpertLayer, spec: GpuSpec) -> float:
-    """Return the seconds of the kernels beside the products, each a launch and bytes at the speed of L2 or DRAM.
+    """Return the seconds of the kernels beside the products. Each is a launch, and bytes at the rate of L2 or DRAM.
 
-    Rows are counted and sorted by expert (two kernels), the activation reads both halves of the up product's results
-    and writes one, the results of a token's experts are added up; operands of 8 bits are quantised before each product.
+    Rows are counted and sorted by expert (two kernels). The activation reads both halves of the up product's results
+    and writes one. The results of a token's experts are added up. 8-bit operands are quantised before each product.
     """
     rows = layer.routing.num_rows
     moved = [4.0 * rows, 4.0 * rows]

@@ -1,4 +1,4 @@
-"""The analytical model of products with scales and of products of experts: one workload on one device."""
+"""The analytical model of products with scales and of products of experts, for one workload on one device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from anatune.templates.base.model import Floats, Points
 from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
 from anatune.templates.triton.grouped.needs import scaling_of
 from anatune.templates.triton.grouped.problem import GroupedProblem
-from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, multiplied
-from anatune.templates.triton.grouped.space import ScaledSpace
+from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, dot_type
+from anatune.templates.triton.grouped.space import GroupedSpace
 from anatune.templates.triton.grouped.times import score_grouped, score_scaled
 from anatune.templates.triton.model import WARM_CONSTANTS, TritonModel
 from anatune.templates.triton.problem import MatmulProblem
@@ -23,35 +23,35 @@ from anatune.templates.triton.rules import loses_sums_of
 from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import TileScores
 
-__all__ = ["ScaledModel"]
+__all__ = ["GroupedModel"]
 
 
-class ScaledModel(TritonModel):
+class GroupedModel(TritonModel):
     """Predicts the time of Triton's kernels of `workload` on `hardware`, and ranks them exactly.
 
-    4-bit floats are timed as half as many of 8 bits: units multiply them at twice the rate. Scales are bytes of each
-    stage and of DRAM, weights that become numbers of the data's type take instructions (`needs`). What scales of mx
-    formats wait for on their way to the units is left out.
+    4-bit floats are timed as half as many 8-bit floats, because units multiply them at twice the rate. Scales add bytes
+    to each stage and to DRAM. Conversion of weights adds instructions (`needs`). The time in which scales of mx formats
+    reach the units is not modelled.
 
-    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+    Models are deterministic, and threads may share them. Every prediction depends on its own point only.
 
     Raises
     ------
     SpaceError
-        The template does not apply (`rules.check_supported`).
+        The template does not take the workload or device (`rules.check_supported`).
     SpecError
-        The spec does not say what the device's matrix units do.
+        The spec does not have the rates of the device's matrix units.
     """
 
-    space: ScaledSpace
+    space: GroupedSpace
 
     def _set_up(self, accuracy: str) -> None:
-        self.space = ScaledSpace(self.workload, self.hardware, self._is_legal)
-        p = self._own = self.space.problem
+        self.space = GroupedSpace(self.workload, self.hardware, self._is_legal)
+        p = self._scaled_product = self.space.problem
         self._pairs = 2 if p.format.data_bits == 4 else 1
         self._scaled = SIDE if p.scales == "blocks" else 0
         right = p.format.weight_bits / 8 if p.format.converts else 0
-        dtype, k = multiplied(p), p.k // self._pairs
+        dtype, k = dot_type(p), p.k // self._pairs
         self._grouped: GroupedProblem | None = None
         share = 1.0
         if p.experts:
@@ -70,17 +70,19 @@ class ScaledModel(TritonModel):
         of_scales = (read for read in self.workload.reads if read.tensor.endswith(("_scales", "_zeros")))
         self._scale_bytes = sum(read.num_bytes * (share if read.tensor[0] == "w" else 1.0) for read in of_scales)
 
-    def _scores_of(self, tiles: Tiles, known: Floats | None) -> TileScores:
-        scaling = scaling_of(self._own, self._scale_bytes, tiles, self.hardware)
+    def _scores_of(self, tiles: Tiles, compiled: Floats | None) -> TileScores:
+        scaling = scaling_of(self._scaled_product, self._scale_bytes, tiles, self.hardware)
         tiles = replace(tiles, block_k=tiles.block_k // self._pairs)
         if not self._scaled and loses_sums_of(self.problem.dtype, self.hardware):
             tiles = replace(tiles, promote=np.minimum(tiles.block_k, PROMOTED_DEPTH))
         spec, constants = self.hardware, WARM_CONSTANTS
         if self._grouped is not None:
             return score_grouped(
-                self._grouped, tiles, spec, cold=True, known=known, kernel=scaling, constants=constants
+                self._grouped, tiles, spec, cold=True, compiled=compiled, kernel=scaling, constants=constants
             )
-        return score_scaled(self.problem, self._scaled, tiles, spec, known=known, kernel=scaling, constants=constants)
+        return score_scaled(
+            self.problem, self._scaled, tiles, spec, compiled=compiled, kernel=scaling, constants=constants
+        )
 
     def tiles(self, points: Points) -> Tiles:
         """Return points (num_points, len(space.columns)) as a batch of tiles."""
@@ -89,19 +91,19 @@ class ScaledModel(TritonModel):
 
     @cached_property
     def floor_s(self) -> float:
-        """Seconds that no schedule can beat here: all matrix units busy, and the launch."""
+        """A time that no schedule of the space can beat, in seconds: all matrix units busy, plus the launch."""
         launch_s = self.hardware.launch.overhead_s
         return (super().floor_s - launch_s) / self._pairs + launch_s
 
     @cached_property
     def io_bounds(self) -> dict[str, float]:
-        """Memory level -> lower bound on the bytes that cross it: each operand once, or Hong and Kung's for products.
+        """Memory level -> lower bound on the bytes that cross it: each operand once, or Hong and Kung's bound.
 
-        Those of experts add up: 2 m n k / sqrt(S) elements for a memory of S of them. Source: [IOLB] Sec. 6.
+        The bounds of experts add up: 2 m n k / sqrt(S) elements for a memory of S elements. Source: [IOLB] Sec. 6.
         """
-        found = float(self.workload.compulsory_bytes)
-        size = min(self._own.format.data_bits, self._own.format.weight_bits) / 8
+        compulsory = float(self.workload.compulsory_bytes)
+        size = min(self._scaled_product.format.data_bits, self._scaled_product.format.weight_bits) / 8
         bounds = {}
         for level, capacity in (("dram", chip_bytes(self.hardware)), ("l2", sm_bytes(self.hardware))):
-            bounds[level] = max(found, self.workload.flop / math.sqrt(capacity / size) * size)
+            bounds[level] = max(compulsory, self.workload.flop / math.sqrt(capacity / size) * size)
         return bounds

@@ -1,4 +1,4 @@
-"""What a kernel of grouped products computes: rows sorted by expert, times each expert's weights."""
+"""The problems of products with scales and of grouped products: rows sorted by expert, times each expert's weights."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ __all__ = ["GroupedProblem", "ScaledProblem", "most_blocks", "scaled_problem_of"
 
 @dataclass(frozen=True)
 class GroupedProblem:
-    """One launch over the rows of all experts, padded to whole blocks each.
+    """The product of the rows of all experts in one launch. The rows of each expert are padded to whole blocks.
 
     Attributes
     ----------
     tokens, top_k, experts : int
-        Rows of the layer's input, experts that each takes, experts in memory.
+        Rows of the layer's input, experts per row, experts in memory.
     n, k : int
-        Of an expert's weights, (n, k) in memory.
+        Sizes of an expert's weights, (n, k) in memory.
     routing
-        Rows an expert.
+        Number of rows of each expert.
     right_bytes : float
-        Of a weight in memory where the kernel converts it to `dtype`; 0: as the left operand's.
+        Bytes of a weight in memory if the kernel converts it to `dtype`. 0: as many as the left operand's.
     scaled : int
-        Elements of k that share a scale (of blocks of 128 x 128: 128); 0: scales are applied once, at the end.
+        Elements of k that share a scale (128 for blocks of 128 x 128). 0: scales are applied once, at the end.
     gathered : bool
-        Whether the experts' rows are read from the tokens, `top_k` times each; else each row is read once.
+        Whether the experts' rows are read from the tokens, `top_k` times each. Otherwise each row is read once.
     out_bytes : int
-        Of the result, for a column of the weights.
+        Bytes of the result per column of the weights.
     """
 
     tokens: int
@@ -62,20 +62,20 @@ class GroupedProblem:
 
 
 class ScaledProblem(NamedTuple):
-    """A product of data (rows of the result, or tokens) with weights (columns, k), scaled or of several experts.
+    """A product of data (rows of the result, or tokens) with weights (columns, k), with scales or of several experts.
 
     Attributes
     ----------
     rows, columns, k : int
-        Of the result (all experts' rows) and of the weights: with an activation twice the result's columns.
+        Sizes of the result (of all experts) and of the weights. With an activation, columns are twice the result's.
     format
-        Operands in memory.
+        Format of the operands in memory.
     scales : str
-        One of `core.workload.scaling.SCALES` where operands of 8 bits are scaled apart from their format, else "".
+        One of `core.workload.scaling.SCALES` if 8-bit operands have scales that are not part of their format, else "".
     run : int
-        Elements along k that share a scale; 0: all.
+        Elements along k that share a scale. 0: all.
     experts : int
-        0: none, a plain product with scales.
+        Number of experts. 0: one weight.
     """
 
     rows: int
@@ -94,24 +94,28 @@ class ScaledProblem(NamedTuple):
 
     @property
     def result_columns(self) -> int:
-        """Of the result."""
+        """Number of columns of the result."""
         return self.columns // (2 if self.activation else 1)
 
 
 def scaled_problem_of(workload: Workload) -> ScaledProblem:
     """Return the problem of a workload whose body is "scaled_matmul" or "grouped_matmul"."""
-    own: dict[str, Any] = workload.attribute
-    found = SCALED_FORMATS[own["dtype"].partition(":")[0]]
-    scales = own["scales"] if found.scale == "float32" else ""
-    run = SIDE if scales == "blocks" else found.run or own["group"]
+    values: dict[str, Any] = workload.attribute
+    formats = SCALED_FORMATS[values["dtype"].partition(":")[0]]
+    scales = values["scales"] if formats.scale == "float32" else ""
+    run = SIDE if scales == "blocks" else formats.run or values["group"]
     grouped = {
-        name: own[name] for name in ("experts", "tokens", "top_k", "expanded", "activation", "routing") if name in own
+        name: values[name]
+        for name in ("experts", "tokens", "top_k", "expanded", "activation", "routing")
+        if name in values
     }
-    columns = own["n"] * (2 if own.get("activation") else 1)
-    return ScaledProblem(workload.extents["i"], columns, own["k"], found, scales, run, own["zero_points"], **grouped)
+    columns = values["n"] * (2 if values.get("activation") else 1)
+    return ScaledProblem(
+        workload.extents["i"], columns, values["k"], formats, scales, run, values["zero_points"], **grouped
+    )
 
 
 def most_blocks(problem: ScaledProblem, block_m: int) -> int:
-    """Return the blocks of rows that any routing needs at most."""
+    """Return the most blocks of rows that any routing needs."""
     active = min(problem.experts, problem.rows)
     return min(problem.rows, (problem.rows + active * (block_m - 1)) // block_m)

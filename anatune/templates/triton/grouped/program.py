@@ -1,4 +1,4 @@
-"""Products with scales and products of experts as kernels of tiles, written as people write Triton."""
+"""Kernels of products with scales and of products of experts in Triton."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.grouped.problem import most_blocks, scaled_problem_of
 from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, crosses_blocks
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
-from anatune.templates.triton.program.lines import folded
+from anatune.templates.triton.program.lines import fold_lines
 from anatune.templates.triton.program.module import module_text, write_walk
 from anatune.templates.triton.program.parts import PARTS_NAME, write_parts
 from anatune.templates.triton.program.sizes import PARTS_BLOCK, TileSizes
@@ -29,16 +29,16 @@ def scaled_program(schedule: Schedule) -> TritonProgram:
     Raises
     ------
     SpaceError
-        The schedule contradicts itself.
+        The schedule is not legal.
     """
-    return _Writer(schedule.check()).program()
+    return _GroupedWriter(schedule.check()).program()
 
 
-class _Writer:
+class _GroupedWriter:
     """Writes the module of one schedule.
 
-    Conditions that indices are within their extents are "" where tiles divide these: `rows_left` of rows of the data,
-    `columns_left` of rows of the weights.
+    `rows_left` and `columns_left` are the conditions that indices of rows of the data and of the weights are inside
+    their extents. They are "" if tiles divide the extents.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -51,7 +51,7 @@ class _Writer:
         self.workspace: Buffer | None = None
         if self.sizes.split > 1:
             self.workspace = Buffer("parts", "float32", (self.sizes.split, *write.shape))
-        # pointers of weights move to their expert before anything is added to them
+        # pointers of weights are moved to their expert before offsets are added
         parts = dict.fromkeys(("weight", "weight_scales", "weight_zeros"), p.experts or 1)
         largest = max(read.num_elements // parts.get(read.tensor, 1) for read in self.workload.reads)
         self.wide = max(largest, write.num_elements * self.sizes.split) >= _NARROW
@@ -67,7 +67,7 @@ class _Writer:
         }
 
     def program(self) -> TritonProgram:
-        """Return it."""
+        """Write the module and return it with its launches."""
         reads, result = tuple(Buffer.of(access) for access in self.workload.reads), Buffer.of(self.workload.write)
         options: dict[str, bool | int | str] = {"enable_fp_fusion": True}
         launched = {**options, **({"waves_per_eu": w} if (w := self._option("waves_per_eu")) else {})}
@@ -81,9 +81,9 @@ class _Writer:
             self.text.line("\n")
             write_parts(self.text, self.workload, "parts_ptr", ["parts_ptr", f"{result.tensor}_ptr"], sizes)
         between = None if self.workspace is None else (self.workspace, "parts of sums")
-        made = "silu(gate) up, both data weight^T" if self.problem.activation else "data weight^T"
-        title = f"output = {made}" + (", each row with its expert's" if self.problem.experts else "")
-        source = folded(module_text(self.schedule, title, kernels, self._constants(), str(self.text), between))
+        formula = "silu(gate) up, both data weight^T" if self.problem.activation else "data weight^T"
+        title = f"output = {formula}" + (", each row with its expert's" if self.problem.experts else "")
+        source = fold_lines(module_text(self.schedule, title, kernels, self._constants(), str(self.text), between))
         return TritonProgram(self.schedule.key, source, tuple(kernels), result.tensor, self.workspace)
 
     def _option(self, name: str) -> int:
@@ -133,20 +133,20 @@ class _Writer:
             self._write_rows()
             self._write_columns()
             self._write_operands()
-            kind = "int32" if self.sums_are_whole and p.scales != "blocks" else "float32"
-            text.line(f"sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.{kind})")
+            sum_type = "int32" if self.sums_are_whole and p.scales != "blocks" else "float32"
+            text.line(f"sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.{sum_type})")
             first, stop = "0", "K"
             if self.sizes.split > 1:
                 text.line("first_part = part * PART_K")
                 first, stop = "first_part", "first_part + PART_K"
-                stop = f"tl.minimum({stop}, K)" if self.sizes.ragged else stop
+                stop = f"tl.minimum({stop}, K)" if self.sizes.is_ragged else stop
             with text.scope(f"for first_k in range({first}, {stop}, BLOCK_K):"):
                 self._write_step()
             self._write_scales()
             self._write_result()
 
     def _write_rows(self) -> None:
-        """Write which rows a program takes; of experts: whose they are."""
+        """Write the rows of a program, and for experts the expert."""
         text, p = self.text, self.problem
         if not p.experts:
             text.line(f"row = {_cast('first_m + tl.arange(0, BLOCK_M)', wide=self.wide)}")
@@ -171,9 +171,9 @@ class _Writer:
             text.line(f"{tensor}_ptr += expert.to(tl.int64) * ({size})" if size else f"{tensor}_ptr += expert")
 
     def _sizes_of_experts(self) -> dict[str, str]:
-        """Return what belongs to an expert: tensor -> its elements of one expert; "" for one."""
-        p, found = self.problem, self.format
-        each = "COLUMNS * RUNS" if p.run else "COLUMNS" if found.converts or p.scales == "rows" else ""
+        """Return tensor -> its elements per expert, as an expression; "" for one element."""
+        p, formats = self.problem, self.format
+        each = "COLUMNS * RUNS" if p.run else "COLUMNS" if formats.converts or p.scales == "rows" else ""
         each = "SCALE_ROWS * RUNS" if p.scales == "blocks" else each
         sizes = {
             "weight": "COLUMNS * WEIGHT_ROW",
@@ -181,11 +181,11 @@ class _Writer:
             "weight_zeros": "COLUMNS * RUNS",
             "factor": "",
         }
-        known = [access.tensor for access in self.workload.reads]
-        return {tensor: size for tensor, size in sizes.items() if tensor in known}
+        tensors = [access.tensor for access in self.workload.reads]
+        return {tensor: size for tensor, size in sizes.items() if tensor in tensors}
 
     def _write_columns(self) -> None:
-        """Write which columns a program takes: rows of the weights."""
+        """Write the columns of a program, which are rows of the weights."""
         text = self.text
         if self.problem.activation:
             text.line("# columns of the gate and of what it lets through in turn: their sums are side by side")
@@ -195,7 +195,7 @@ class _Writer:
             text.line(f"col = {_cast('first_n + tl.arange(0, BLOCK_N)', wide=self.wide)}")
 
     def _write_operands(self) -> None:
-        """Write where operands lie: what the steps of k leave alone."""
+        """Write the part of the operands' addresses that is the same in all steps of k."""
         text = self.text
         if self._has_runs():
             for tensor, rows in (("data", self.data_row),) * (self.format.run > 0) + (("weight", "col"),):
@@ -215,21 +215,21 @@ class _Writer:
     # ---- a step of k ----
 
     def _write_step(self) -> None:
-        text, found, p = self.text, self.format, self.problem
+        text, formats, p = self.text, self.format, self.problem
         for tensor, left in (("data", self.rows_left), ("weight", self.columns_left)):
             text.line(f"{tensor} = {self._tile_of(tensor, left)}")
-        if found.run:
+        if formats.run:
             for tensor, left in (("data", self.rows_left), ("weight", self.columns_left)):
-                text.line(f"{tensor}_scale = {self._runs(f'{tensor}_scales', tensor, left)}")
-            kind = '"e2m1"' if found.data_bits == 4 else '"e4m3"'
-            text.line(f"sums = tl.dot_scaled(data, data_scale, {kind}, weight.T, weight_scale, {kind}, sums)")
+                text.line(f"{tensor}_scale = {self._run_scales(f'{tensor}_scales', tensor, left)}")
+            word = '"e2m1"' if formats.data_bits == 4 else '"e4m3"'
+            text.line(f"sums = tl.dot_scaled(data, data_scale, {word}, weight.T, weight_scale, {word}, sums)")
             return
-        if found.converts:
+        if formats.converts:
             self._write_conversion()
         if p.scales != "blocks":
             text.line(f"sums = tl.dot(data, weight.T, sums{self._dot_options()})")
             return
-        for tensor, scales in (("data", self._of_rows()), ("weight", self._of_blocks())):
+        for tensor, scales in (("data", self._row_scales()), ("weight", self._block_scales())):
             text.line(f"{tensor}_scale = {scales}")
         product = "tl.dot(data, weight.T)"
         if self.sums_are_whole:
@@ -248,12 +248,12 @@ class _Writer:
             masks.append(f"(tl.arange(0, {name}_STEP) < {name}_ROW - {first})[None, :]")
         return self._load(tensor, f"at_{tensor} + {first}", *masks)
 
-    def _load(self, tensor: str, place: str, *masks: str) -> str:
-        """Return the expression of a load; what is masked is zero."""
+    def _load(self, tensor: str, index: str, *masks: str) -> str:
+        """Return the expression of a load. Masked elements are zero."""
         zero = "0" if self.workload.tensor(tensor).dtype in INTEGER_RANGE else "0.0"
-        wanted = [mask for mask in masks if mask]
-        guarded = f", mask={' & '.join(wanted)}, other={zero}" if wanted else ""
-        return f"tl.load({tensor}_ptr + {place}{guarded})"
+        conditions = [mask for mask in masks if mask]
+        guarded = f", mask={' & '.join(conditions)}, other={zero}" if conditions else ""
+        return f"tl.load({tensor}_ptr + {index}{guarded})"
 
     def _dot_options(self) -> str:
         if self.sums_are_whole:
@@ -261,7 +261,7 @@ class _Writer:
         depth = min(PROMOTED_DEPTH, self.sizes.blocks["k"])
         return f", max_num_imprecise_acc={depth}" if loses_sums_of(self.format.data, self.hardware) else ""
 
-    def _runs(self, tensor: str, operand: str, left: str) -> str:
+    def _run_scales(self, tensor: str, operand: str, left: str) -> str:
         """Return the expression of the scales of a step, (rows, runs of a step)."""
         masks = [f"({left})[:, None]"] if left else []
         if self.problem.k % self.sizes.blocks["k"]:
@@ -269,7 +269,7 @@ class _Writer:
         return self._load(tensor, f"at_{operand}_runs + first_k // RUN", *masks)
 
     def _write_conversion(self) -> None:
-        """Write how stored weights become numbers of the data's type."""
+        """Write the conversion of stored weights to the data's type."""
         text, p = self.text, self.problem
         if self.packs["weight"] == 2:
             text.line("# two numbers a byte, the one of even k in the low bits")
@@ -282,7 +282,7 @@ class _Writer:
             text.line("weight = weight.to(tl.float32)" + (".reshape(BLOCK_N, BLOCK_K // RUN, RUN)" if several else ""))
         for name, operator in factors:
             if several:
-                loaded = self._runs(f"weight_{name}", "weight", self.columns_left)
+                loaded = self._run_scales(f"weight_{name}", "weight", self.columns_left)
             else:
                 step = "col * RUNS + first_k // RUN" if p.run else "col"
                 loaded = self._load(f"weight_{name}", step, self.columns_left)
@@ -292,27 +292,27 @@ class _Writer:
         text.line(f"weight = weight{whole}.to(tl.{TRITON_TYPES[self.format.data]})")
 
     def _has_runs(self) -> bool:
-        """Whether a step has several scales of a row, which then have addresses of their own."""
+        """Return whether a row has several scales in a step. They then have separate addresses."""
         return self.format.run > 0 or (self.format.converts and 0 < self.problem.run < self.sizes.blocks["k"])
 
-    def _of_rows(self) -> str:
+    def _row_scales(self) -> str:
         """Return the expression of a step's scales of the data, one for each row."""
         return self._load("data_scales", f"{self.data_row} * RUNS + first_k // SIDE", self.rows_left)
 
-    def _of_blocks(self) -> str:
-        """Return the expression of a step's scale of the weights, or of one for each column."""
+    def _block_scales(self) -> str:
+        """Return the expression of a step's scale of the weights: one, or one for each column."""
         if not crosses_blocks(self.problem, self.sizes.blocks["n"]):
             return self._load("weight_scales", "first_n // SIDE * RUNS + first_k // SIDE")
         return self._load("weight_scales", "col // SIDE * RUNS + first_k // SIDE", self.columns_left)
 
-    # ---- behind the last step ----
+    # ---- after the last step ----
 
     def _write_scales(self) -> None:
-        """Write what sums are multiplied with."""
-        text, p, found = self.text, self.problem, self.format
-        if found.run == 16:
+        """Write the multiplication of the sums with scales."""
+        text, p, formats = self.text, self.problem, self.format
+        if formats.run == 16:
             text.line("sums *= tl.load(factor_ptr)")
-        if found.converts and not p.run:
+        if formats.converts and not p.run:
             text.line(f"scale = {self._load('weight_scales', 'col', self.columns_left)}")
             text.line("sums *= scale.to(tl.float32)[None, :]")
         if p.scales in ("tensor", "rows") and self.sums_are_whole:
@@ -342,5 +342,5 @@ class _Writer:
 
 
 def _cast(index: str, *, wide: bool) -> str:
-    """Return an index in 64 bits where elements are counted so."""
+    """Return an index in 64 bits if elements are counted in 64 bits."""
     return f"({index}).to(tl.int64)" if wide else index

@@ -1,6 +1,6 @@
-"""The space of tiles of products with scales and of products of experts.
+"""The space of products with scales and of products of experts.
 
-A point is an integer vector in the order of `ScaledSpace.columns`. The space is small enough to be evaluated whole.
+A point is an integer vector in the order of `GroupedSpace.columns`. The space is small enough to be evaluated whole.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from anatune.templates.triton.grouped.rules import check_supported, least_tile, 
 from anatune.templates.triton.rules import OPTIONS
 from anatune.templates.triton.space import MOST_DEPTH, MOST_TILE, TileSpace, splits
 
-__all__ = ["ScaledSpace"]
+__all__ = ["GroupedSpace"]
 
 
-class ScaledSpace(TileSpace):
-    """All schedules of one such product on one GPU.
+class GroupedSpace(TileSpace):
+    """All schedules of one product with scales, or of experts, on one GPU.
 
-    Guarantees: deterministic; safe to share between threads (immutable).
+    Spaces are deterministic and immutable, so that threads may share them.
 
     Parameters
     ----------
     workload, hardware
-        What is computed, where.
+        Workload and device.
     is_legal : callable
-        (num_points, num_columns) int64 -> (num_points,) bool: the hardware's limits, given by the model layer.
+        Test of the hardware's limits, which the model supplies: (num_points, num_columns) int64 -> (num_points,) bool.
 
     Raises
     ------
     SpaceError
-        As `check_supported`.
+        The errors of `check_supported`.
     """
 
     limits = OPTIONS
@@ -50,9 +50,9 @@ class ScaledSpace(TileSpace):
     def _axis(self, axis: str) -> Part:
         most = MOST_TILE
         if axis == "k":
-            found = self.problem.format
-            # rows of weights that are converted may be as long as others'
-            deepest = MOST_DEPTH * 8 // max(found.data_bits // 2, found.weight_bits)
+            formats = self.problem.format
+            # rows of weights that are converted may be as long as rows of other weights
+            deepest = MOST_DEPTH * 8 // max(formats.data_bits // 2, formats.weight_bits)
             most = SIDE if self.problem.scales == "blocks" else deepest
         return self._powers(axis, self.least[axis], min(most, self.extents[axis]))
 
@@ -60,7 +60,7 @@ class ScaledSpace(TileSpace):
         return max(64, self.least[axis])
 
     def _values_of(self, option: str) -> tuple[int, ...]:
-        """Return the values of an option that are tried."""
+        """Return the values of an option in the space."""
         values: dict[str, tuple[int, ...]] = {
             "group_m": (1, 16) if self.problem.experts else (1, 8),
             "split_k": splits(self.problem.rows * self.problem.columns, self.problem.k, self.hardware),

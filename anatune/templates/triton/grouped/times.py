@@ -1,7 +1,8 @@
 """Predicted time of kernels of grouped products, and of products whose operands have a scale for every block.
 
-A kernel as vLLM and SGLang launch it: rows sorted by expert, each expert's padded to whole blocks, one launch over all
-blocks; as many blocks are launched as the worst routing needs, and those that find nothing to do end at once.
+Kernels are launched as vLLM and SGLang do: rows are sorted by expert, those of each expert are padded to whole blocks,
+and one launch computes all blocks. As many blocks are launched as the worst routing needs; those without rows end at
+once.
 """
 
 from __future__ import annotations
@@ -17,39 +18,40 @@ from anatune.templates.triton.constants import CONSTANTS, Constants
 from anatune.templates.triton.grouped.needs import Scaling
 from anatune.templates.triton.grouped.problem import GroupedProblem
 from anatune.templates.triton.grouped.scales import Served, column_loads, needs_with_columns
-from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.instructions import DotUnit
 from anatune.templates.triton.memory import Grid, Traffic, fill_bytes, kept_share
 from anatune.templates.triton.problem import MatmulProblem
-from anatune.templates.triton.resources import WARP, Beside, Resources, is_wide
+from anatune.templates.triton.resources import WARP, ExtraNeeds, Resources, is_wide
 from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import TileScores, score_tiles
-from anatune.templates.triton.work import Walk, Work, stage_work
+from anatune.templates.triton.work import KernelModel, Work, stage_work
 
 __all__ = ["score_grouped", "score_scaled"]
 
 Floats = NDArray[np.float64]
 
 _READ_WARPS = 4.0
-"""Warps that read a word of each lane from tensor memory in a cycle. Assumed: each sub-partition has its own lanes."""
+"""Warps that read a word of each lane from tensor memory per cycle. Assumed: each sub-partition has its own lanes."""
 _READ_CYCLES, _DRAIN_CYCLES = 100.0, 60.0
-"""From the last product of a step of tcgen05, and of wgmma, to its sums: commit, barrier, wait. Assumed."""
+"""Cycles from the last product of a step to its sums, for tcgen05 and wgmma: commit, barrier, wait. Assumed."""
 _INSTRUCTION_CYCLES = 3.0
-"""From an instruction of a warp to its next one, waits included, where it is alone on its scheduler. Fitted by hand to
-where servers' files for a B200 have eight warps (2.5 to 4 do as well); layers of experts agree (README of bench)."""
+"""Cycles between two instructions of a warp that is alone on its scheduler, including waits. Fitted by hand to the
+cases in which servers' files for a B200 have eight warps (2.5 to 4 fit as well). Layers of experts agree
+(bench/README.md)."""
 _DESCRIBED = 30.0
-"""Instructions of a warp and stage that descriptors spare. Read off 6 kernels of Triton 3.9 for sm_90."""
+"""Instructions per warp and stage that descriptors save. Read off 6 kernels of Triton 3.9 for sm_90."""
 _CONVERTED = 0.5
-"""Cycles of converting a float of 8 bits over `work.stage_work`'s: code of Triton 3.3 and later unpacks nothing."""
+"""Cycles to convert an 8-bit float, relative to `work.stage_work`: code of Triton 3.3 and later does not unpack."""
 _STRAIGHT_SINCE, _TURNED, _COPY_BYTES = (3, 3), 64.0, 16.0
-"""Before that Triton turned small tiles of 8-bit floats on Hopper around in registers: 64 instructions of a warp a copy
-of 16 bytes a thread. Read off 7 kernels of Triton 3.2."""
+"""Version of Triton since which small tiles of 8-bit floats on Hopper are not transposed in registers. Before, this
+took 64 instructions of a warp per copy of 16 bytes per thread. Read off 7 kernels of Triton 3.2."""
 _ONE_SUM_SINCE = (3, 4)
-"""Before that kernels of two stages had two sums in tensor memory: a step's products run while the last one's sums are
-scaled. Read off kernels of Triton 3.3, 3.4 and 3.9."""
+"""Version of Triton since which kernels of two stages have one set of sums in tensor memory. Before, they had two: the
+products of a step ran while the sums of the last step were scaled. Read off kernels of Triton 3.3, 3.4 and 3.9."""
 _LANES = 128
-"""Rows of tensor memory: products of 64 rows take as long as those of 128. Source: [PTX-ISA] tcgen05.mma."""
+"""Rows of tensor memory. Products of 64 rows take as long as those of 128. Source: [PTX-ISA] tcgen05.mma."""
 _COPIED_ROWS = 4.0
-"""Rows of 128 bytes that an instruction copies."""
+"""Rows of 128 bytes that one instruction copies."""
 
 
 def score_scaled(
@@ -59,7 +61,7 @@ def score_scaled(
     spec: GpuSpec,
     *,
     warm: int = 0,
-    known: Floats | None = None,
+    compiled: Floats | None = None,
     kernel: Scaling | Served | None = None,
     constants: Constants = CONSTANTS,
 ) -> TileScores:
@@ -68,18 +70,18 @@ def score_scaled(
     Parameters
     ----------
     kernel
-        What scales and conversions need in a kernel of ours, or that it is one of servers': it loads a scale for every
-        column (`scales`), and rows and columns wrap around. None: nothing more is known.
+        Scaling: the resources of scales and conversions in anatune's kernel. Served: the kernel is one of the servers',
+        which loads a scale for every column (`scales`) and wraps rows and columns around. None: neither is counted.
 
     Raises
     ------
     SpaceError, SpecError
-        As `score_tiles`.
+        The errors of `score_tiles`.
     """
-    leaving, walk = _leaving(tiles, scaled), _Scaled(scaled, kernel)
-    if isinstance(kernel, Served) and scaled and known is None:
-        known = needs_with_columns(problem, leaving, spec)
-    return score_tiles(problem, leaving, spec, warm=warm, known=known, constants=constants, walk=walk)
+    leaving, model = _promote_each_step(tiles, scaled), _Scaled(scaled, kernel)
+    if isinstance(kernel, Served) and scaled and compiled is None:
+        compiled = needs_with_columns(problem, leaving, spec)
+    return score_tiles(problem, leaving, spec, warm=warm, compiled=compiled, constants=constants, kernel=model)
 
 
 def score_grouped(
@@ -89,7 +91,7 @@ def score_grouped(
     *,
     held: float = 0.0,
     cold: bool = False,
-    known: Floats | None = None,
+    compiled: Floats | None = None,
     kernel: Scaling | Served | None = None,
     constants: Constants = CONSTANTS,
 ) -> TileScores:
@@ -100,60 +102,60 @@ def score_grouped(
     held
         Share of the weights that L2 holds from the start, in [0, 1].
     cold
-        Whether rows come from DRAM and go there; else kernels before and behind find as much of them in L2 as fits.
+        Whether rows come from DRAM and go there. Otherwise L2 holds as much of them as fits, for the kernels around.
     kernel
-        As in `score_scaled`; rows do not wrap around.
+        As in `score_scaled`, but rows do not wrap around.
 
     Raises
     ------
     SpaceError, SpecError
-        As `score_tiles`.
+        The errors of `score_tiles`.
     """
-    walk = _Grouped(problem.scaled, kernel, problem, held, cold)
-    leaving = _leaving(tiles, problem.scaled)
-    if isinstance(kernel, Served) and problem.scaled and known is None:
-        known = needs_with_columns(problem.product, leaving, spec)
-    return score_tiles(problem.product, leaving, spec, warm=1, known=known, constants=constants, walk=walk)
+    model = _Grouped(problem.scaled, kernel, problem, held, cold)
+    leaving = _promote_each_step(tiles, problem.scaled)
+    if isinstance(kernel, Served) and problem.scaled and compiled is None:
+        compiled = needs_with_columns(problem.product, leaving, spec)
+    return score_tiles(problem.product, leaving, spec, warm=1, compiled=compiled, constants=constants, kernel=model)
 
 
-def _leaving(tiles: Tiles, scaled: int) -> Tiles:
-    """Return tiles whose sums leave the matrix units after each step, where they have to be scaled there."""
+def _promote_each_step(tiles: Tiles, scaled: int) -> Tiles:
+    """Return tiles whose sums leave the matrix units after each step, if they have to be scaled there."""
     return Tiles(**{**vars(tiles), "promote": tiles.block_k}) if scaled else tiles
 
 
 @dataclass(frozen=True)
-class _Scaled(Walk):
+class _Scaled(KernelModel):
     """A product whose sums are multiplied with scales after each step of k.
 
-    Programs of Triton for sm_90 and sm_100 wait for the step's products, then have a multiplication and a multiply-add
-    for every result; the next products wait for them, and a block's warps do nothing else meanwhile.
+    Programs of Triton for sm_90 and sm_100 wait for the products of a step. Then they execute a multiplication and a
+    multiply-add for every result. The next products wait for these, and the warps of a block do nothing else meanwhile.
     """
 
     scaled: int
     kernel: Scaling | Served | None
     turns: ClassVar[bool] = True
-    """Whether old Triton's turning of operands counts."""
+    """Whether the transposition of operands by old versions of Triton counts."""
 
     @property
     def scaling(self) -> Scaling | None:
-        """What a kernel of ours needs beside operands and sums."""
+        """Resources of scales in anatune's kernel; None for a server's kernel."""
         return self.kernel if isinstance(self.kernel, Scaling) else None
 
     @property
     def served(self) -> tuple[int, int] | None:
-        """Version of Triton that compiles a server's kernel; None: it is none of these."""
+        """Version of Triton that compiles a server's kernel; None for other kernels."""
         return self.kernel.triton if isinstance(self.kernel, Served) else None
 
-    def beside(self) -> Beside | None:
-        """Return what its blocks need beside operands and sums."""
+    def extra_needs(self) -> ExtraNeeds | None:
+        """Return the resources of blocks in addition to operands and sums."""
         return self.scaling
 
     def traffic(
         self, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float
     ) -> Traffic:
-        """Return the bytes that blocks take from L2 and DRAM; servers' kernel fetches others in the place of padding.
+        """Return the bytes that blocks take from L2 and DRAM. Servers' kernels fetch other rows in place of padding.
 
-        Rows of a copying instruction that are the same come once.
+        Equal rows of one copying instruction are fetched once.
         """
         moved = super().traffic(problem, tiles, grid, spec, warm=warm, pieces=pieces)
         if not self.served:
@@ -164,7 +166,7 @@ class _Scaled(Walk):
         return replace(moved, stage=moved.stage + again * depth, l2=moved.l2 + again * depth * grid.steps * grid.blocks)
 
     def _with_scales(self, moved: Traffic, grid: Grid) -> Traffic:
-        """Return the same with scales: what each stage takes of them, and all of them once."""
+        """Return the traffic with scales: those of each stage from L2, and all of them once from DRAM."""
         if self.scaling is None:
             return moved
         stage = self.scaling.stage_bytes
@@ -172,7 +174,7 @@ class _Scaled(Walk):
         return replace(moved, stage=moved.stage + stage, l2=l2, dram=dram)
 
     def work(self, problem: MatmulProblem, tiles: Tiles, need: Resources, spec: GpuSpec, constants: Constants) -> Work:
-        """Return what one stage of a block does: the second instruction of each result, and what waits for both."""
+        """Return the work of one stage of a block, with the scaling of results and what waits for it."""
         work = stage_work(problem, tiles, need, spec, constants)
         if self.scaling is not None:
             work = replace(work, issue=work.issue + self.scaling.slots / spec.compute.issue_per_cycle_per_sm)
@@ -182,19 +184,19 @@ class _Scaled(Walk):
         slots, parts = spec.compute.issue_per_cycle_per_sm, spec.registers.num_sub_partitions
         loads = column_loads(tiles, need.unit, spec) * tiles.num_warps if self.served else np.zeros(len(tiles))
         issue = work.issue + (each + loads - _DESCRIBED * tiles.descriptors * tiles.num_warps) / slots
-        issue = np.maximum(issue, loads)  # an SM starts a load a cycle
-        wide, by_memory = is_wide(need.unit), need.unit == Unit.TCGEN05
+        issue = np.maximum(issue, loads)  # an SM starts one load per cycle
+        wide, by_memory = is_wide(need.unit), need.unit == DotUnit.TCGEN05
         is_old = self.turns and self.served is not None and self.served < _STRAIGHT_SINCE
         if is_old and spec.arch == "sm_90" and problem.is_float8:
             copies = (tiles.block_m + tiles.block_n) * tiles.block_k / (_COPY_BYTES * WARP)
             issue = issue + np.where(wide, 0.0, copies * _TURNED / slots)
-        # results are independent of each other, other instructions wait for those before them
+        # results are independent of each other; other instructions wait for those before them
         scaling = 2.0 * each / slots
         of_warp = scaling + (issue - scaling) * _INSTRUCTION_CYCLES
         of_warp = of_warp * parts / np.maximum(tiles.num_warps, parts)
-        chain = np.maximum(work.chain, np.where(need.unit == Unit.MMA, of_warp, 0.0))
+        chain = np.maximum(work.chain, np.where(need.unit == DotUnit.MMA, of_warp, 0.0))
         compute = work.compute * np.where(by_memory & (tiles.block_m < _LANES), 2.0, 1.0)
-        # warps that start wide products wait for them before anything else; the sums of tcgen05 are loaded first
+        # warps that start wide products wait for them before anything else; sums of tcgen05 are loaded first
         drained = np.where(by_memory, each / _READ_WARPS + _READ_CYCLES, _DRAIN_CYCLES)
         beside = by_memory & (tiles.num_stages == 2) & ((self.served or _ONE_SUM_SINCE) < _ONE_SUM_SINCE)
         serial = np.maximum(1.0, np.maximum(issue, of_warp) + drained - np.where(beside, compute, 0.0))
@@ -208,8 +210,8 @@ class _Scaled(Walk):
 class _Grouped(_Scaled):
     """Blocks over the rows of all experts.
 
-    Files of experts that were tuned with Triton 3.1 and 3.2 have the tiles whose operands these turn, so that does not
-    count here.
+    Transposition by old versions of Triton does not count here: files of experts that were tuned with Triton 3.1 and
+    3.2 have the tiles whose operands it would transpose.
     """
 
     turns = False
@@ -218,7 +220,7 @@ class _Grouped(_Scaled):
     cold: bool
 
     def grid(self, problem: MatmulProblem, tiles: Tiles, need: Resources) -> Grid:
-        """Return how blocks cover the rows of experts."""
+        """Return the blocks that cover the rows of experts."""
         rows = self.layer.routing.blocks(tiles.block_m)
         columns = np.ceil(problem.n / tiles.block_n)
         depth = np.full(len(tiles), float(problem.k))
@@ -229,11 +231,10 @@ class _Grouped(_Scaled):
     def traffic(
         self, problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, warm: int, pieces: float
     ) -> Traffic:
-        """Return the bytes that blocks take from L2 and DRAM; padded rows are not fetched.
+        """Return the bytes that blocks take from L2 and DRAM. Padded rows are not fetched.
 
-        An expert's weights come from DRAM once where its blocks run together, again for every group of blocks where
-        the weights of one expert fill half of L2; rows that the kernels before it have just written are in L2 as far
-        as they fit.
+        The weights of an expert come from DRAM once if its blocks run together. If they fill half of L2, they come
+        again for every group of blocks. Rows that earlier kernels have just written are in L2 as far as they fit.
         """
         layer = self.layer
         rows = layer.routing.num_rows
@@ -255,12 +256,12 @@ class _Grouped(_Scaled):
         return self._with_scales(moved, grid)
 
     def idle_cycles(self, tiles: Tiles, grid: Grid, spec: GpuSpec, constants: Constants) -> Floats:
-        """Return the cycles of the blocks of the worst routing that this one leaves without rows."""
+        """Return the cycles of blocks without rows, which are launched because the worst routing needs them."""
         layer = self.layer
         rows = layer.tokens * layer.top_k
         launched = rows + layer.experts * (tiles.block_m - 1.0)
         launched = np.where(layer.tokens < tiles.block_m, np.minimum(launched, rows * tiles.block_m), launched)
         idle = np.maximum(0.0, np.ceil(launched / tiles.block_m) - grid.rows) * grid.columns
         each = spec.l2.latency_cycles + constants.block_cycles
-        found: Floats = idle * each / (spec.compute.num_sms * grid.resident)
-        return found
+        cycles: Floats = idle * each / (spec.compute.num_sms * grid.resident)
+        return cycles

@@ -1,4 +1,4 @@
-"""Tensors that whole tiles of are copied by tensor descriptors: plain matrices with aligned rows."""
+"""Tensor descriptors, which copy whole tiles of plain matrices with aligned rows."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from anatune.core.workload.nest import Workload
 from anatune.emit.script import Script
 from anatune.templates.triton.program.indices import walk_of
 
-__all__ = ["Descriptor", "describes", "descriptor_of"]
+__all__ = ["Descriptor", "can_describe", "descriptor_of"]
 
 _ALIGNMENT = 16
-"""Bytes that strides and rows of a box are multiples of. Source: cuTensorMapEncodeTiled, CUDA driver API."""
+"""Bytes of which strides and rows of a box must be multiples. Source: cuTensorMapEncodeTiled, CUDA driver API."""
 _MOST_BOX = 256
-"""Elements of a box along one dimension. Source: the same."""
+"""Most elements of a box along one dimension. Source: the same."""
 
 
 class Descriptor(NamedTuple):
-    """A matrix, or several alike, that tiles of are copied from or to.
+    """The descriptor of one or more matrices from or to which tiles are copied.
 
     Attributes
     ----------
     tensor : str
     tile : tuple of str
-        Kinds of the tile's rows and columns as the product wants it.
+        Kinds of the rows and columns of the tile in the product.
     transposed : bool
-        Whether its rows in memory are the tile's columns.
+        Whether rows of the tile are columns in memory.
     shape, strides : tuple of int
-        In memory: perhaps the batch, rows, columns. A length that varies in a range is the name of its value.
+        Shape and strides in memory: batch (if there is one), rows, columns. A length that varies in a range is the
+        name of its value.
     """
 
     tensor: str
@@ -41,42 +42,42 @@ class Descriptor(NamedTuple):
 
     @property
     def _kinds(self) -> tuple[str, str]:
-        """Of the matrix in memory."""
+        """Kinds of the rows and columns of the matrix in memory."""
         return (self.tile[1], self.tile[0]) if self.transposed else self.tile
 
     @property
-    def _batched(self) -> bool:
+    def _is_batched(self) -> bool:
         return len(self.shape) == 3
 
     @property
     def _block(self) -> str:
-        return ", ".join(["1"] * self._batched + [f"BLOCK_{kind.upper()}" for kind in self._kinds])
+        return ", ".join(["1"] * self._is_batched + [f"BLOCK_{kind.upper()}" for kind in self._kinds])
 
     def write(self, text: Script) -> None:
-        """Write how it is made."""
+        """Write the statement that makes the descriptor."""
         shape, strides = ", ".join(map(str, self.shape)), list(self.strides)
         text.line(f"{self.tensor}_tiles = tl.make_tensor_descriptor(")
         text.line(f"    {self.tensor}_ptr, shape=[{shape}], strides={strides}, block_shape=[{self._block}]")
         text.line(")")
 
-    def _at(self) -> str:
-        return ", ".join(["batch"] * self._batched + [f"first_{kind}" for kind in self._kinds])
+    def _offsets(self) -> str:
+        return ", ".join(["batch"] * self._is_batched + [f"first_{kind}" for kind in self._kinds])
 
     def load(self) -> str:
-        """Return the tile as the product wants it."""
-        loaded = f"{self.tensor}_tiles.load([{self._at()}])"
-        if self._batched:
+        """Return the expression of the tile, with the rows and columns of the product."""
+        loaded = f"{self.tensor}_tiles.load([{self._offsets()}])"
+        if self._is_batched:
             loaded += f".reshape({', '.join(f'BLOCK_{kind.upper()}' for kind in self._kinds)})"
         return f"{loaded}.T" if self.transposed else loaded
 
     def store(self, value: str) -> str:
         """Return the statement that stores a tile."""
-        shaped = f"tl.reshape({value}, ({self._block}))" if self._batched else value
-        return f"{self.tensor}_tiles.store([{self._at()}], {shaped})"
+        shaped = f"tl.reshape({value}, ({self._block}))" if self._is_batched else value
+        return f"{self.tensor}_tiles.store([{self._offsets()}], {shaped})"
 
 
-def describes(workload: Workload, gemm: ImplicitGemm) -> bool:
-    """Return whether both operands and the result are plain matrices with rows of whole 16 bytes."""
+def can_describe(workload: Workload, gemm: ImplicitGemm) -> bool:
+    """Return whether both operands and the result are plain matrices whose rows are multiples of 16 bytes."""
     sides = ((gemm.left.access, ("m", "k")), (gemm.right.access, ("k", "n")), (workload.write, ("m", "n")))
     least = dict.fromkeys("mnk", 1)
     return all(descriptor_of(access, tile, gemm, workload, least) is not None for access, tile in sides)
@@ -85,12 +86,12 @@ def describes(workload: Workload, gemm: ImplicitGemm) -> bool:
 def descriptor_of(
     access: Access, tile: tuple[str, str], gemm: ImplicitGemm, workload: Workload, blocks: Mapping[str, int]
 ) -> Descriptor | None:
-    """Return the descriptor of a tensor, None where it is no plain matrix, or one whose rows are not aligned.
+    """Return the descriptor of a tensor, or None if it is not a plain matrix or its rows are not aligned.
 
     Parameters
     ----------
     tile : tuple of str
-        Kinds of the tile's rows and columns.
+        Kinds of the rows and columns of the tile.
     """
     walks = {index: walk_of(access, index, gemm, workload) for index in ("batch", *tile)}
     if any(walk.guarded for walk in walks.values()) or any(access.offsets):
@@ -99,7 +100,7 @@ def descriptor_of(
     for index, walk in walks.items():
         if not walk.pieces and index == "batch":
             continue
-        if len(walk.pieces) != 1 or not walk.pieces[0][0].whole:
+        if len(walk.pieces) != 1 or not walk.pieces[0][0].is_whole:
             return None
         steps[index] = walk.pieces[0][1]
     transposed = steps[tile[1]] != 1
@@ -110,7 +111,7 @@ def descriptor_of(
     if steps[order[1]] != 1 or not aligned or any(blocks[index] > _MOST_BOX for index in tile):
         return None
     if transposed and "k" not in tile:
-        return None  # a result is stored as it is
+        return None  # results cannot be stored transposed
     every = (*outer, order[1])
     return Descriptor(
         access.tensor, tile, transposed, tuple(gemm.extents[i] for i in every), tuple(steps[i] for i in every)

@@ -1,9 +1,9 @@
-"""How fused indices of a product are taken apart into what moves through a tensor.
+"""Decomposition of the fused indices of a product into pieces that move through a tensor.
 
 Notation
 --------
 piece : neighbouring axes of a fused index that move through a tensor with one stride, ``index // below % extent``.
-kind : what an expression varies with inside a tile: a vector along "m", "n" or "k", or "" for one number.
+kind : the index along which an expression varies within a tile: "m", "n" or "k" for a vector, "" for a scalar.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anatune.core.workload.access import Access
 from anatune.core.workload.implicit_gemm import ImplicitGemm, guarded_dimensions
 from anatune.core.workload.nest import Workload
 
-__all__ = ["Piece", "Walk", "dimension_strides", "pieces_of", "walk_of"]
+__all__ = ["IndexWalk", "Piece", "dimension_strides", "pieces_of", "walk_of"]
 
 
 class Piece(NamedTuple):
@@ -27,41 +27,41 @@ class Piece(NamedTuple):
     fused : str
         "m", "n", "k" or "batch".
     axes : tuple of str
-        Outer to inner.
+        Axes, outer to inner.
     below : int
-        Iterations of the index's axes inside of them.
+        Iterations of the axes of the index that are inside of them.
     extent : int
-        Their own iterations.
-    outermost : bool
-        There is none outside of them.
+        Iterations of these axes.
+    is_outermost : bool
+        Whether there is no axis outside of them.
     """
 
     fused: str
     axes: tuple[str, ...]
     below: int
     extent: int
-    outermost: bool
+    is_outermost: bool
 
     @property
-    def whole(self) -> bool:
-        """Whether it is the index itself."""
-        return self.below == 1 and self.outermost
+    def is_whole(self) -> bool:
+        """Whether the piece is the whole index."""
+        return self.below == 1 and self.is_outermost
 
     @property
     def name(self) -> str:
-        """What programs call it."""
-        return self.fused if self.whole else f"{self.fused}_{'_'.join(self.axes)}"
+        """The name of the piece in programs."""
+        return self.fused if self.is_whole else f"{self.fused}_{'_'.join(self.axes)}"
 
 
-class Walk(NamedTuple):
-    """How one fused index moves through a tensor.
+class IndexWalk(NamedTuple):
+    """The movement of one fused index through a tensor.
 
     Attributes
     ----------
     pieces : tuple of (Piece, int)
-        With their strides, elements: dimensions that are never left.
+        Pieces with their strides in elements, for dimensions in which positions always lie inside.
     guarded : dict of int to tuple of (Piece, int)
-        Dimension that may be left (padding) -> pieces with their coefficients in its index.
+        Dimension in which positions may lie outside (padding) -> pieces with their coefficients in its index.
     """
 
     pieces: tuple[tuple[Piece, int], ...]
@@ -81,39 +81,39 @@ def pieces_of(
     strides: Mapping[str, int],
     alone: Collection[str] = (),
 ) -> tuple[tuple[Piece, int], ...]:
-    """Return the pieces of a fused index that move through a tensor and their strides, inner to outer.
+    """Return the pieces of a fused index that move through a tensor, with their strides, inner to outer.
 
     Parameters
     ----------
     extents, strides : mapping of str to int
-        Axis -> iterations; axis -> elements that one moves, 0 or missing for those that do not move.
+        Axis -> iterations; axis -> elements that one iteration moves, 0 or missing if it moves nothing.
     alone : collection of str
-        Axes that are not joined with others: those of a dimension that may be left.
+        Axes that are not joined with others: those of a dimension in which positions may lie outside.
     """
     axes = gemm.axes(index)
     if gemm.extents[index] == 1 and index != "batch" and not alone and any(axis in strides for axis in axes):
-        return ((Piece(index, axes, 1, 1, True), 1),)  # a tile has other places all the same, which are masked
-    found: list[tuple[Piece, int]] = []
+        return ((Piece(index, axes, 1, 1, True), 1),)  # other positions of the tile exist, too, and are masked
+    pieces: list[tuple[Piece, int]] = []
     below, total, is_next = 1, gemm.extents[index], False
     for axis in reversed(axes):
         extent, stride = extents[axis], strides.get(axis, 0)
         if extent == 1:
             continue
         if stride:
-            last, step = found[-1] if found else (None, 0)
+            last, step = pieces[-1] if pieces else (None, 0)
             joins = last is not None and is_next and axis not in alone and last.axes[0] not in alone
             if last is not None and joins and stride == step * last.extent:
                 last = last._replace(axes=(axis, *last.axes), extent=last.extent * extent)
-                found[-1] = last, step
+                pieces[-1] = last, step
             else:
-                found.append((Piece(index, (axis,), below, extent, False), stride))
+                pieces.append((Piece(index, (axis,), below, extent, False), stride))
         is_next = bool(stride)
         below *= extent
-    return tuple((piece._replace(outermost=piece.below * piece.extent == total), stride) for piece, stride in found)
+    return tuple((piece._replace(is_outermost=piece.below * piece.extent == total), stride) for piece, stride in pieces)
 
 
-def walk_of(access: Access, index: str, gemm: ImplicitGemm, workload: Workload) -> Walk:
-    """Return how a fused index moves through a tensor."""
+def walk_of(access: Access, index: str, gemm: ImplicitGemm, workload: Workload) -> IndexWalk:
+    """Return the movement of a fused index through a tensor."""
     extents, sizes = workload.extents, dimension_strides(access.shape)
     guards = guarded_dimensions(access, workload)
     strides: dict[str, int] = {}
@@ -125,4 +125,4 @@ def walk_of(access: Access, index: str, gemm: ImplicitGemm, workload: Workload) 
         if guarded:
             coefficients = {term.axis: term.coefficient for term in terms}
             guarded_pieces[d] = pieces_of(gemm, index, extents, coefficients, tuple(coefficients))
-    return Walk(pieces_of(gemm, index, extents, strides), guarded_pieces)
+    return IndexWalk(pieces_of(gemm, index, extents, strides), guarded_pieces)

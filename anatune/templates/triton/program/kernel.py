@@ -1,4 +1,4 @@
-"""What a schedule of the template "triton" becomes: the text of a Python module, and how its kernels are launched."""
+"""The program of a schedule of the template "triton": the text of a Python module, and its kernels' launches."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["TritonKernel", "TritonProgram"]
 
 
 class TritonKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One function of a Triton module and how it is compiled and launched. Immutable; JSON both ways.
+    """A function of a Triton module, with its compile options and launch. Immutable; JSON both ways.
 
     Attributes
     ----------
     name : str
-        The function that ``triton.jit`` decorates.
+        Name of the function that ``triton.jit`` decorates.
     parameters : tuple of Buffer
-        Pointers in the order in which the function takes them, all multiples of 16 bytes. In a program for a range the
-        extent follows as an integer of 32 bits; the function takes nothing else.
+        Pointers in the order in which the function takes them. All are multiples of 16 bytes. In a program for a
+        range the extent follows as a 32-bit integer. There are no other parameters.
     grid : int
-        Programs, along x.
+        Number of programs, along x.
     num_warps, num_stages : int
         Compile options.
     options : dict of str to bool, int or str
-        Further compile options; whether multiplications and additions are fused is said, since the default changes.
+        Further compile options. Fusion of multiplications and additions is always set, since the default changes.
     growth : Growth or None
-        How `grid`, that of the largest extent, follows from the extent of a range; None: it does not.
+        How `grid`, which is for the largest extent, follows from the extent of a range. None: it does not.
     """
 
     name: str
@@ -47,28 +47,28 @@ class TritonKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TritonProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A Triton module of one schedule. Immutable; JSON both ways.
+    """The Triton module of one schedule. Immutable; JSON both ways.
 
     Attributes
     ----------
     schedule_key : str
-        Key of the schedule it was made from.
+        Key of the schedule.
     source : str
-        A Python module that imports ``triton`` and ``triton.language`` only.
+        Text of a Python module that imports only ``triton`` and ``triton.language``.
     kernels : tuple of TritonKernel
-        In the order in which they are launched, each when the one before has ended: the principal one, and where sums
-        are made in parts the one that adds these up.
+        Kernels in the order of their launches. Each begins when the one before has ended. The principal kernel is
+        first. If sums are split, a second kernel adds up the parts.
     result : str
         Tensor that is written.
     workspace : Buffer or None
-        Parts of sums, which the first kernel writes and the second reads; between runs it holds nothing.
+        Memory for parts of sums, which the first kernel writes and the second reads. It holds nothing between runs.
     further : tuple of str
-        Tensors that are written beside the result (`Workload.further`).
+        Tensors that are written in addition to the result (`Workload.further`).
     ranged : Ranged or None
         The axis whose extent every kernel takes as its last argument. Grids, shapes and the workspace are those of the
-        largest extent; `at` returns those of another one.
+        largest extent; `at` returns those of another extent.
     extent : int or None
-        The extent that `at` was called with: the argument's value.
+        The extent that `at` set: the value of the argument.
     """
 
     schedule_key: str
@@ -81,17 +81,17 @@ class TritonProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     extent: int | None = None
 
     def at(self, extent: int) -> TritonProgram:
-        """Return the program for one extent of its range: the same text with the grids, shapes and argument for it.
+        """Return the program for one extent of its range: the same text with that extent's grids, shapes and argument.
 
         Raises
         ------
         RunError
-            It has no range, or its range lacks this extent.
+            The program is not for a range, or the extent is not in it.
         """
         Ranged.check(self.kernels[0].name, self.ranged, extent)
         return msgspec.structs.replace(self, kernels=tuple(one.at(extent) for one in self.kernels), extent=extent)
 
     @property
     def tensors(self) -> dict[str, Buffer]:
-        """The user's tensors by name: what any of the kernels takes, without the workspace."""
+        """The user's tensors by name: all parameters of the kernels except the workspace."""
         return tensors_of(self.kernels, self.workspace)

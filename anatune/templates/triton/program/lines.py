@@ -1,4 +1,4 @@
-"""Expressions over a tile: what is added up by kind, and lines that are written once."""
+"""Expressions over a tile: addresses that are summed by kind, and definitions that are written once."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from anatune.core.workload.nest import Workload
 from anatune.emit.script import Script
 from anatune.templates.triton.program.indices import Piece, dimension_strides, walk_of
 
-__all__ = ["Place", "TileLines", "added", "folded", "spread"]
+__all__ = ["TensorOffsets", "TileLines", "fold_lines", "join_terms", "spread"]
 
 _WIDTH = 100
 _CALL = re.compile(r"( *)(.*?tl\.(?:load|store)\()(.*)\)")
 
 
-class Place(NamedTuple):
-    """Where elements of a tensor lie.
+class TensorOffsets(NamedTuple):
+    """The positions of elements of a tensor.
 
     Attributes
     ----------
     offsets : dict of str to list of str
-        Kind ("", "m", "n", "k") -> expressions of that kind, elements, all of which are added.
+        Kind ("", "m", "n", "k") -> expressions of that kind, in elements. All of them are added.
     positions : dict of int to (str, str)
-        Dimension that may be left -> the position in it, as far as the same indices move it, and its kind.
+        Dimension in which positions may lie outside -> (position as far as the same indices move it, its kind).
     """
 
     offsets: dict[str, list[str]]
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 def spread(expression: str, kind: str, tile: tuple[str, ...]) -> str:
-    """Return an expression of a kind, a name or a product that begins with one, as one over a tile of two kinds."""
+    """Return an expression of a kind (a name, or a product that begins with one) as one over a tile of two kinds."""
     if not kind or len(tile) < 2:
         return expression
     name, *factor = expression.split(" ", 1)
@@ -42,14 +42,14 @@ def spread(expression: str, kind: str, tile: tuple[str, ...]) -> str:
 
 
 class TileLines:
-    """Writes what is known of a tile's indices into a kernel, each name once.
+    """Writes definitions of a tile's indices into a kernel, each name once.
 
     Parameters
     ----------
     text : Script
-        Where lines go to.
+        Text to which lines are added.
     blocks : mapping of str to int
-        Extent of the tile along "m", "n", "k".
+        Extents of the tile along "m", "n", "k".
     wide : bool
         Whether elements are counted in 64 bits.
     """
@@ -62,14 +62,14 @@ class TileLines:
         self._written: set[str] = set()
 
     def define(self, name: str, expression: str, why: str = "") -> str:
-        """Write ``name = expression`` unless it stands there already; return the name."""
+        """Write ``name = expression`` unless it is already defined. Return the name."""
         if name not in self._written and name != expression:
             self._written.add(name)
             self.text.line(f"{name} = {expression}{f'  # {why}' if why else ''}")
         return name
 
     def first(self, index: str) -> str:
-        """Return where a tile begins along an index, or the number of the product, as addresses take it."""
+        """Return the first index of a tile (or the number of the product), as addresses take it."""
         name = index if index == "batch" else f"first_{index}"
         return self.define(f"wide_{index}", f"{name}.to(tl.int64)") if self.wide else name
 
@@ -79,36 +79,36 @@ class TileLines:
 
     @property
     def lane_k(self) -> str:
-        """Name of the numbers of a step's iterations of k, which are written."""
+        """Name of the numbers of a step's iterations of k. The property defines it if necessary."""
         return self.define("lane_k", self.lane("k"))
 
     def whole(self, index: str) -> str:
-        """Return the vector of an index, which is written."""
+        """Define the vector of an index if necessary, and return its name."""
         return self.define(index, f"first_{index} + {self.lane(index)}")
 
     def value(self, piece: Piece) -> tuple[str, str]:
-        """Return a piece's name and kind; what it takes is written."""
+        """Return a piece's name and kind. Define what it needs."""
         index, block = piece.fused, self.blocks.get(piece.fused, 1)
         if piece.below % block == 0:
-            return self._apart(piece, self.first(index)), ""
-        if piece.whole:
+            return self._define_piece(piece, self.first(index)), ""
+        if piece.is_whole:
             return self.whole(index), index
         if self._is_run(piece):
             return self.define(piece.name, f"{self.first(index)} % {piece.extent} + {self.lane(index)}"), index
-        return self._apart(piece, self.whole(index)), index
+        return self._define_piece(piece, self.whole(index)), index
 
     def _is_run(self, piece: Piece) -> bool:
-        """Whether a tile's elements along a piece follow each other."""
-        return piece.whole or (piece.below == 1 and piece.extent % self.blocks[piece.fused] == 0)
+        """Return whether the elements of a tile along a piece follow each other."""
+        return piece.is_whole or (piece.below == 1 and piece.extent % self.blocks[piece.fused] == 0)
 
-    def _apart(self, piece: Piece, index: str) -> str:
-        if piece.whole:
+    def _define_piece(self, piece: Piece, index: str) -> str:
+        if piece.is_whole:
             return index
         expression = index if piece.below == 1 else f"{index} // {piece.below}"
-        return self.define(piece.name, expression if piece.outermost else f"{expression} % {piece.extent}")
+        return self.define(piece.name, expression if piece.is_outermost else f"{expression} % {piece.extent}")
 
-    def steady(self, access: Access) -> list[str] | None:
-        """Return what lanes of k add to the number of an element in every step alike; None: they differ by step."""
+    def steady_terms(self, access: Access) -> list[str] | None:
+        """Return the terms that lanes of k add to an element's number in every step, or None if they differ by step."""
         walk = walk_of(access, "k", self.gemm, self.workload)
         block = self.blocks["k"]
         inner = [(piece, stride) for piece, stride in walk.pieces if piece.below % block]
@@ -119,19 +119,21 @@ class TileLines:
             self._times(self.lane_k, f"STRIDE_{access.tensor}_{piece.name.upper()}", stride) for piece, stride in inner
         ]
 
-    def place(self, access: Access, indices: Sequence[str], word: str, *, origin: bool, steady: bool = False) -> Place:
-        """Return what fused indices add to the number of an element in a tensor; what it takes is written.
+    def offsets_of(
+        self, access: Access, indices: Sequence[str], word: str, *, origin: bool, steady: bool = False
+    ) -> TensorOffsets:
+        """Return what fused indices add to the number of an element in a tensor. Define what it needs.
 
         Parameters
         ----------
         indices : sequence of str
-            Of which one at most is a vector.
+            Fused indices, at most one of which is a vector.
         word : str
-            What positions in guarded dimensions are called here.
+            Prefix of the names of positions in guarded dimensions.
         origin : bool
-            Whether the constants of the access are added as well.
+            Whether the constants of the access are added, too.
         steady : bool
-            Whether lanes are left out, see `steady`.
+            Whether lanes are left out, see `steady_terms`.
         """
         offsets: dict[str, list[str]] = {}
         guarded: dict[int, list[tuple[str, str]]] = {}
@@ -152,28 +154,28 @@ class TileLines:
             shift = [str(access.offsets[d])] if origin and access.offsets[d] else []
             kind = next((kind for _, kind in terms if kind), "")
             if terms or shift:
-                positions[d] = self._named(f"{word}{d}_{access.tensor}", [term for term, _ in terms] + shift), kind
-            # offsets of vectors stay above zero: where an image begins is added to the pointer
+                positions[d] = self._name_sum(f"{word}{d}_{access.tensor}", [term for term, _ in terms] + shift), kind
+            # offsets of vectors stay above zero: the first position of an image is added to the pointer
             offsets.setdefault(kind, []).extend(
                 self._times(term, f"STRIDE_{access.tensor}_{d}", sizes[d]) for term, _ in terms
             )
         start = sum(o * s for o, s in zip(access.offsets, sizes, strict=True)) if origin else 0
         if start:
             offsets.setdefault("", []).append(str(start))
-        return Place({kind: terms for kind, terms in offsets.items() if terms}, positions)
+        return TensorOffsets({kind: terms for kind, terms in offsets.items() if terms}, positions)
 
     def _start(self, piece: Piece) -> tuple[str, str]:
-        """Return where a tile begins along a piece."""
+        """Return the position along a piece at which a tile begins."""
         if piece.below % self.blocks[piece.fused] == 0:
             return self.value(piece)
         first = self.first(piece.fused)
-        return (first if piece.whole else self.define(f"first_{piece.name}", f"{first} % {piece.extent}")), ""
+        return (first if piece.is_whole else self.define(f"first_{piece.name}", f"{first} % {piece.extent}")), ""
 
-    def _named(self, name: str, terms: Sequence[str]) -> str:
-        """Return the sum of terms as a name."""
+    def _name_sum(self, name: str, terms: Sequence[str]) -> str:
+        """Return the name of the sum of terms."""
         if len(terms) == 1 and terms[0].isidentifier():
             return terms[0]
-        return self.define(name, added(terms))
+        return self.define(name, join_terms(terms))
 
     def _times(self, name: str, constant: str, factor: int) -> str:
         if factor == 1:
@@ -181,36 +183,36 @@ class TileLines:
         self.constants[constant] = factor
         return f"{name} * {constant}"
 
-    def element(self, start: str, name: str, places: Sequence[Place], tile: tuple[str, ...]) -> str:
-        """Return the places of a tile's elements: one number after another, then the vectors spread over the tile.
+    def element(self, start: str, name: str, places: Sequence[TensorOffsets], tile: tuple[str, ...]) -> str:
+        """Return the positions of a tile's elements: first the scalars, then the vectors, spread over the tile.
 
         Parameters
         ----------
         start : str
             The tensor's pointer, or "".
         name : str
-            What sums of vectors are called.
+            Prefix of the names of sums of vectors.
         """
         terms: dict[str, list[str]] = {}
-        for place in places:
-            for kind, more in place.offsets.items():
+        for position in places:
+            for kind, more in position.offsets.items():
                 terms.setdefault(kind, []).extend(more)
         words = [start] * bool(start) + [*terms.pop("", [])]
         vectors = []
-        for kind, those in terms.items():
-            one = those[0] if len(those) == 1 else self.define(f"{name}_{kind}", added(those))
-            vectors.append(spread(one, kind, tile))
-        # offsets are added before the pointer is: in as many bits as they need
-        vectors = [f"({added(vectors)})"] if words and len(vectors) > 1 else vectors
-        return added([*words, *vectors])
+        for kind, parts in terms.items():
+            vector = parts[0] if len(parts) == 1 else self.define(f"{name}_{kind}", join_terms(parts))
+            vectors.append(spread(vector, kind, tile))
+        # offsets are added to each other before the pointer: in as many bits as they need
+        vectors = [f"({join_terms(vectors)})"] if words and len(vectors) > 1 else vectors
+        return join_terms([*words, *vectors])
 
 
-def added(terms: Sequence[str]) -> str:
-    """Return the sum of terms, of which some may be negative numbers."""
+def join_terms(terms: Sequence[str]) -> str:
+    """Return the sum of terms. Terms may be negative numbers."""
     return " + ".join(terms).replace("+ -", "- ")
 
 
-def folded(source: str) -> str:
+def fold_lines(source: str) -> str:
     """Return a module's text with long loads and stores spread over several lines."""
     lines = []
     for line in source.splitlines():
@@ -224,7 +226,7 @@ def folded(source: str) -> str:
 
 
 def _arguments(text: str) -> list[str]:
-    """Return what commas outside of all brackets part."""
+    """Return the arguments in a text: its parts between commas outside of brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "([") - (letter in ")]")

@@ -1,4 +1,4 @@
-"""What every module begins with, and how the tiles of a product are walked."""
+"""The text around the kernels of a module, and the order in which programs compute tiles."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def module_text(
     workspace: tuple[Buffer, str] | None = None,
     ranged: Ranged | None = None,
 ) -> str:
-    """Return a module: what it is and how it is launched, imports, those constants that occur in its body, its body.
+    """Return the text of a module: docstring with its launches, imports, constants that the body uses, body.
 
     Parameters
     ----------
     workspace : (Buffer, str), optional
-        What is between two kernels, and what it holds, in words.
+        Memory between two kernels, and its content in words.
     ranged : Ranged, optional
         The axis whose extent the kernels take.
     """
@@ -61,12 +61,12 @@ def module_text(
 
 
 def write_walk(text: Script, sizes: TileSizes, vendor: str, row: str = "first_m") -> None:
-    """Write which tile a program computes.
+    """Write the statements by which a program finds its tile.
 
     Parameters
     ----------
     row : str
-        "first_m": the first row of the tile; another name: the number of its row of tiles.
+        "first_m": the first row of the tile. Another name: the number of its row of tiles.
     """
     tile = "program"
     if sizes.split > 1:

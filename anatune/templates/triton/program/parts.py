@@ -1,4 +1,4 @@
-"""The small kernel that adds up parts of sums, in a fixed order, and makes results of them."""
+"""The kernel that adds up parts of sums in a fixed order and stores the results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PARTS_NAME = "add_parts"
 
 
 def write_parts(text: Script, workload: Workload, parts_pointer: str, parameters: list[str], sizes: TileSizes) -> None:
-    """Write the kernel; parts lie as the result does, one behind the other.
+    """Write the kernel. Parts have the layout of the result and follow each other.
 
     Parameters
     ----------
     parts_pointer : str
         Parameter of the parts.
     parameters : list of str
-        All of them.
+        All parameters.
     sizes : TileSizes
         Sizes of the product.
     """
@@ -44,17 +44,17 @@ def write_parts(text: Script, workload: Workload, parts_pointer: str, parameters
 
 
 def _load(access: Access, write: Access, mask: str) -> str:
-    """Return the elements of a step's operand that belong to results: it has some of their dimensions."""
+    """Return the elements of an epilogue operand for the results. It has some of their dimensions."""
     sizes = dimension_strides(access.shape)
     if access.indices == write.indices:
         where = "at"
     else:
         words = []
         strides = dimension_strides(write.shape)
-        for terms, own in zip(access.indices, sizes, strict=True):
+        for terms, size in zip(access.indices, sizes, strict=True):
             d = write.indices.index(terms)
             position = "at" if strides[d] == 1 else f"at // {strides[d]}"
             position = position if d == 0 else f"{position} % {write.shape[d]}"
-            words.append(position if own == 1 else f"{position} * {own}")
+            words.append(position if size == 1 else f"{position} * {size}")
         where = " + ".join(words)
     return f"tl.load({access.tensor}_ptr + {where}{mask})"

@@ -1,4 +1,4 @@
-"""Products and convolutions as kernels of tiles: what a schedule says, written as people write Triton."""
+"""Kernels of products and convolutions in Triton."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anatune.templates.gpu.ranged import Ranged, check_ranged
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.triton.program.descriptors import Descriptor, descriptor_of
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
-from anatune.templates.triton.program.lines import Place, TileLines, added, folded, spread
+from anatune.templates.triton.program.lines import TensorOffsets, TileLines, fold_lines, join_terms, spread
 from anatune.templates.triton.program.module import module_text, write_walk
 from anatune.templates.triton.program.parts import PARTS_NAME, write_parts
 from anatune.templates.triton.program.sizes import PARTS_BLOCK, TileSizes, sizes_of
@@ -26,18 +26,18 @@ __all__ = ["triton_program"]
 
 _PARTS = "parts"
 _LINE = 60
-"""Letters of an address and a condition that fit into one line."""
+"""Most letters of an address and a condition that fit in one line."""
 
 
 def triton_program(schedule: Schedule, ranged: Ranged | None = None) -> TritonProgram:
-    """Return the Triton module of a schedule; `ranged`: for a range of extents of which it is the largest one's.
+    """Return the Triton module of a schedule, or with `ranged` that of a range with the schedule's largest extent.
 
     Raises
     ------
     SpaceError
-        The schedule contradicts itself, or addresses depend on the extent that varies.
+        The schedule is not legal, or addresses depend on the extent that varies.
     BuildError
-        A step of its epilogue has no Triton source, or parts of sums of a result with gaps are asked for.
+        A step of the epilogue has no Triton source, or the schedule splits sums of a result with gaps.
     """
     if ranged is not None:
         check_ranged(schedule.workload, ranged)
@@ -59,18 +59,16 @@ class _ProductWriter:
         self.workspace: Buffer | None = None
         if self.sizes.split > 1:
             if write.num_elements != self.gemm.extents["batch"] * self.gemm.extents["m"] * self.gemm.extents["n"]:
-                raise BuildError(
-                    f"{write.tensor} has elements that nothing writes, so sums have no parts; set split_k=1"
-                )
+                raise BuildError(f"{write.tensor} has elements that no sum writes, so k cannot be split; set split_k=1")
             dtype = ACCUMULATOR_DTYPE.get(self.workload.dtype, "float32")
             self.workspace = Buffer(_PARTS, dtype, (self.sizes.split, *write.shape))
         self.descriptors = self._descriptors()
-        # steps behind sums of integers are each rounded on their own: `core.workload.number_formats`
+        # steps after sums of integers are rounded one by one: `core.workload.number_formats`
         is_exact = ACCUMULATOR_DTYPE.get(self.workload.dtype) == "int32"
         self.options: dict[str, bool | int | str] = {"enable_fp_fusion": not is_exact}
 
     def program(self) -> TritonProgram:
-        """Return it."""
+        """Write the module and return it with its launches."""
         axis = "" if self.ranged is None else self.ranged.axis
         reads = tuple(Buffer.of(access, axis) for access in (self.gemm.left.access, self.gemm.right.access))
         more = tuple(Buffer.of(access, axis) for access in self.workload.epilogue_reads)
@@ -90,7 +88,7 @@ class _ProductWriter:
         constants = {**self.sizes.constants(self.lines.blocks), **self.lines.constants}
         between = None if self.workspace is None else (self.workspace, "parts of sums")
         title = f"{result.tensor} = {operands}"
-        source = folded(module_text(self.schedule, title, kernels, constants, str(self.text), between, self.ranged))
+        source = fold_lines(module_text(self.schedule, title, kernels, constants, str(self.text), between, self.ranged))
         return TritonProgram(
             self.schedule.key, source, tuple(kernels), result.tensor, self.workspace, ranged=self.ranged
         )
@@ -145,9 +143,9 @@ class _ProductWriter:
         if self.sizes.split > 1:
             first, stop = "first_part", "first_part + PART_K"
             text.line("first_part = part * PART_K")
-            if self.sizes.ragged:
+            if self.sizes.is_ragged:
                 stop = f"tl.minimum({stop}, K)"
-        self._steps_left(("m", "k"))
+        self._steps_condition(("m", "k"))
         with text.scope(f"for first_k in range({first}, {stop}, BLOCK_K):"):
             names = [self._load(operand, rows[operand.rows]) for operand in self.gemm.operands]
             text.line(f"sums = tl.dot({', '.join(names)}, sums{self._dot_options()})")
@@ -156,43 +154,43 @@ class _ProductWriter:
     def _tile_of(self, operand: Operand) -> tuple[str, str]:
         return ("m", "k") if operand.rows == "m" else ("k", "n")
 
-    def _rows(self, operand: Operand) -> tuple[Place, bool] | None:
-        """Write what the steps of k leave alone of an operand's addresses.
+    def _rows(self, operand: Operand) -> tuple[TensorOffsets, bool] | None:
+        """Write the part of an operand's addresses that is the same in all steps of k.
 
         Returns
         -------
         tuple or None
-            Where its rows lie, and whether that has the lanes of k. None: a descriptor knows.
+            The positions of its rows, and whether they include the lanes of k. None: the operand has a descriptor.
         """
         access, lines, tile = operand.access, self.lines, self._tile_of(operand)
         if access.tensor in self.descriptors:
             return None
-        rows = lines.place(access, ("batch", operand.rows), "row", origin=True)
-        self._within(operand.rows, tile)
-        lanes = lines.steady(access)
+        rows = lines.offsets_of(access, ("batch", operand.rows), "row", origin=True)
+        self._inside_condition(operand.rows, tile)
+        lanes = lines.steady_terms(access)
         if lanes is None:
             lines.element("", f"at_{access.tensor}", (rows,), tile)  # before the loop
             return rows, False
         vectors = {kind: terms for kind, terms in rows.offsets.items() if kind} | {"k": lanes}
-        at = lines.element("", f"at_{access.tensor}", (Place(vectors, {}),), tile)
+        vector_offset = lines.element("", f"at_{access.tensor}", (TensorOffsets(vectors, {}),), tile)
         numbers = rows.offsets.get("", [])
-        return Place({"": [*numbers, lines.define(f"at_{access.tensor}", at)]}, rows.positions), True
+        return TensorOffsets({"": [*numbers, lines.define(f"at_{access.tensor}", vector_offset)]}, rows.positions), True
 
-    def _load(self, operand: Operand, rows: tuple[Place, bool] | None) -> str:
-        """Write how a step gets an operand's tile, and return its name."""
+    def _load(self, operand: Operand, rows: tuple[TensorOffsets, bool] | None) -> str:
+        """Write the load of an operand's tile in a step, and return its name."""
         name = "left" if operand.rows == "m" else "right"
         cast = ""
         other = self.gemm.left if operand.rows == "n" else self.gemm.right
         if DTYPE_BYTES[operand.access.dtype] < DTYPE_BYTES[other.access.dtype]:
             cast = f".to(tl.{TRITON_TYPES[other.access.dtype]})"
-        loaded = self._loaded(operand, *rows) if rows else self.descriptors[operand.access.tensor].load()
+        loaded = self._load_expression(operand, *rows) if rows else self.descriptors[operand.access.tensor].load()
         self.text.line(f"{name} = {loaded}{cast}")
         return name
 
-    def _loaded(self, operand: Operand, rows: Place, steady: bool) -> str:
+    def _load_expression(self, operand: Operand, rows: TensorOffsets, steady: bool) -> str:
         access, tile = operand.access, self._tile_of(operand)
-        steps = self.lines.place(access, ("k",), "step", origin=False, steady=steady)
-        conditions = [self._within(operand.rows, tile), self._steps_left(tile)]
+        steps = self.lines.offsets_of(access, ("k",), "step", origin=False, steady=steady)
+        conditions = [self._inside_condition(operand.rows, tile), self._steps_condition(tile)]
         guarded = sorted({*rows.positions, *steps.positions})
         if guarded:
             self.text.line("# windows reach beyond their image, where zeros are")
@@ -200,37 +198,37 @@ class _ProductWriter:
             conditions += self._guards(access, d, [p.positions[d] for p in (rows, steps) if d in p.positions], tile)
         mask = " & ".join(condition for condition in conditions if condition)
         places = (steps, rows) if steady else (rows, steps)
-        place = self.lines.element(_pointer(access.tensor), f"at_{access.tensor}", places, tile)
+        address = self.lines.element(_pointer(access.tensor), f"at_{access.tensor}", places, tile)
         if not mask:
-            return f"tl.load({place})"
-        if len(place) + len(mask) > _LINE:
+            return f"tl.load({address})"
+        if len(address) + len(mask) > _LINE:
             mask = self.lines.define(f"inside_{access.tensor}", mask)
         zero = "0" if ACCUMULATOR_DTYPE.get(access.dtype) == "int32" else "0.0"
-        return f"tl.load({place}, mask={mask}, other={zero})"
+        return f"tl.load({address}, mask={mask}, other={zero})"
 
-    def _steps_left(self, tile: tuple[str, ...]) -> str:
-        """Return the condition that there are so many iterations of k; "" where tiles divide it."""
+    def _steps_condition(self, tile: tuple[str, ...]) -> str:
+        """Return the condition that iterations of k are left for a step, or "" if tiles divide k."""
         if self.gemm.extents["k"] % self.lines.blocks["k"] == 0:
             return ""
         return f"({spread(self.lines.lane_k, 'k', tile)} < K - first_k)"
 
-    def _within(self, index: str, tile: tuple[str, ...]) -> str:
-        """Return the condition that an index is within its extent; "" where tiles divide it."""
+    def _inside_condition(self, index: str, tile: tuple[str, ...]) -> str:
+        """Return the condition that an index is inside its extent, or "" if tiles divide it."""
         if self.sizes.divisor(index) % self.lines.blocks[index] == 0:
             return ""
         return f"({spread(self.lines.whole(index), index, tile)} < {index.upper()})"
 
     def _guards(self, access: Access, d: int, parts: Sequence[tuple[str, str]], tile: tuple[str, ...]) -> list[str]:
-        """Return the conditions that positions in a dimension are within the tensor, those that can fail."""
+        """Return those conditions that can fail of positions in a dimension lying inside the tensor."""
         last = access.offsets[d] + sum(t.coefficient * (self.workload.extents[t.axis] - 1) for t in access.indices[d])
         kinds = [kind for _, kind in parts if kind]
         if len(parts) == 1:
             position = spread(*parts[0], tile)
         elif len(kinds) < 2:
-            name = self.lines.define(f"place{d}_{access.tensor}", added([name for name, _ in parts]))
+            name = self.lines.define(f"place{d}_{access.tensor}", join_terms([name for name, _ in parts]))
             position = spread(name, kinds[0] if kinds else "", tile)
         else:
-            name = added([spread(name, kind, tile) for name, kind in parts])
+            name = join_terms([spread(name, kind, tile) for name, kind in parts])
             position = self.lines.define(f"place{d}_{access.tensor}", name)
         low = [f"({position} >= 0)"] if access.offsets[d] < 0 else []
         return low + ([f"({position} < {access.shape[d]})"] if last >= access.shape[d] else [])
@@ -263,21 +261,25 @@ class _ProductWriter:
             text.line(f"tl.store({self._result(write)}, {value}{self._result_mask(', mask=')})")
 
     def _result(self, access: Access, start: str = "") -> str:
-        places = [self.lines.place(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")]
+        places = [
+            self.lines.offsets_of(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")
+        ]
         if start:
-            places.insert(0, Place({"": [start]}, {}))
+            places.insert(0, TensorOffsets({"": [start]}, {}))
         return self.lines.element(_pointer(access.tensor), f"at_{access.tensor}", places, ("m", "n"))
 
     def _result_mask(self, word: str, kinds: tuple[str, ...] = ("m", "n")) -> str:
         tile = ("m", "n") if len(kinds) == 2 else kinds
-        conditions = [condition for kind in kinds if (condition := self._within(kind, tile))]
+        conditions = [condition for kind in kinds if (condition := self._inside_condition(kind, tile))]
         text = " & ".join(conditions)
         text = text[1:-1] if len(conditions) == 1 else text
         return f"{word}{text}" if conditions else ""
 
     def _step_operand(self, access: Access) -> str:
-        """Write the load of a step's operand; return it spread over the tile."""
-        places = [self.lines.place(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")]
+        """Write the load of an epilogue operand, and return it spread over the tile."""
+        places = [
+            self.lines.offsets_of(access, (index,), "result", origin=index == "m") for index in ("batch", "m", "n")
+        ]
         kinds = tuple(kind for kind in ("m", "n") if any(kind in place.offsets for place in places))
         mask = self._result_mask(", mask=", kinds)
         element = self.lines.element(_pointer(access.tensor), f"at_{access.tensor}", places, kinds)
@@ -286,21 +288,23 @@ class _ProductWriter:
         return spread(name, kinds[0], ("m", "n")) if len(kinds) == 1 else name
 
     def _descriptors(self) -> dict[str, Descriptor]:
-        """Return the operands and the result that are copied by tensor descriptors."""
+        """Return the descriptors of the operands and the result that are copied with them."""
         if not self.schedule.options.get("descriptors"):
             return {}
-        wanted = [(o.access, self._tile_of(o)) for o in self.gemm.operands]
+        tiled = [(o.access, self._tile_of(o)) for o in self.gemm.operands]
         if self.workspace is None:
-            wanted.append((self.workload.write, ("m", "n")))
+            tiled.append((self.workload.write, ("m", "n")))
         axis = "" if self.ranged is None else self.ranged.axis
-        found = (descriptor_of(access, tile, self.gemm, self.workload, self.sizes.blocks) for access, tile in wanted)
-        varying = {access.tensor for access, _ in wanted if any(term.axis == axis for term in access.indices[0])}
+        descriptors = (
+            descriptor_of(access, tile, self.gemm, self.workload, self.sizes.blocks) for access, tile in tiled
+        )
+        varying = {access.tensor for access, _ in tiled if any(term.axis == axis for term in access.indices[0])}
         return {
-            one.tensor: one._replace(shape=(self.sizes.varies.upper(), *one.shape[1:]))
-            if one.tensor in varying
-            else one
-            for one in found
-            if one is not None
+            descriptor.tensor: descriptor._replace(shape=(self.sizes.varies.upper(), *descriptor.shape[1:]))
+            if descriptor.tensor in varying
+            else descriptor
+            for descriptor in descriptors
+            if descriptor is not None
         }
 
 

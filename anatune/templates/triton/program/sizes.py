@@ -17,38 +17,38 @@ from anatune.templates.gpu.rules import gpu_of
 __all__ = ["PARTS_BLOCK", "TileSizes", "find_index", "sizes_of"]
 
 PARTS_BLOCK = 1024
-"""Results of a program that adds up parts: 8 a thread of 4 warps, loads of 16 bytes."""
+"""Results of a program that adds up parts: 8 per thread of 4 warps, in loads of 16 bytes."""
 
 _NARROW = 2**31
 
 
 class TileSizes(NamedTuple):
-    """What a schedule says in numbers.
+    """The numbers of a schedule's kernel.
 
     Attributes
     ----------
     extents, blocks, tiles : dict of str to int
         "m", "n", "k" -> iterations, iterations of a tile, tiles.
     batch : int
-        Products.
+        Number of products.
     group, split : int
-        Rows of tiles that are walked together; parts of k.
+        Rows of tiles that run together; parts of k.
     steps : int
-        Of k, of each part but perhaps the last ones.
+        Steps of k in each part, except perhaps the last parts.
     programs : int
         Tiles of all products and parts.
     grid : int
-        Programs that are launched.
+        Number of programs that are launched.
     persistent : bool
-        Whether one takes several tiles.
+        Whether a program computes several tiles.
     wide : bool
         Whether elements of a tensor are counted in 64 bits.
     results : int
         Elements of the result.
     ranged : Ranged or None
-        The axis whose extent is an argument of the kernels; all sizes are those of the largest extent.
+        The axis whose extent is an argument of the kernels. All sizes are those of the largest extent.
     varies : str
-        The fused index whose outermost axis that is: "m", "n" or "batch".
+        The fused index whose outermost axis is the ranged axis: "m", "n" or "batch".
     """
 
     extents: dict[str, int]
@@ -67,19 +67,19 @@ class TileSizes(NamedTuple):
     varies: str = ""
 
     @property
-    def ragged(self) -> bool:
+    def is_ragged(self) -> bool:
         """Whether some part has fewer steps than the others."""
         return self.steps * self.split > self.tiles["k"]
 
     def constants(self, blocks: Mapping[str, int]) -> dict[str, int]:
         """Return the constants of a module."""
-        found = {axis.upper(): self.extents[axis] for axis in blocks}
-        found |= {f"BLOCK_{axis.upper()}": block for axis, block in blocks.items()}
-        found |= {f"TILES_{axis.upper()}": self.tiles[axis] for axis in "mn"}
-        found |= {"GROUP_M": self.group, "TILES": self.tiles["m"] * self.tiles["n"], "BATCH": self.batch}
-        found |= {"PROGRAMS": self.programs, "SPLIT_K": self.split, "PART_K": self.steps * self.blocks["k"]}
-        found |= {"RESULTS": self.results, "BLOCK": PARTS_BLOCK}
-        return {name: number for name, number in found.items() if name not in self.varying}
+        constants = {axis.upper(): self.extents[axis] for axis in blocks}
+        constants |= {f"BLOCK_{axis.upper()}": block for axis, block in blocks.items()}
+        constants |= {f"TILES_{axis.upper()}": self.tiles[axis] for axis in "mn"}
+        constants |= {"GROUP_M": self.group, "TILES": self.tiles["m"] * self.tiles["n"], "BATCH": self.batch}
+        constants |= {"PROGRAMS": self.programs, "SPLIT_K": self.split, "PART_K": self.steps * self.blocks["k"]}
+        constants |= {"RESULTS": self.results, "BLOCK": PARTS_BLOCK}
+        return {name: number for name, number in constants.items() if name not in self.varying}
 
     def divisor(self, index: str) -> int:
         """Return a number that divides the iterations of an index ("results": the results) at every extent."""
@@ -102,7 +102,7 @@ class TileSizes(NamedTuple):
         return values | {"RESULTS": f"{argument}{'.to(tl.int64)' if self.wide else ''} * {self.results // most}"}
 
     def growth(self, blocks: int, index: str) -> Growth | None:
-        """Return how a grid of `blocks` of the largest extent grows where tiles of an index ("results") make it up."""
+        """Return how a grid of `blocks` blocks at the largest extent grows if it consists of tiles of an index."""
         if self.ranged is None:
             return None
         whole = {**self.extents, "batch": self.batch, "results": self.results}[index]
@@ -116,7 +116,7 @@ def find_index(workload: Workload, gemm: ImplicitGemm, axis: str) -> str:
     Raises
     ------
     SpaceError
-        There is none, or addresses depend on the extent of the axis.
+        There is no such index, or addresses depend on the extent of the axis.
     """
     inner = any(term.axis == axis for one in workload.tensors for terms in one.indices[1:] for term in terms)
     indices = [index for index in ("batch", "m", "n") if gemm.axes(index)[:1] == (axis,)]
@@ -126,7 +126,7 @@ def find_index(workload: Workload, gemm: ImplicitGemm, axis: str) -> str:
 
 
 def sizes_of(schedule: Schedule, gemm: ImplicitGemm, ranged: Ranged | None = None) -> TileSizes:
-    """Return the sizes of a schedule's kernel; SpaceError as `find_index`."""
+    """Return the sizes of a schedule's kernel. SpaceError: see `find_index`."""
     hardware, options, workload = gpu_of(schedule), schedule.options, schedule.workload
     group, split = (int(options[name]) for name in ("group_m", "split_k"))  # type: ignore[arg-type]
     blocks = {index: schedule.tiles[index][-1] for index in "mnk"}
@@ -156,7 +156,7 @@ def sizes_of(schedule: Schedule, gemm: ImplicitGemm, ranged: Ranged | None = Non
 
 
 def _reach(access: Access, gemm: ImplicitGemm, blocks: Mapping[str, int]) -> int:
-    """Return a bound on the number of any element that a tile asks for, also where it is masked."""
+    """Return a bound on the number of any element that a tile accesses, including masked elements."""
     strides = strides_of(access)
     beyond = (
         (-gemm.extents[index] % block) * max((strides.get(axis, 0) for axis in gemm.axes(index)), default=0)

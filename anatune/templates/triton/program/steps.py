@@ -1,4 +1,4 @@
-"""Fused steps on sums, in float32 (int32 before a scale), as lines of Triton."""
+"""The epilogue of Triton kernels: fused steps on sums, in float32 (int32 before a scale)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from anatune.core.workload.access import Access
 from anatune.core.workload.nest import Workload
-from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.elementary import MIDDLE, NORMAL_TAIL
 from anatune.emit.script import Script
 from anatune.errors import BuildError
@@ -34,23 +33,23 @@ _GELU_PARTS = (
     f"{{x}}_ratio = tl.abs({{x}}) / (tl.abs({{x}}) + {MIDDLE})",
     f"{{x}}_below = {{x}} * (1.0 - {{x}}_ratio) * tl.exp(-0.5 * {{x}} * {{x}}) * {_TAIL}",
 )
-"""x times the normal distribution of -\\|x\\|, as `emit.elementary` has it: one and an error function would cancel."""
+"""x times the normal distribution of -\\|x\\|, as in `emit.elementary`. One minus an error function would cancel."""
 _FUNCTIONS = {
     "relu6": "tl.minimum(tl.maximum({x}, 0.0), 6.0)",
     "silu": "{x} / (1.0 + tl.exp(-{x}))",
     "gelu": "tl.where({x} > 10.0, {x}, tl.where({x} > 0.0, {x} - {x}_below, {x}_below))",
     "gelu_tanh": f"{{x}} / (1.0 + tl.exp(-{{x}} * ({_GELU_SCALE!r} + {0.044715 * _GELU_SCALE!r} * {{x}} * {{x}})))",
 }
-"""Step -> its formula, as `core.activations`; tanh as in `emit.activations`."""
+"""Step -> its formula, as in `core.activations`; tanh as in `emit.activations`."""
 
 
 def write_steps(text: Script, workload: Workload, value: str, load: Callable[[Access], str]) -> str:
-    """Write the epilogue of a workload on a value and return the expression of the result in its own dtype.
+    """Write the epilogue of a workload on a value. Return the expression of the result in its own dtype.
 
     Parameters
     ----------
     value : str
-        Name of the sums, float32 or int32; changed.
+        Name of the sums, float32 or int32. The epilogue assigns to it.
     load : callable
         Operand of a step -> expression of its elements, spread over the value.
 
@@ -77,8 +76,9 @@ def write_steps(text: Script, workload: Workload, value: str, load: Callable[[Ac
             text.line(f"{value} = {_FUNCTIONS[step].format(x=value)}")
         else:
             raise BuildError(
-                f"{workload.operator}: the step {step} of {', '.join(STEP_OPERANDS)} has no Triton source; leave it out"
+                f"{workload.operator}: the epilogue step {step} has no Triton source, expected bias, add, scale, relu, "
+                f"{', '.join(_FUNCTIONS)}; leave it out"
             )
-    stage = "int32" if is_integer else "float32"
-    kind = workload.write.dtype
-    return value if kind == stage else f"{value}.to(tl.{TRITON_TYPES[kind]})"
+    sum_dtype = "int32" if is_integer else "float32"
+    result_dtype = workload.write.dtype
+    return value if result_dtype == sum_dtype else f"{value}.to(tl.{TRITON_TYPES[result_dtype]})"

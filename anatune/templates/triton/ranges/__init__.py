@@ -1,1 +1,1 @@
-"""Kernels of products that serve a range of extents."""
+"""Families of Triton kernels of products that serve a range of extents."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from anatune.templates.triton.family import Family
+from anatune.templates.triton.family import KernelFamily
 from anatune.templates.triton.rows.rules import BODIES, LEVELS, check_rows, check_supported
 
 __all__ = ["RowFamily"]
 
 
-class RowFamily(Family):
-    """Kernels that read rows, and write rows."""
+class RowFamily(KernelFamily):
+    """Kernels that read and write rows of activations."""
 
     bodies = frozenset(BODIES)
     factors = LEVELS

@@ -1,4 +1,4 @@
-"""The analytical model of kernels on rows: one workload on one device, batches of points."""
+"""The analytical model of kernels on rows, for batches of points of one workload on one device."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["RowModel"]
 class RowModel(TileModel):
     """Predicts the time of Triton's kernels on rows of `workload` on `hardware`, and ranks them exactly.
 
-    Guarantees: deterministic; every prediction depends on its own point only; safe for concurrent use.
+    Models are deterministic, and threads may share them. Every prediction depends on its own point only.
 
     Raises
     ------
     SpaceError
-        The template does not apply (`rules.check_supported`).
+        The template does not take the workload or device (`rules.check_supported`).
     """
 
     space: RowSpace
@@ -44,22 +44,22 @@ class RowModel(TileModel):
         self.space = RowSpace(workload, hardware, self._is_legal, accuracy)
         self.rules = row_rules(hardware)
 
-    def _scores(self, points: Points, known: Floats | None) -> TileScores:
-        return score_rows(self.workload, points, self.hardware, known=known)
+    def _scores(self, points: Points, compiled: Floats | None) -> TileScores:
+        return score_rows(self.workload, points, self.hardware, compiled=compiled)
 
     def _own_columns(self, out: Floats) -> Columns:
-        """Return the features of [ICS24] Sec. 4.1; nothing is staged in shared memory."""
+        """Return the features of [ICS24] Sec. 4.1. Nothing is staged in shared memory."""
         columns = super()._own_columns(out)
         ones = np.ones_like(columns["ILP"])
         return columns | {"Reg_Reuse_Factor": ones, "ILP": out[self.rows["ACCUMULATORS"]]}
 
     @cached_property
     def floor_s(self) -> float:
-        """Seconds that no schedule can beat here: every byte through DRAM once, and the launch."""
+        """A time that no schedule of the space can beat, in seconds: every byte through DRAM once, plus the launch."""
         dram = self.hardware.dram
         reached = dram.bandwidth_bytes_per_s * dram.reachable_fraction
         return self.workload.compulsory_bytes / reached + self.hardware.launch.overhead_s
 
     def tie_keys(self, points: Points) -> tuple[NDArray[np.int64], ...]:
-        """Return the keys of points of equal time, least important first: whole rows, then fewer warps."""
+        """Return the tie-break keys, least important first. Whole rows are best, then fewer warps."""
         return (points[:, 2], -points[:, 1])

@@ -1,4 +1,4 @@
-"""Kernels on rows: what a schedule says, written as people write Triton."""
+"""Kernels on rows in Triton."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["row_program"]
 
 _WIDE = 2**31
 _LOWEST = -3.4028234663852886e38
-"""Least number of float32: rows of nothing else are what masks leave of those that hide everything."""
+"""Least float32 number. Rows consist of it where masks hide everything."""
 _ROUNDED = 1.5 * 2.0**23
-"""Added and subtracted it leaves a float32 number of up to 2^22 rounded to nearest, ties to even."""
+"""Constant that rounds a float32 number up to 2^22 to nearest, ties to even, if it is added and subtracted."""
 
 
 def row_program(schedule: Schedule) -> TritonProgram:
@@ -28,7 +28,7 @@ def row_program(schedule: Schedule) -> TritonProgram:
     Raises
     ------
     SpaceError
-        The schedule contradicts itself.
+        The schedule is not legal.
     """
     return _RowWriter(schedule.check()).program()
 
@@ -50,7 +50,7 @@ class _RowWriter:
         self.col_mask = self.rows.cols % self.block_cols > 0
 
     def program(self) -> TritonProgram:
-        """Return it."""
+        """Write the module and return it with its launch."""
         workload = self.workload
         # the result comes last
         tensors = tuple(Buffer.of(access) for access in (*workload.reads, *workload.further, workload.write))
@@ -82,7 +82,7 @@ class _RowWriter:
     # ---- addresses and masks ----
 
     def _write_rows(self) -> None:
-        """Write which rows a program takes, and which columns unless it takes them in steps."""
+        """Write the rows of a program, and its columns unless it loops over them in steps."""
         text, split = self.text, not self.rows.is_whole and self.col_blocks > 1
         program = "tl.program_id(0)"
         if split:
@@ -101,7 +101,7 @@ class _RowWriter:
             self._write_cols("(program % COL_BLOCKS) * BLOCK_COLS + " if split else "")
 
     def _write_cols(self, start: str) -> None:
-        """Write which columns a tile has, and its mask."""
+        """Write the columns of a tile and its mask."""
         self.text.line(f"col = {start}tl.arange(0, BLOCK_COLS){'' if self.is_one else '[None, :]'}")
         terms = ["row < ROWS"] * self.row_mask + ["col < COLS"] * self.col_mask
         if terms:
@@ -112,30 +112,30 @@ class _RowWriter:
         return self.row_mask or self.col_mask
 
     def _loop(self) -> AbstractContextManager[None]:
-        """Open the loop over a row, if it takes several steps."""
+        """Open the loop over a row, if it has several steps."""
         return self.text.scope("for start in range(0, COLS, BLOCK_COLS):" if self.in_steps else "")
 
     def _step(self) -> None:
-        """Begin a step."""
+        """Write the columns of a step, if there are several steps."""
         if self.in_steps:
             self._write_cols("start + ")
 
-    def _load(self, tensor: str, at: str, other: str = "", mask: str = "mask") -> str:
-        """Return an expression of elements in float32."""
+    def _load(self, tensor: str, index: str, other: str = "", mask: str = "mask") -> str:
+        """Return the expression of elements in float32."""
         has = {"mask": self._has_mask, "col < COLS": self.col_mask, "row < ROWS": self.row_mask}[mask]
         masked = f", mask={mask}{f', other={other}' if other else ''}" if has else ""
         access = self.workload.tensor(tensor)
         cast = "" if access.dtype == "float32" else ".to(tl.float32)"
-        return f"tl.load({tensor}_ptr + {at}{masked}){cast}"
+        return f"tl.load({tensor}_ptr + {index}{masked}){cast}"
 
-    def _store(self, value: str, at: str, tensor: str = "output") -> None:
-        """Write elements in the tensor's own type."""
+    def _store(self, value: str, index: str, tensor: str = "output") -> None:
+        """Write the store of elements in the tensor's own type."""
         access = next(a for a in (self.workload.write, *self.workload.further) if a.tensor == tensor)
         cast = "" if access.dtype == "float32" else f".to(tl.{TRITON_TYPES[access.dtype]})"
         value = f"({value})" if cast and not value.isidentifier() and not value.endswith(")") else value
-        self.text.line(f"tl.store({tensor}_ptr + {at}, {value}{cast}{', mask=mask' if self._has_mask else ''})")
+        self.text.line(f"tl.store({tensor}_ptr + {index}, {value}{cast}{', mask=mask' if self._has_mask else ''})")
 
-    def _over_row(self, what: str, value: str) -> str:
+    def _reduce_row(self, what: str, value: str) -> str:
         """Return a reduction over the columns of a tile."""
         return f"tl.{what}({value}, axis=0)" if self.is_one else f"tl.{what}({value}, axis=1, keep_dims=True)"
 
@@ -143,8 +143,8 @@ class _RowWriter:
     def _tile(self) -> str:
         return "[BLOCK_COLS]" if self.is_one else "[BLOCK_ROWS, BLOCK_COLS]"
 
-    def _guarded(self, value: str) -> str:
-        """Return a value that is zero beyond the row."""
+    def _zero_outside(self, value: str) -> str:
+        """Return a value that is zero beyond the end of the row."""
         return f"tl.where(col < COLS, {value}, 0.0)" if self.col_mask else value
 
     # ---- bodies ----
@@ -153,8 +153,8 @@ class _RowWriter:
         text, x = self.text, self._load("data", "row * COLS + col", '-float("inf")')
         if not self.in_steps:
             text.line(f"x = {x}")
-            text.line(f"power = tl.exp(x - {self._over_row('max', 'x')})")
-            self._store(f"power / {self._over_row('sum', 'power')}", "row * COLS + col")
+            text.line(f"power = tl.exp(x - {self._reduce_row('max', 'x')})")
+            self._store(f"power / {self._reduce_row('sum', 'power')}", "row * COLS + col")
             return
         text.line("# every lane keeps its own largest element and sum; they come together behind the row")
         text.line(f"largest = tl.full({self._tile}, {_LOWEST!r}, tl.float32)")
@@ -165,15 +165,15 @@ class _RowWriter:
             text.line("larger = tl.maximum(largest, x)")
             text.line("total = total * tl.exp(largest - larger) + tl.exp(x - larger)")
             text.line("largest = larger")
-        text.line(f"most = {self._over_row('max', 'largest')}")
-        text.line(f"scale = 1.0 / {self._over_row('sum', 'total * tl.exp(largest - most)')}")
+        text.line(f"most = {self._reduce_row('max', 'largest')}")
+        text.line(f"scale = 1.0 / {self._reduce_row('sum', 'total * tl.exp(largest - most)')}")
         with self._loop():
             self._step()
             text.line(f"x = {x}")
             self._store("tl.exp(x - most) * scale", "row * COLS + col")
 
     def _accumulate(self, name: str, value: str, *lines: str) -> str:
-        """Write the sum over a row of a value that `lines` make, in as many steps as it takes; return it."""
+        """Write the sum over a row of a value that `lines` compute, in one or several steps. Return its expression."""
         text = self.text
         if self.in_steps:
             text.line(f"{name} = tl.zeros({self._tile}, tl.float32)")
@@ -183,12 +183,12 @@ class _RowWriter:
                 text.line(line)
             if self.in_steps:
                 text.line(f"{name} += {value}")
-        return self._over_row("sum", name if self.in_steps else value)
+        return self._reduce_row("sum", name if self.in_steps else value)
 
     def _write_layer_norm(self) -> None:
         text, x = self.text, f"x = {self._load('data', 'row * COLS + col', '0.0')}"
         text.line(f"mean = {self._accumulate('total', 'x', x)} / COLS")
-        centred = f"centred = {self._guarded('x - mean')}"
+        centred = f"centred = {self._zero_outside('x - mean')}"
         again = [x] * self.in_steps
         squares = self._accumulate("squares", "centred * centred", *again, centred)
         text.line(f"scale = tl.rsqrt({squares} / COLS + EPSILON)")
@@ -201,8 +201,8 @@ class _RowWriter:
             self._store(f"{'(x - mean)' if self.in_steps else 'centred'} * scale * weight + bias", "row * COLS + col")
 
     def _write_rms_norm(self, *residual: str) -> None:
-        text, at = self.text, "row * COLS + col"
-        x = " + ".join(self._load(tensor, at, "0.0") for tensor in ("data", *residual))
+        text, index = self.text, "row * COLS + col"
+        x = " + ".join(self._load(tensor, index, "0.0") for tensor in ("data", *residual))
         lines = [f"x = {x}"]
         if not residual:
             squares = self._accumulate("squares", "x * x", *lines)
@@ -214,10 +214,10 @@ class _RowWriter:
             if self.in_steps:
                 text.line(lines[0])
             text.line(f"weight = {self._load('weight', 'col', mask='col < COLS')}")
-            self._store("x * scale * weight", at)
+            self._store("x * scale * weight", index)
 
     def _sum_line(self) -> str:
-        """Return the line that writes the sum with a residual."""
+        """Return the line that stores the sum with a residual."""
         written, self.text = self.text, Script()
         self._store("x", "row * COLS + col", "sum")
         (line,), self.text = self.text.lines, written
@@ -243,7 +243,7 @@ class _RowWriter:
         self._store("y * cos + x * sin", "row * (2 * COLS) + COLS + col")
 
     def _store_narrow(self, scale: str) -> None:
-        """Write x by its scale's reciprocal, saturated and rounded."""
+        """Write x times the reciprocal of its scale, saturated and rounded."""
         self.text.line(f"x = tl.clamp(x * {scale}, -LARGEST, LARGEST)")
         rounded = "x + ROUNDED - ROUNDED" if self.workload.write.dtype == "int8" else "x"
         self._store(rounded, "row * COLS + col")
@@ -262,7 +262,7 @@ class _RowWriter:
             text.line(x)
             if self.in_steps:
                 text.line("largest = tl.maximum(largest, tl.abs(x))")
-        largest = self._over_row("max", "largest" if self.in_steps else "tl.abs(x)")
+        largest = self._reduce_row("max", "largest" if self.in_steps else "tl.abs(x)")
         text.line(f"scale = tl.maximum({largest}, 1e-10) / LARGEST")
         mask = ", mask=row < ROWS" if self.row_mask else ""
         text.line(f"tl.store(scales_ptr + row, scale{mask})")

@@ -1,4 +1,4 @@
-"""The space of tiles of rows: powers of two, and warps. It is small enough to be evaluated whole."""
+"""The space of kernels on rows: tiles that are powers of two, and warps. It is small enough to be evaluated whole."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["RowSpace"]
 
 _MOST_ROWS = 64
 _MOST_COLS = 1 << 15
-"""Largest tiles that are tried: 32 warps hold so many columns of a row."""
+"""Largest number of columns of a tile in the space: 32 warps hold so many columns of a row."""
 _LEAST_COLS = 128
 
 
 class RowSpace(TileSpace):
-    """All schedules of one workload on rows that are tried.
+    """All schedules of kernels on rows for one workload on one GPU.
 
-    Guarantees: deterministic; safe to share between threads (immutable).
+    Spaces are deterministic and immutable, so that threads may share them.
 
     Raises
     ------
     SpaceError
-        As `check_supported`.
+        The errors of `check_supported`.
     """
 
     limits = OPTIONS

@@ -1,8 +1,8 @@
-"""Predicted time of tiles of rows: what a block waits for and does, then waves of blocks, and what memory lets through.
+"""Predicted time of kernels on rows: latency and work of a block, then waves of blocks, and limits of the memories.
 
-Kernels on rows compute little, so their time is that of their bytes if enough of these are on their way: an SM has the
-loads of all its blocks outstanding, and the rate is those bytes over the latency of one load (Source: [Little]). Blocks
-that wait for reductions across warps have nothing on its way meanwhile. NumPy on whole batches.
+Kernels on rows compute little. They are bound by their bytes if enough loads are in flight: the loads of all blocks of
+an SM are in flight together, and the rate is their bytes over the latency of one load (Source: [Little]). Blocks that
+wait for reductions across warps have no loads in flight. All functions take whole batches as NumPy arrays.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from anatune.core.workload.nest import Workload
 from anatune.templates.base.model import Rule
 from anatune.templates.base.rules import Limit, first_broken
 from anatune.templates.gpu.rules import GRID_RULE, block_rules
-from anatune.templates.gpu.times.waves import in_waves, norm
+from anatune.templates.gpu.times.waves import cycles_in_waves, norm
 from anatune.templates.triton.constants import CONSTANTS
-from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.instructions import DotUnit
 from anatune.templates.triton.memory import Traffic
 from anatune.templates.triton.resources import Resources, register_cap, residency
-from anatune.templates.triton.rows.rules import BODIES, Rows, rows_of
+from anatune.templates.triton.rows.rules import BODIES, RowShape, rows_of
 from anatune.templates.triton.times import TileScores
 
 __all__ = ["MOST_ELEMENTS", "PARTS", "Moved", "moved_of", "row_rules", "score_rows"]
@@ -36,47 +36,49 @@ PARTS = ("issue_s", "functions_s", "l2_s", "dram_s", "latency_s", "tail_s", "lau
 _VECTOR_BYTES = 16
 _SECTOR = 32.0
 _FUNCTIONS_PER_CYCLE = 16.0
-"""Results of an SM's special function units in a cycle. Source: [CUDA-guide] arithmetic throughput, sm_75 to sm_100."""
+"""Results of an SM's special function units per cycle. Source: [CUDA-guide] arithmetic throughput, sm_75 to sm_100."""
 _SHUFFLE_CYCLES = 30.0
-"""Of a shuffle and the addition behind it, one waiting for the other. Assumed: the latency of shared memory."""
+"""Cycles of a shuffle and the addition that depends on it. Assumed: the latency of shared memory."""
 _BARRIER_CYCLES = 40.0
-"""Source: `CONSTANTS.step_cycles`, barrier and drain."""
+"""Cycles of a barrier. Source: `CONSTANTS.step_cycles`, barrier and drain."""
 MOST_ELEMENTS = 2048
-"""Elements of a warp's tile: of more the compiler keeps no longer all loads ahead, and spills sums. Tried: Triton 3.9
-on sm_80, sm_90, sm_100 and gfx942, tiles of 1 to 256 elements a thread."""
-_ELEMENTS_RULE = Rule("warp_elements", "elements of a warp's part of a tile", float(MOST_ELEMENTS))
+"""Most elements of a warp's tile. With more, the compiler no longer issues all loads ahead, and spills sums. Tested
+with Triton 3.9 on sm_80, sm_90, sm_100 and gfx942, on tiles of 1 to 256 elements per thread."""
+_ELEMENTS_RULE = Rule("warp_elements", "elements of a tile for each warp", float(MOST_ELEMENTS))
 _REGISTER_BYTES = 4.0
 _FIXED_REGISTERS = {"nvidia": 16.0, "amd": 24.0}
 _STEP_REGISTERS = 10.0
 _ARRIVING_WHOLE, _ARRIVING = {"nvidia": 0.7, "amd": 1.0}, {"nvidia": 0.55, "amd": 1.0}
-"""Registers for addresses, indices and constants of a thread; those of a loop; shares of operands that are there at
-once: in kernels that keep a row, in others. Fitted to kernels that Triton 3.9 compiled for sm_90 and gfx942."""
+"""Registers of a thread for addresses, indices and constants; registers of a loop; shares of operands that are in
+registers at the same time, in kernels that keep a row and in others. Fitted to kernels that Triton 3.9 compiled for
+sm_90 and gfx942."""
 _PARTITIONED = ("sm_80", "sm_90", "sm_100", "sm_103")
-"""Architectures whose L2 is two partitions, each of which keeps what its SMs read. Source: NVIDIA A100 white paper."""
+"""Architectures whose L2 has two partitions, each of which keeps what its SMs read. Source: NVIDIA A100 white paper."""
 _STREAMED = 0.6
-"""Share of the nominal rate of such an L2 that lines reach that are read once. Fitted to kernels that move 4 to 30 MB
+"""Share of the nominal rate of such an L2 for lines that are read once. Fitted to kernels that move 4 to 30 MB
 (``bench.replay.tensorcores_rows``, odd half): H100 0.58, B200 0.7."""
 _KEPT = {False: (0.8, 1.2), True: (0.5, 1.0)}
-"""Bytes over those of L2 up to which all is kept, and from which nothing is. Fitted to the same: L40S; H100, B200."""
+"""Sizes relative to L2 up to which all is kept, and from which nothing is kept. Fitted likewise: L40S; H100, B200."""
 _OVERLAP = 4.0
-"""Exponent of the norm over SMs, L2 and DRAM. As `gpu.times.waves.norm4`."""
+"""Exponent of the norm over SMs, L2 and DRAM; the same as in `gpu.times.waves.norm4`."""
 _ROW_INSTRUCTIONS = 60.0
-"""Of a warp before and behind its elements: indices, masks, its scalar arithmetic. Counted in compiled kernels."""
+"""Instructions of a warp before and after its elements: indices, masks, scalars. Counted in compiled kernels."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes of a workload on rows.
+    """The bytes that a workload on rows moves.
 
     Attributes
     ----------
     row_reads : tuple of (float, int)
-        Elements per column, and bytes of one, of each operand that rows have of their own.
+        Elements per column, and bytes of an element, for each operand that differs by row.
     shared_reads : tuple of (float, int)
-        The same of operands that rows share: weights, angles.
+        The same for operands that all rows share: weights, angles.
     writes : tuple of (float, int)
+        The same for results.
     read_bytes, written_bytes, shared_bytes : int
-        Of whole tensors that rows read, write, share.
+        Bytes of the whole tensors that rows read, write and share.
     """
 
     row_reads: tuple[tuple[float, int], ...]
@@ -88,58 +90,58 @@ class Moved:
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of a column of a row that are read."""
+        """Bytes that are read for one column of a row."""
         return sum(count * size for count, size in self.row_reads)
 
 
-def moved_of(workload: Workload, rows: Rows) -> Moved:
+def moved_of(workload: Workload, rows: RowShape) -> Moved:
     """Return the bytes that a workload on rows moves."""
     elements = rows.rows * rows.cols
 
     def of(accesses: list[Access]) -> tuple[tuple[float, int], ...]:
         return tuple((float(access.num_elements // elements), DTYPE_BYTES[access.dtype]) for access in accesses)
 
-    own = [access for access in workload.reads if access.num_elements >= elements and rows.rows > 1]
-    own = own or [workload.reads[0]]
-    shared = [access for access in workload.reads if access not in own and access.num_elements > 1]
+    row_operands = [access for access in workload.reads if access.num_elements >= elements and rows.rows > 1]
+    row_operands = row_operands or [workload.reads[0]]
+    shared = [access for access in workload.reads if access not in row_operands and access.num_elements > 1]
     results = [workload.write, *(access for access in workload.further if access.num_elements >= elements)]
     return Moved(
-        row_reads=of(own),
+        row_reads=of(row_operands),
         shared_reads=tuple((1.0, DTYPE_BYTES[access.dtype]) for access in shared),
         writes=of(results),
-        read_bytes=sum(access.num_bytes for access in own),
+        read_bytes=sum(access.num_bytes for access in row_operands),
         written_bytes=workload.write.num_bytes + sum(access.num_bytes for access in workload.further),
         shared_bytes=sum(access.num_bytes for access in shared),
     )
 
 
 @dataclass(frozen=True)
-class _Tile:
-    """Sizes of tiles, (num_tiles,) each, and how lanes lie on them."""
+class _RowTile:
+    """Sizes of tiles, and the arrangement of lanes on them, (num_tiles,) each."""
 
     rows: Floats
     cols: Floats
     warps: Floats
     steps: Floats
-    """Of a pass over a row."""
+    """Steps of a pass over a row."""
     blocks: Floats
     elements: Floats
-    """Of a thread in a step, those beyond the row included."""
+    """Elements of a thread in a step, including those beyond the row."""
     vector: Floats
     """Elements of a load."""
     warps_across: Floats
     lanes_across: Floats
 
     @classmethod
-    def of(cls, sizes: Rows, points: Ints, moved: Moved, spec: GpuSpec) -> _Tile:
+    def of(cls, sizes: RowShape, points: Ints, moved: Moved, spec: GpuSpec) -> _RowTile:
         rows, cols, warps = (column.astype(np.float64) for column in points.T)
         warp = float(spec.compute.warp_size)
         elements = np.maximum(1.0, rows * cols / (warps * warp))
         smallest = min(size for _, size in (*moved.row_reads, *moved.writes))
-        # rows that are no multiples of a vector begin anywhere
+        # rows whose length is not a multiple of a vector begin at any element
         aligned = float(sizes.cols & -sizes.cols)
         vector = np.minimum(np.minimum(elements, cols), min(_VECTOR_BYTES / smallest, aligned))
-        # Triton lays lanes, then warps, along columns first
+        # Triton arranges lanes, then warps, along columns first
         lanes = np.minimum(warp, np.maximum(1.0, cols / vector))
         across = np.minimum(warps, np.maximum(1.0, cols / (vector * lanes)))
         col_blocks = np.ceil(sizes.cols / cols)
@@ -149,7 +151,7 @@ class _Tile:
 
 
 def score_rows(
-    workload: Workload, points: Ints, spec: GpuSpec, *, warm: bool = False, known: Floats | None = None
+    workload: Workload, points: Ints, spec: GpuSpec, *, warm: bool = False, compiled: Floats | None = None
 ) -> TileScores:
     """Predict the time of every tile.
 
@@ -158,22 +160,22 @@ def score_rows(
     points : (num_tiles, 3) int64
         Rows and columns of a tile, warps.
     warm : bool
-        Whether the kernel is repeated without a break, so that L2 holds what fits; else operands come from DRAM.
-    known : (3, num_tiles), optional
-        What a compiler said: registers of a thread, shared bytes of a block, spilled registers of a thread.
+        Whether the kernel is repeated without a break, so that L2 holds what fits. Otherwise operands come from DRAM.
+    compiled : (3, num_tiles), optional
+        A compiler's numbers: registers of a thread, shared bytes of a block, spilled registers of a thread.
     """
     sizes = rows_of(workload)
     moved = moved_of(workload, sizes)
-    tile = _Tile.of(sizes, points, moved, spec)
+    tile = _RowTile.of(sizes, points, moved, spec)
     compute = spec.compute
-    need = _resources(sizes, tile, moved, points[:, 2], spec, known)
+    need = _resources(sizes, tile, moved, points[:, 2], spec, compiled)
     resident = need.resident.astype(np.float64)
     held = np.minimum(resident, np.ceil(tile.blocks / compute.num_sms))
 
     kept = _kept_share(moved, spec) if warm else 0.0
     l2_bytes, dram_bytes = _traffic(sizes, tile, moved, held, spec, kept)
     issue, functions = _work(sizes, tile, moved, spec)
-    alone = _alone(sizes, tile, moved, issue, functions, spec, kept)
+    alone = _cycles_alone(sizes, tile, moved, issue, functions, spec, kept)
     clock, num_sms = compute.clock_hz, float(compute.num_sms)
     port = l2_bytes / tile.blocks / CONSTANTS.l2_port_bytes
     busy = norm(_OVERLAP, issue, functions, port)
@@ -181,7 +183,7 @@ def score_rows(
     def wave(at_once: Floats) -> Floats:
         return norm(_OVERLAP, alone, at_once * busy)
 
-    full, cycles = in_waves(tile.blocks, resident, num_sms, wave, 0.0, CONSTANTS.tail_overlap)
+    full, cycles = cycles_in_waves(tile.blocks, resident, num_sms, wave, 0.0, CONSTANTS.tail_overlap)
     l2_s = l2_bytes / _streamed_bytes_per_s(spec)
     dram_s = dram_bytes / (spec.dram.bandwidth_bytes_per_s * spec.dram.reachable_fraction)
     launch_s = np.full(len(points), spec.launch.overhead_s)
@@ -196,7 +198,7 @@ def score_rows(
         "tail_s": np.maximum(0.0, cycles - waves * full) / clock,
         "launch_s": launch_s,
     }
-    # what DRAM sends passes L2 at once
+    # bytes from DRAM pass through L2 at the same time
     time_s = norm(_OVERLAP, cycles / clock, np.maximum(l2_s, dram_s)) + launch_s
     traffic = Traffic(l2_bytes / tile.blocks, l2_bytes, dram_bytes, kept)
     return TileScores(time_s, need, parts, waves, traffic)
@@ -204,65 +206,69 @@ def score_rows(
 
 @lru_cache(maxsize=64)
 def row_rules(spec: GpuSpec) -> tuple[Rule, ...]:
-    """Return what limits tiles on a device, in the order in which it is tested: the table of no tiles, of any body."""
-    sizes, points = Rows(1, 1, BODIES["softmax"]), np.empty((0, 3), dtype=np.int64)
+    """Return the rules for tiles on a device in the order in which they are tested. All bodies have the same."""
+    sizes, points = RowShape(1, 1, BODIES["softmax"]), np.empty((0, 3), dtype=np.int64)
     moved = Moved(((1.0, 4),), (), ((1.0, 4),), 0, 0, 0)
-    return _resources(sizes, _Tile.of(sizes, points, moved, spec), moved, points[:, 2], spec, None).rules
+    return _resources(sizes, _RowTile.of(sizes, points, moved, spec), moved, points[:, 2], spec, None).rules
 
 
-def _resources(sizes: Rows, tile: _Tile, moved: Moved, warps: Ints, spec: GpuSpec, known: Floats | None) -> Resources:
-    """Return what blocks need, and which rule they break first; `known` as of `score_rows`."""
+def _resources(
+    sizes: RowShape, tile: _RowTile, moved: Moved, warps: Ints, spec: GpuSpec, compiled: Floats | None
+) -> Resources:
+    """Return the resources of blocks, and the first rule that each breaks; `compiled`: see `score_rows`."""
     threads = warps * spec.compute.warp_size
-    wanted, cap = _registers(sizes, tile, moved, spec.vendor), register_cap(warps, spec)
-    registers, shared = np.minimum(wanted, cap).astype(np.int64), _shared_bytes(sizes, tile)
-    if known is not None:
-        registers, shared = known[:2].astype(np.int64)
-    part, held = tile.rows * tile.cols, "a thread's elements of a row, and addresses"
-    threads_rule, shared_rule, registers_rule = block_rules(spec, "bytes in which warps meet", held)
+    needed, cap = _registers(sizes, tile, moved, spec.vendor), register_cap(warps, spec)
+    registers, shared = np.minimum(needed, cap).astype(np.int64), _shared_bytes(sizes, tile)
+    if compiled is not None:
+        registers, shared = compiled[:2].astype(np.int64)
+    part, held = tile.rows * tile.cols, "elements of a row and addresses of a thread"
+    threads_rule, shared_rule, registers_rule = block_rules(spec, "bytes that warps exchange", held)
     table = (
         Limit(_ELEMENTS_RULE, part / warps, part > MOST_ELEMENTS * warps),
         Limit(threads_rule, threads),
         Limit(shared_rule, shared),
-        Limit(registers_rule, wanted, wanted > cap),
+        Limit(registers_rule, needed, needed > cap),
         Limit(GRID_RULE, tile.blocks),
     )
     resident, limiter = residency(spec, threads, registers, shared)
-    unit, spilled = np.full(len(warps), Unit.FMA), np.maximum(0.0, wanted - cap)
+    unit, spilled = np.full(len(warps), DotUnit.FMA), np.maximum(0.0, needed - cap)
     return Resources(
         unit, threads, tile.elements, registers, spilled, shared, tile.blocks, resident, limiter,
         *first_broken(table),
     )  # fmt: skip
 
 
-def _registers(sizes: Rows, tile: _Tile, moved: Moved, vendor: str) -> Floats:
-    """Return the registers that the compiler would take: elements that are kept, others as they arrive."""
+def _registers(sizes: RowShape, tile: _RowTile, moved: Moved, vendor: str) -> Floats:
+    """Return the registers that the compiler would use: for elements that are kept, and for others as they arrive."""
     shared = sum(count * size for count, size in moved.shared_reads) / _REGISTER_BYTES
     if sizes.is_whole:
         live = 1.0 + _ARRIVING_WHOLE[vendor] * shared
     else:
         live = _ARRIVING[vendor] * (shared + moved.row_bytes / _REGISTER_BYTES)
     more = np.where(tile.steps > 1, _STEP_REGISTERS + sizes.body.sums * tile.elements, 0.0)
-    found: Floats = np.ceil(_FIXED_REGISTERS[vendor] + more + live * tile.elements)
-    return found
+    total: Floats = np.ceil(_FIXED_REGISTERS[vendor] + more + live * tile.elements)
+    return total
 
 
-def _shared_bytes(sizes: Rows, tile: _Tile) -> Ints:
-    """Return the bytes in which the warps of a row meet."""
+def _shared_bytes(sizes: RowShape, tile: _RowTile) -> Ints:
+    """Return the bytes that the warps of a row exchange."""
     needed = np.where((tile.warps_across > 1) & sizes.is_whole, tile.rows * tile.warps_across * 4.0, 0.0)
     return needed.astype(np.int64)
 
 
-def _row_sectors(sizes: Rows, count: float, size: int) -> float:
-    """Return the bytes of the sectors of a row's elements: rows that begin anywhere touch one more, half the time."""
+def _row_sectors(sizes: RowShape, count: float, size: int) -> float:
+    """Return the bytes of the sectors of a row's elements. Half of the unaligned rows touch one sector more."""
     row = count * sizes.cols * size
     return row if row % _SECTOR == 0 else row + _SECTOR / 2
 
 
-def _traffic(sizes: Rows, tile: _Tile, moved: Moved, held: Floats, spec: GpuSpec, kept: float) -> tuple[Floats, Floats]:
-    """Return the bytes that SMs exchange with L2, and those that cross into DRAM.
+def _traffic(
+    sizes: RowShape, tile: _RowTile, moved: Moved, held: Floats, spec: GpuSpec, kept: float
+) -> tuple[Floats, Floats]:
+    """Return (bytes between SMs and L2, bytes between L2 and DRAM).
 
-    A row that is read again comes from L1 where the rows of all resident blocks fit it, else from L2; from DRAM where
-    those of all SMs do not fit half of that.
+    A row that is read again comes from L1 if the rows of all resident blocks fit there, else from L2. It comes from
+    DRAM if the rows of all SMs do not fit in half of L2.
     """
     in_flight = held * tile.rows * sizes.cols * moved.row_bytes
     again = np.where(tile.steps > 1, sizes.body.passes - 1.0, 0.0)
@@ -270,7 +276,7 @@ def _traffic(sizes: Rows, tile: _Tile, moved: Moved, held: Floats, spec: GpuSpec
     in_l2 = in_flight * spec.compute.num_sms <= spec.l2.size_bytes / 2.0
     rows_read = sizes.rows * sum(_row_sectors(sizes, count, size) for count, size in moved.row_reads)
     written = sizes.rows * sum(_row_sectors(sizes, count, size) for count, size in moved.writes)
-    # what rows share stays in the L1 of an SM, if it is no more than a part of that
+    # shared operands stay in the L1 of an SM if they fill only a small part of it
     shared = sum(sizes.cols * size for _, size in moved.shared_reads)
     askers = spec.compute.num_sms if shared <= spec.l1.size_bytes / 4.0 else np.inf
     shared = np.maximum(moved.shared_bytes, shared * np.minimum(np.ceil(sizes.rows / tile.rows), askers))
@@ -281,7 +287,7 @@ def _traffic(sizes: Rows, tile: _Tile, moved: Moved, held: Floats, spec: GpuSpec
 
 
 def _streamed_bytes_per_s(spec: GpuSpec) -> float:
-    """Return the bytes per second that SMs take from L2 of lines that each is read once; DRAM's at least."""
+    """Return the bytes per second that SMs take from L2 for lines that are read once. It is at least DRAM's rate."""
     share = _STREAMED if spec.arch in _PARTITIONED else 1.0
     return max(share * spec.l2.bandwidth_bytes_per_s, spec.dram.bandwidth_bytes_per_s)
 
@@ -289,7 +295,7 @@ def _streamed_bytes_per_s(spec: GpuSpec) -> float:
 def _kept_share(moved: Moved, spec: GpuSpec) -> float:
     """Return the share of the tensors that L2 still holds when a kernel is repeated.
 
-    Rows come in the same order each time, so that L2 loses first what is wanted next: soon beyond its size nothing is
+    Rows come in the same order each time, so that L2 loses first what is needed next. Little beyond its size nothing is
     kept.
     """
     all_kept, none_kept = _KEPT[spec.arch in _PARTITIONED]
@@ -297,8 +303,8 @@ def _kept_share(moved: Moved, spec: GpuSpec) -> float:
     return float(np.clip((none_kept - size) / (none_kept - all_kept), 0.0, 1.0))
 
 
-def _work(sizes: Rows, tile: _Tile, moved: Moved, spec: GpuSpec) -> tuple[Floats, Floats]:
-    """Return the cycles in which an SM issues a block's instructions, and in which its function units are at work."""
+def _work(sizes: RowShape, tile: _RowTile, moved: Moved, spec: GpuSpec) -> tuple[Floats, Floats]:
+    """Return the cycles in which an SM issues a block's instructions, and those in which its function units work."""
     body, compute = sizes.body, spec.compute
     passes = np.where(tile.steps > 1, float(body.passes), 1.0)
     reads = sum(count for count, _ in (*moved.row_reads, *moved.shared_reads))
@@ -319,10 +325,10 @@ def _work(sizes: Rows, tile: _Tile, moved: Moved, spec: GpuSpec) -> tuple[Floats
     return instructions / compute.issue_per_cycle_per_sm, functions / _FUNCTIONS_PER_CYCLE
 
 
-def _alone(
-    sizes: Rows, tile: _Tile, moved: Moved, issue: Floats, functions: Floats, spec: GpuSpec, kept: float
+def _cycles_alone(
+    sizes: RowShape, tile: _RowTile, moved: Moved, issue: Floats, functions: Floats, spec: GpuSpec, kept: float
 ) -> Floats:
-    """Return the cycles of a block that has its SM to itself: loads, arithmetic, reductions, one behind the other."""
+    """Return the cycles of a block that has its SM to itself: loads, arithmetic and reductions, one after the other."""
     body = sizes.body
     missing = 1.0 - kept
     first = CONSTANTS.queue * (spec.l2.latency_cycles + missing * (spec.dram.latency_cycles - spec.l2.latency_cycles))

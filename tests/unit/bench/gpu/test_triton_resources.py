@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from anatune.templates.triton.instructions import Unit, instructions_of
+from anatune.templates.triton.instructions import DotUnit, instructions_of
 from bench.gpu.triton_resources import agrees, compared, drawn, entry, scaled_as_said, scaled_entry
 from bench.gpu.triton_worker import Built, Program, compiler
 
@@ -78,4 +78,4 @@ def test_other_instructions_do_not_agree():
     assert not agrees(mma, Built(instructions={"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32": 4}))
     assert not agrees(mma, Built(error="no"))
     lanes = instructions_of("sm_90", "float32")[0]
-    assert (lanes.unit, agrees(lanes, Built()), agrees(lanes, said)) == (Unit.FMA, True, False)
+    assert (lanes.unit, agrees(lanes, Built()), agrees(lanes, said)) == (DotUnit.FMA, True, False)

@@ -11,7 +11,7 @@ from anatune.codegen.cuda.lower import cuda_kernel, lower_gpu
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import AnatuneError, BuildError, SpaceError
 from anatune.templates.cuda.program.hints import _has_neighbours
-from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.cuda.program.nest import CudaNest
 from anatune.templates.gpu.split import split_of
 from tests.wording import refuses
 
@@ -215,7 +215,7 @@ def test_what_cannot_be_generated_is_one_clear_line(problem):
 def test_tensors_beyond_32_bit_addresses_are_refused():
     workload = anatune.elementwise((65536, 65536), op="relu")
     with refuses(BuildError):
-        GpuNest(anatune.space(workload, GPU).schedule({}))
+        CudaNest(anatune.space(workload, GPU).schedule({}))
 
 
 def test_every_operator_has_a_case_here():
@@ -230,7 +230,7 @@ def test_the_same_schedule_gives_the_same_source():
 
 def test_schedules_of_another_template_are_refused():
     with refuses(SpaceError):
-        GpuNest(msgspec.structs.replace(schedule(), template="cpu"))
+        CudaNest(msgspec.structs.replace(schedule(), template="cpu"))
 
 
 def test_a_short_pipeline_is_compiled():

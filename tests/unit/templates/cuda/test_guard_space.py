@@ -1,4 +1,4 @@
-"""Which extents have tiles that do not divide them, and which ones."""
+"""The tiles in the space that do not divide an extent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which axes can have tiles that do not divide, and which of them are tilings."""
+"""The axes whose tiles need not divide their extents, and checks of such tilings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from anatune import conv2d, matmul
 from anatune.core.workload.operators import depthwise_conv2d, max_pool2d, reduction
 from anatune.errors import SpaceError
-from anatune.templates.cuda.guards import check_covering, covered_extents, guardable
+from anatune.templates.cuda.guards import check_covering, covered_extents, guardable_axes
 from tests.wording import refuses
 
 LEVELS = ("block", "vthread", "thread", "reg_outer", "reg_inner")
@@ -15,24 +15,24 @@ DEEP = ("k0", "k1", "k2")
 
 
 def test_all_axes_of_a_matmul_can_be_guarded() -> None:
-    assert guardable(matmul(7, 5, 3)) == {"i", "j", "k"}
+    assert guardable_axes(matmul(7, 5, 3)) == {"i", "j", "k"}
 
 
 def test_a_window_and_a_reduction_with_other_indices_divide() -> None:
     conv = conv2d(1, 16, 7, 7, 8, 3, 3, padding=1)
     windows = {term.axis for terms in conv.reads[0].indices if len(terms) > 1 for term in terms}
     reduced = {axis.name for axis in conv.reduction_axes}
-    assert guardable(conv) & reduced == reduced - windows  # the channels lie alone in both tensors
+    assert guardable_axes(conv) & reduced == reduced - windows  # the channels lie alone in both tensors
     pool = max_pool2d(1, 4, 9, 9, 3, 3)
-    assert not guardable(pool) & {axis.name for axis in pool.reduction_axes}
-    assert {axis.name for axis in depthwise_conv2d(1, 8, 9, 9, 3, 3).spatial_axes} <= guardable(
+    assert not guardable_axes(pool) & {axis.name for axis in pool.reduction_axes}
+    assert {axis.name for axis in depthwise_conv2d(1, 8, 9, 9, 3, 3).spatial_axes} <= guardable_axes(
         depthwise_conv2d(1, 8, 9, 9, 3, 3)
     )
 
 
 def test_a_plain_sum_can_be_guarded() -> None:
     total = reduction((13, 17), axes=(1,))
-    assert guardable(total) == {axis.name for axis in total.axes}
+    assert guardable_axes(total) == {axis.name for axis in total.axes}
 
 
 @pytest.mark.parametrize(

@@ -53,17 +53,17 @@ def test_points_are_tilings(name: str) -> None:
     space = space_of(workload)
     points = space.sample_points(200, seed=1)
     assert points.shape == (200, len(space.columns))
-    at = 0
+    column = 0
     for axis in workload.axes:
         levels = SPATIAL_LEVELS if axis.kind == "spatial" else REDUCTION_LEVELS
-        assert space.columns[at : at + len(levels)] == tuple(f"{axis.name}.{level}" for level in levels)
-        assert all(tiles_axis(row, axis.extent) for row in points[:, at : at + len(levels)].tolist())
-        at += len(levels)
+        assert space.columns[column : column + len(levels)] == tuple(f"{axis.name}.{level}" for level in levels)
+        assert all(tiles_axis(row, axis.extent) for row in points[:, column : column + len(levels)].tolist())
+        column += len(levels)
     staged = staged_tensors(workload)
     split = () if space.splits is None else SPLIT_COLUMNS
-    assert space.columns[at:] == ("unroll", *(f"vector.{tensor}" for tensor in staged), *split)
-    assert np.isin(points[:, at], UNROLL_DEPTHS).all()
-    assert np.isin(points[:, at + 1 : at + 1 + len(staged)], space.fetch_widths).all()
+    assert space.columns[column:] == ("unroll", *(f"vector.{tensor}" for tensor in staged), *split)
+    assert np.isin(points[:, column], UNROLL_DEPTHS).all()
+    assert np.isin(points[:, column + 1 : column + 1 + len(staged)], space.fetch_widths).all()
     assert (space.decode(space.encode(points)) == points).all()
     for point in points[:20]:
         if space._is_legal is not None and not space._is_legal(point[None])[0]:

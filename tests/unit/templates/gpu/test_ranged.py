@@ -9,7 +9,7 @@ from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import compile_cuda
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, RunError, SpaceError
-from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.cuda.program.nest import CudaNest
 from anatune.templates.gpu.kernel import CudaKernel
 from anatune.templates.gpu.ranged import Growth, Ranged, product
 from tests.wording import refuses
@@ -25,7 +25,7 @@ def schedule(workload=None, tiles=None, template="cuda", **options):
 
 
 def fetches(ranged, **options):
-    return {tile.access.tensor: tile.fetch for tile in GpuNest(schedule(**options), ranged).tiles}
+    return {tile.access.tensor: tile.fetch for tile in CudaNest(schedule(**options), ranged).tiles}
 
 
 def test_grids_shapes_and_the_argument_follow_from_the_extent():
@@ -63,8 +63,8 @@ def test_vectors_and_guards_are_what_all_extents_allow():
     assert fetches(Ranged("j", 1, 64)) == {"A": 4, "B": 1}
     assert fetches(Ranged("j", 4, 64, 4)) == {"A": 4, "B": 4}
     assert fetches(Ranged("k", 2, 64, 2)) == {"A": 1, "B": 4}
-    assert GpuNest(schedule(), Ranged("j", 4, 64, 4)).guarded == ("j",)
-    assert GpuNest(schedule(), Ranged("j", 32, 64, 32)).guarded == ()  # in multiples of the tile
+    assert CudaNest(schedule(), Ranged("j", 4, 64, 4)).guarded_axes == ("j",)
+    assert CudaNest(schedule(), Ranged("j", 32, 64, 32)).guarded_axes == ()  # in multiples of the tile
     assert (
         "if (" not in (source := cuda_kernel(schedule(), Ranged("i", 32, 64, 32)).source)[source.index("__global__") :]
     )

@@ -17,7 +17,7 @@ PLAIN = anatune.matmul(64, 64, 128)
 
 
 @pytest.mark.parametrize(
-    ("steps", "most", "found"),
+    ("steps", "most", "splits"),
     [
         (1, 9, (1,)),
         (7, 9, (1, 2, 3, 4, 7)),
@@ -26,13 +26,13 @@ PLAIN = anatune.matmul(64, 64, 128)
         (12, 12, (1, 2, 3, 4, 6, 12)),
     ],
 )
-def test_every_part_has_a_step(steps, most, found):
-    assert splits_of(steps, most) == found
+def test_every_part_has_a_step(steps, most, splits):
+    assert splits_of(steps, most) == splits
     for split in range(1, most + 1):
         per = -(-steps // split)
         parts = [min(steps, (s + 1) * per) - s * per for s in range(split)]
-        assert (min(parts) > 0) == (split in found), split
-        if split in found:
+        assert (min(parts) > 0) == (split in splits), split
+        if split in splits:
             assert sum(parts) == steps
             assert Split(split, 0, False).steps(steps) == max(parts)
 

@@ -28,7 +28,7 @@ except MissingDependencyError as error:
 MATMUL = anatune.matmul(48, 40, 84)
 TILES = {"i": (3, 1, 8, 1, 2), "j": (2, 1, 10, 1, 2), "k": (7, 3, 4)}
 EDGES = {"i": (3, 1, 9, 1, 2), "j": (3, 1, 8, 1, 2), "k": (7, 1, 13)}
-"""Of 48x40x84, passing all ends."""
+"""Return a split schedule of 48x40x84 whose tiles pass all ends."""
 ATOMIC = {"split": 3, "atomic": 1}
 
 
@@ -122,10 +122,10 @@ def test_a_workspace_that_32_bits_do_not_address():
 
 def test_conditions_are_written_where_blocks_differ():
     same, other = Part("first", "3", 3, 3), Part("first", "steps", 1, 3)
-    assert [same.has(number) for number in (2, 3)] == ["", None]
-    assert [other.has(number) for number in (0, 2, 3)] == ["", "if 2 < steps:", None]
-    assert [same.before(count) for count in (1, 3)] == ["if step < 2:", "if False:"]
-    assert other.before(1) == "if step < steps - 1:"
+    assert [same.condition_of(number) for number in (2, 3)] == ["", None]
+    assert [other.condition_of(number) for number in (0, 2, 3)] == ["", "if 2 < steps:", None]
+    assert [same.condition_before_last(count) for count in (1, 3)] == ["if step < 2:", "if False:"]
+    assert other.condition_before_last(1) == "if step < steps - 1:"
     assert (same.step("0"), Part("", "7", 7, 7).step("0")) == ("(first)", "0")
 
 
@@ -144,9 +144,9 @@ def answer_of(kernel, workload=MATMUL):
 def changed(kernel, pattern, replacement, *, launch=0, count=1):
     """Return a kernel with another text in one of its functions."""
     start = kernel.source.rindex(f" {kernel.launches[launch].name}(")
-    found, times = re.subn(pattern, replacement, kernel.source[start:], count=count)
+    edited, times = re.subn(pattern, replacement, kernel.source[start:], count=count)
     assert times, pattern
-    return msgspec.structs.replace(kernel, source=kernel.source[:start] + found)
+    return msgspec.structs.replace(kernel, source=kernel.source[:start] + edited)
 
 
 def faults():

@@ -34,10 +34,10 @@ FLOATS = {
 def test_many_rows_of_unpacked_weights_are_those_of_float32(name):
     shape, dtype, group, options, tiles = FLOATS[name]
     workload = anatune.scaled_matmul(*shape, dtype=dtype, group=group, **options)
-    found = anatune.verify(
+    verification = anatune.verify(
         api.model(workload, HOST, "scaled").space.schedule(tiles, floats=True, parallel=True), threads=2
     )
-    assert found.ok, found.message
+    assert verification.ok, verification.message
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -45,9 +45,9 @@ def test_it_is_as_exact_as_float32(name):
     shape, dtype, group, options, tiles = CASES[name]
     workload = anatune.scaled_matmul(*shape, dtype=dtype, group=group, **options)
     schedule = api.model(workload, HOST, "scaled").space.schedule(tiles)
-    found = anatune.verify(schedule)
-    assert found.ok, found.message
-    assert found.max_rel_error < 1e-6
+    verification = anatune.verify(schedule)
+    assert verification.ok, verification.message
+    assert verification.max_rel_error < 1e-6
 
 
 @pytest.mark.parametrize("dtype", ["float32xint4", "float32xint8"])
@@ -55,11 +55,11 @@ def test_a_single_digit_errs_by_its_bits(dtype):
     workload = anatune.scaled_matmul(5, 32, 256, dtype=dtype, group=32)
     # 8 bits, but of weights of 8 bits on processors without VNNI: these have 16
     least, most = (1e-4, 0.02) if product_of(workload, HOST).digit_bits == 8 else (1e-7, 2e-4)
-    found = anatune.verify(
+    verification = anatune.verify(
         api.model(workload, HOST, "scaled").space.schedule({"i": (1, 4)}, 1, parallel=True), threads=2
     )
-    assert found.ok
-    assert least < found.max_rel_error < most
+    assert verification.ok
+    assert least < verification.max_rel_error < most
 
 
 def test_activations_of_any_size_stay_numbers_and_what_is_none_is_seen():

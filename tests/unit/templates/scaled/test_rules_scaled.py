@@ -32,9 +32,9 @@ def test_memory_binds_a_row_of_cold_weights_and_products_bind_a_prompt():
 
 def test_one_digit_is_for_relaxed_accuracy_or_data_that_may_be_rounded():
     model = api.model(STEP, ZEN3, "scaled")
-    one, exact = (model.space.schedule({"j": (2,)}, digits) for digits in (1, 3))
-    assert (accuracy_of(one), accuracy_of(exact)) == ("relaxed", "standard")
-    assert error_of(exact) == 0.0 < error_of(one) < 0.1
+    single_digit, exact = (model.space.schedule({"j": (2,)}, digits) for digits in (1, 3))
+    assert (accuracy_of(single_digit), accuracy_of(exact)) == ("relaxed", "standard")
+    assert error_of(exact) == 0.0 < error_of(single_digit) < 0.1
     assert anatune.plan(STEP, ZEN3, 1).best.options["digits"] == 3
     assert anatune.plan(STEP, ZEN3, 1, accuracy="relaxed").best.options["digits"] == 1
     rounded = anatune.scaled_matmul(1, 2048, 2048, dtype="float32xint4", group=32, rounded=True)
@@ -72,14 +72,14 @@ def test_rows_are_those_of_another_extent():
     schedule = api.model(STEP, ZEN3, "scaled").space.schedule({})
     more = anatune.scaled_matmul(37, 2048, 2048, dtype="float32xint4", group=32)
     space = api.model(more, ZEN3, "scaled").space
-    known = space.schedule({"i": (4, 4), "j": (2,)})
-    assert known.tiles["i"] == (3, 4, 4)
+    original = space.schedule({"i": (4, 4), "j": (2,)})
+    assert original.tiles["i"] == (3, 4, 4)
     most, few = (anatune.scaled_matmul(rows, 2048, 2048, dtype="float32xint4", group=32) for rows in (100, 11))
-    unpacked = with_floats(known, True)
+    unpacked = with_floats(original, True)
     assert scaled_at(unpacked, most).check().tiles["i"] == (7, 4, 4)
     assert scaled_at(unpacked, most).options["floats"]
     assert "floats" not in scaled_at(unpacked, few).check().options
-    assert scaled_at(known, most) == with_floats(scaled_at(unpacked, most), False)
+    assert scaled_at(original, most) == with_floats(scaled_at(unpacked, most), False)
     assert schedule.tiles["k"] == (64, 32)
 
 

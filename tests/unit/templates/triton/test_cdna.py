@@ -33,15 +33,15 @@ def test_waves_form_a_grid(sizes, grid):
 )
 def test_registers_are_near_the_compilers(spec, dtype, tile, compiled):
     device = hardware(spec)
-    found = registers(
+    predicted = registers(
         MatmulProblem(4096, 4096, 4096, dtype), Tiles.of([(*tile, 1, 8)]), instruction_of(device, dtype), device
     )
-    assert abs(float(found[0]) - compiled) <= 40
+    assert abs(float(predicted[0]) - compiled) <= 40
 
 
 def test_gfx950_holds_no_stage_in_registers():
     problem, tiles = MatmulProblem(512, 512, 512), Tiles.of([(128, 128, 64, 4, s, 1, 8) for s in (1, 2)])
     for name, differ in (("mi300x", True), ("mi355x", False)):
         device = hardware(name)
-        found = registers(problem, tiles, instruction_of(device, "float16"), device)
-        assert (np.diff(found)[0] > 0) == differ
+        counts = registers(problem, tiles, instruction_of(device, "float16"), device)
+        assert (np.diff(counts)[0] > 0) == differ

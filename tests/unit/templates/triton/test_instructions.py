@@ -6,7 +6,7 @@ from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
 from anatune.templates.triton.instructions import (
     ARCHS,
-    Unit,
+    DotUnit,
     instruction_of,
     instructions_of,
     known_operands,
@@ -17,19 +17,19 @@ from anatune.templates.triton.instructions import (
 @pytest.mark.parametrize(
     ("arch", "dtype", "unit", "as_dtype", "least"),
     [
-        ("sm_80", "float8_e5m2", Unit.MMA, "float16", 32),
-        ("sm_86", "int8", Unit.MMA, "int8", 32),
-        ("sm_89", "float8_e4m3fn", Unit.MMA, "float8_e4m3fn", 32),
-        ("sm_90", "tf32", Unit.WGMMA, "tf32", 8),
-        ("sm_90", "float32", Unit.FMA, "float32", 1),
-        ("sm_100", "int8", Unit.TCGEN05, "int8", 32),
-        ("sm_103", "int8", Unit.MMA, "int8", 32),
-        ("sm_121", "bfloat16", Unit.MMA, "bfloat16", 16),
-        ("gfx90a", "float8_e4m3fnuz", Unit.FMA, "float32", 1),
-        ("gfx942", "float8_e4m3fn", Unit.MFMA, "float16", 8),
-        ("gfx942", "fp8", Unit.MFMA, "float8_e4m3fnuz", 16),
-        ("gfx950", "fp8", Unit.MFMA, "float8_e4m3fn", 16),
-        ("gfx950", "float32", Unit.MFMA, "float32", 2),
+        ("sm_80", "float8_e5m2", DotUnit.MMA, "float16", 32),
+        ("sm_86", "int8", DotUnit.MMA, "int8", 32),
+        ("sm_89", "float8_e4m3fn", DotUnit.MMA, "float8_e4m3fn", 32),
+        ("sm_90", "tf32", DotUnit.WGMMA, "tf32", 8),
+        ("sm_90", "float32", DotUnit.FMA, "float32", 1),
+        ("sm_100", "int8", DotUnit.TCGEN05, "int8", 32),
+        ("sm_103", "int8", DotUnit.MMA, "int8", 32),
+        ("sm_121", "bfloat16", DotUnit.MMA, "bfloat16", 16),
+        ("gfx90a", "float8_e4m3fnuz", DotUnit.FMA, "float32", 1),
+        ("gfx942", "float8_e4m3fn", DotUnit.MFMA, "float16", 8),
+        ("gfx942", "fp8", DotUnit.MFMA, "float8_e4m3fnuz", 16),
+        ("gfx950", "fp8", DotUnit.MFMA, "float8_e4m3fn", 16),
+        ("gfx950", "float32", DotUnit.MFMA, "float32", 2),
     ],
 )
 def test_wide_tiles(arch, dtype, unit, as_dtype, least):
@@ -42,8 +42,8 @@ def test_wide_tiles(arch, dtype, unit, as_dtype, least):
 def test_small_tiles_of_8_bit_floats_are_converted(arch):
     wide, small = instructions_of(arch, "float8_e4m3fn")
     assert not wide.emulated
-    assert (small.unit, small.as_dtype, small.depth, small.emulated) == (Unit.MMA, "float16", 16, True)
-    assert instruction_of(hardware("h100_sxm"), "float8_e4m3fn", Unit.MMA) == small
+    assert (small.unit, small.as_dtype, small.depth, small.emulated) == (DotUnit.MMA, "float16", 16, True)
+    assert instruction_of(hardware("h100_sxm"), "float8_e4m3fn", DotUnit.MMA) == small
 
 
 def test_what_nothing_is_made_of():
@@ -55,10 +55,12 @@ def test_what_nothing_is_made_of():
 
 
 def test_who_multiplies_with_scales():
-    known = {word: [arch for arch in ARCHS if scaled_instruction(arch, word)] for word in ("mxfp8", "mxfp4", "nvfp4")}
+    archs_of_format = {
+        word: [arch for arch in ARCHS if scaled_instruction(arch, word)] for word in ("mxfp8", "mxfp4", "nvfp4")
+    }
     blackwell = ["sm_100", "sm_103", "sm_120"]
-    assert known == {"mxfp8": [*blackwell, "gfx950"], "mxfp4": [*blackwell, "gfx950"], "nvfp4": blackwell}
-    assert scaled_instruction("sm_121", "nvfp4").unit == Unit.MMA
+    assert archs_of_format == {"mxfp8": [*blackwell, "gfx950"], "mxfp4": [*blackwell, "gfx950"], "nvfp4": blackwell}
+    assert scaled_instruction("sm_121", "nvfp4").unit == DotUnit.MMA
     assert (scaled_instruction("sm_100", "mxfp8").depth, scaled_instruction("sm_100", "mxfp4").depth) == (32, 64)
     assert scaled_instruction("gfx906", "mxfp8") is scaled_instruction("sm_100", "float8_e4m3fn") is None
 

@@ -1,4 +1,4 @@
-"""What the template says of itself: which accuracy, which types, beside which templates it is planned."""
+"""The properties of the template: accuracy, operand types, and the templates that it is planned with."""
 
 import pytest
 
@@ -73,7 +73,7 @@ def test_windows_that_overlap_are_read_once() -> None:
 
 
 def test_batches_are_timed_as_one() -> None:
-    one, many = (anatune.batch_matmul(count, 512, 512, 512, dtype="float16") for count in (1, 64))
-    first, all_of_them = (anatune.plan(work, "h100", 1, template="triton").predictions[0] for work in (one, many))
+    single, many = (anatune.batch_matmul(count, 512, 512, 512, dtype="float16") for count in (1, 64))
+    first, all_of_them = (anatune.plan(work, "h100", 1, template="triton").predictions[0] for work in (single, many))
     assert 8 * first.time_s < 8 * all_of_them.time_s < 64 * 8 * first.time_s
     assert all_of_them.resources["blocks"] >= 64

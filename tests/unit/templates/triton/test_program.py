@@ -11,7 +11,7 @@ from anatune.core.workload.access import Access, Axis, Term
 from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
 from anatune.templates import TRITON
-from anatune.templates.triton.program.lines import folded
+from anatune.templates.triton.program.lines import fold_lines
 from tests.wording import refuses
 
 
@@ -144,11 +144,11 @@ def test_amd_has_its_own_options() -> None:
 
 def test_what_does_not_fit_a_line_is_spread_over_several() -> None:
     long = f"    left = tl.load(A_ptr + {'a' * 60} + f(b, c), mask=(m[:, None] < M) & (n < N), other=0.0)"
-    assert folded(long).splitlines() == [
+    assert fold_lines(long).splitlines() == [
         "    left = tl.load(",
         f"        A_ptr + {'a' * 60} + f(b, c),",
         "        mask=(m[:, None] < M) & (n < N),",
         "        other=0.0,",
         "    )",
     ]
-    assert folded("    x = tl.load(A_ptr, mask=m)\n") == "    x = tl.load(A_ptr, mask=m)\n"
+    assert fold_lines("    x = tl.load(A_ptr, mask=m)\n") == "    x = tl.load(A_ptr, mask=m)\n"

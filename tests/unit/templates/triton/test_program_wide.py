@@ -63,7 +63,7 @@ def test_far_elements_are_reached(tmp_path: Path) -> None:
     program = far_product()
     reply = answer(tmp_path, program)
     assert reply.kind == "value", reply.message
-    made, right = reply.value  # type: ignore[misc]
-    assert (made == right).all()
+    computed, right = reply.value  # type: ignore[misc]
+    assert (computed == right).all()
     narrow = msgspec.structs.replace(program, source=program.source.replace(".to(tl.int64)", ""))
     assert "A is read at element -2147483648, outside" in answer(tmp_path, narrow).message

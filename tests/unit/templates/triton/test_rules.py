@@ -1,4 +1,4 @@
-"""What is no schedule of the template triton is one line."""
+"""A schedule that breaks a rule of the template triton is refused in one line."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_warps_are_specialised_only_where_tensor_memory_holds_sums(hw, product, 
 
 def test_allowed_options():
     space = anatune.space(anatune.matmul(512, 512, 512, dtype="float16"), "mi300x", template="triton")
-    made = space.schedule({"m": 64, "n": 64, "k": 64}, split_k=8, matrix_instr_nonkdim=16)
-    assert "matrix_instr_nonkdim=16" in made.describe()
-    assert "unroll" not in made.describe()
-    assert "waves_per_eu" not in made.describe()
+    schedule = space.schedule({"m": 64, "n": 64, "k": 64}, split_k=8, matrix_instr_nonkdim=16)
+    assert "matrix_instr_nonkdim=16" in schedule.describe()
+    assert "unroll" not in schedule.describe()
+    assert "waves_per_eu" not in schedule.describe()

@@ -8,7 +8,7 @@ from anatune.errors import SpaceError, SpecError
 from anatune.templates.gpu.pack import pack_gpu
 from anatune.templates.gpu.times.columns import Limiter
 from anatune.templates.gpu.times.occupancy import resident_blocks_one
-from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.instructions import DotUnit
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import multiply_adds_per_cycle, residency, resources
 from anatune.templates.triton.tiles import Tiles
@@ -59,16 +59,16 @@ def test_resources_are_those_of_the_compiler(spec, dtype, tile, shared, register
 @pytest.mark.parametrize(
     ("spec", "dtype", "warps", "unit"),
     [
-        ("a100_sxm", "float16", 4, Unit.MMA),
-        ("a100_sxm", "float32", 4, Unit.FMA),
-        ("t4", "float16", 4, Unit.FMA),
-        ("h100_sxm", "bfloat16", 4, Unit.WGMMA),
-        ("h100_sxm", "bfloat16", 2, Unit.MMA),
-        ("b200", "fp8", 8, Unit.TCGEN05),
-        ("rtx4090", "fp8", 8, Unit.MMA),
-        ("mi50", "float16", 4, Unit.FMA),
-        ("mi300x", "float16", 4, Unit.MFMA),
-        ("mi210", "float8_e5m2fnuz", 4, Unit.FMA),
+        ("a100_sxm", "float16", 4, DotUnit.MMA),
+        ("a100_sxm", "float32", 4, DotUnit.FMA),
+        ("t4", "float16", 4, DotUnit.FMA),
+        ("h100_sxm", "bfloat16", 4, DotUnit.WGMMA),
+        ("h100_sxm", "bfloat16", 2, DotUnit.MMA),
+        ("b200", "fp8", 8, DotUnit.TCGEN05),
+        ("rtx4090", "fp8", 8, DotUnit.MMA),
+        ("mi50", "float16", 4, DotUnit.FMA),
+        ("mi300x", "float16", 4, DotUnit.MFMA),
+        ("mi210", "float8_e5m2fnuz", 4, DotUnit.FMA),
     ],
 )
 def test_units(spec, dtype, warps, unit):
@@ -139,8 +139,8 @@ def test_deep_products_are_split_and_wide_ones_are_not():
 
 def test_one_stage_is_slower_than_three():
     rows = [(128, 128, 32, 4, stages, 1, 8) for stages in (1, 3)]
-    one, three = score_tiles(MatmulProblem(1024, 1024, 4096), Tiles.of(rows), hardware("a100_sxm")).time_s
-    assert one > 1.2 * three
+    single, three = score_tiles(MatmulProblem(1024, 1024, 4096), Tiles.of(rows), hardware("a100_sxm")).time_s
+    assert single > 1.2 * three
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,10 @@ def test_a_spec_without_tensor_cores_is_an_error():
 
     spec = msgspec.structs.replace(hardware("a100_sxm"), tensor_cores=None)
     with refuses(SpecError):
-        multiply_adds_per_cycle(spec, "float16", Unit.MMA)
-    assert multiply_adds_per_cycle(hardware("b200"), "fp8", Unit.TCGEN05) == pytest.approx(4500e12 / 2 / 148 / 1.98e9)
+        multiply_adds_per_cycle(spec, "float16", DotUnit.MMA)
+    assert multiply_adds_per_cycle(hardware("b200"), "fp8", DotUnit.TCGEN05) == pytest.approx(
+        4500e12 / 2 / 148 / 1.98e9
+    )
 
 
 def test_options_of_tiles_are_zero_where_left_out():
@@ -242,7 +244,7 @@ SPECIAL = (128, 256, 64, 8, 3, 1, 8, 1, 1, 0)
     ],
 )
 def test_specialised_warps_share_the_registers_of_a_processor(tile, threads, registers, shared):
-    """As Triton 3.9 compiles them for sm_100; none of them spills."""
+    """The registers are those of Triton 3.9 for sm_100, and no kernel spills."""
     need = resources(MatmulProblem(4096, 4096, 4096), Tiles.of([(*tile, 1, 8, 1, 1, 0, 1)]), hardware("b200"))
     assert (need.threads[0], need.registers[0], need.shared_bytes[0]) == (threads, registers, shared)
     assert (need.rule[0], need.spilled[0], need.resident[0]) == (0, 0, 1)
@@ -328,6 +330,6 @@ def test_lanes_that_read_along_k_wait_for_one_bank(b_along_n, loads_of_right):
 def test_two_warps_fill_the_waits_of_one_on_cuda_cores():
     """The same tile, and as many results of a thread: a scheduler's only warp waits, the second of two hides it."""
     problem = MatmulProblem(8192, 8192, 4096, "float32")
-    one, two = score_tiles(problem, Tiles.of([(64, 128, 64, 4, 3, 1, 8), (128, 128, 64, 8, 3, 1, 8)]),
+    four_warps, two = score_tiles(problem, Tiles.of([(64, 128, 64, 4, 3, 1, 8), (128, 128, 64, 8, 3, 1, 8)]),
                            hardware("a100_sxm")).time_s  # fmt: skip
-    assert one > 1.1 * two
+    assert four_warps > 1.1 * two

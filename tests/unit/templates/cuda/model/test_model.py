@@ -80,16 +80,16 @@ def test_illegal_points_are_predicted_with_their_rule(model: GpuModel) -> None:
     wide = space.schedule(TILES | {"i": (8, 1, 64, 1, 1), "j": (16, 1, 64, 1, 1)})
     deep = space.schedule(TILES | {"k": (1, 256, 1)})
     points = np.array([space.point_of(schedule) for schedule in (wide, deep)])
-    found = model.predictions(points)
-    assert [(p.legal, p.rule) for p in found] == [(False, "threads_per_block"), (False, "shared_bytes_per_block")]
-    assert all(math.isfinite(p.time_s) and p.time_s > model.floor_s for p in found)
+    predictions = model.predictions(points)
+    assert [(p.legal, p.rule) for p in predictions] == [(False, "threads_per_block"), (False, "shared_bytes_per_block")]
+    assert all(math.isfinite(p.time_s) and p.time_s > model.floor_s for p in predictions)
     assert model.check(points).tolist() == [1, 2]
 
 
 def test_limiters(model: GpuModel) -> None:
     points = random_points(model, 4000, seed=0)
-    found = {prediction.occupancy_limiter for prediction in model.predictions(points)}
-    assert found == {"threads", "registers", "shared", "blocks", "grid"}
+    limiters = {prediction.occupancy_limiter for prediction in model.predictions(points)}
+    assert limiters == {"threads", "registers", "shared", "blocks", "grid"}
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

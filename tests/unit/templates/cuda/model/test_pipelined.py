@@ -42,9 +42,9 @@ def test_the_space_is_the_plain_one_times_its_pipelines(model):
 
 def test_a_second_buffer_hides_waiting_and_costs_shared_memory(model):
     points = [model.space.point_of(model.space.schedule(TILES, 64, stages=stages)) for stages in (1, 2, 3)]
-    one, two, three = model.predictions(np.array(points))
-    assert two.time_s < one.time_s
-    shared = [p.resources["shared_bytes_per_block"] for p in (one, two, three)]
+    single, two, three = model.predictions(np.array(points))
+    assert two.time_s < single.time_s
+    shared = [p.resources["shared_bytes_per_block"] for p in (single, two, three)]
     assert shared == [6144, 12288, 18432]
 
 

@@ -25,13 +25,13 @@ def family(words, **options):
 
 @pytest.mark.parametrize("words", ["matmul 1..40x32x64", "matmul 24x8..60:4x64", "matmul 16x32x16..64:16"])
 def test_times_are_those_of_single_shapes(words):
-    found = family(words)
-    programs = list(found.candidates(Watch()))[:40]
-    table = found.times(programs)
+    programs_of_range = family(words)
+    programs = list(programs_of_range.candidates(Watch()))[:40]
+    table = programs_of_range.times(programs)
     for program, row in zip(programs, table, strict=True):
-        for extent, seconds in list(zip(found.workload.extents, row, strict=True))[::7]:
-            schedule = found.schedule(program, extent)
-            assert schedule.check().workload == found.workload.at(extent)
+        for extent, seconds in list(zip(programs_of_range.workload.extents, row, strict=True))[::7]:
+            schedule = programs_of_range.schedule(program, extent)
+            assert schedule.check().workload == programs_of_range.workload.at(extent)
             assert Schedule.from_json(schedule.to_json()) == schedule
             model = GpuModel(schedule.workload, GPU)
             if model.space.splits is None and schedule.options:
@@ -42,11 +42,11 @@ def test_times_are_those_of_single_shapes(words):
 
 @pytest.mark.parametrize("words", ["matmul 1..24x32x64", "matmul 16x32x8..48:8"])
 def test_no_schedule_of_a_single_shape_beats_the_bounds(words):
-    found = family(words)
-    bounds = found.bounds(np.full(len(found.workload.extents), 1.0), Watch())
+    ranges = family(words)
+    bounds = ranges.bounds(np.full(len(ranges.workload.extents), 1.0), Watch())
     assert bounds.is_complete
-    for extent, seconds in list(zip(found.workload.extents, bounds.seconds, strict=True))[::5]:
-        model = GpuModel(found.workload.at(extent), GPU)
+    for extent, seconds in list(zip(ranges.workload.extents, bounds.seconds, strict=True))[::5]:
+        model = GpuModel(ranges.workload.at(extent), GPU)
         best = float(model.times(model.rank(1).points)[0][0])
         assert seconds <= best * (1 + 1e-9)
         assert seconds >= 0.5 * best
@@ -54,22 +54,22 @@ def test_no_schedule_of_a_single_shape_beats_the_bounds(words):
 
 @pytest.mark.parametrize(("kernels", "words"), [(1, "matmul 1..48x64x64"), (2, "matmul 1..48x64x64")])
 def test_a_plans_proven_loss_holds_against_plans_of_single_shapes(kernels, words):
-    found = family(words)
-    plan = plan_families([found], Goal(programs=kernels), Watch())
+    ranges = family(words)
+    plan = plan_families([ranges], Goal(programs=kernels), Watch())
     assert plan.is_complete
     assert plan.known_loss <= plan.loss <= plan.known_loss + 5e-3
     for extent in (1, 5, 17, 31, 32, 48):
         program = plan.programs[plan.program_of(extent)].schedule
-        single = GpuModel(found.workload.at(extent), GPU)
+        single = GpuModel(ranges.workload.at(extent), GPU)
         best = float(single.times(single.rank(1).points)[0][0])
         tiles = {axis: factors[1:] for axis, factors in program.tiles.items()}
-        chosen = [p for p in found._times if _inner(found, p, extent) == (tiles, program.unroll)]
-        seconds = min(found.times(chosen)[:, found.workload.extents.index(extent)])
+        chosen = [p for p in ranges._times if _inner(ranges, p, extent) == (tiles, program.unroll)]
+        seconds = min(ranges.times(chosen)[:, ranges.workload.extents.index(extent)])
         assert seconds / best - 1 <= plan.loss + 1e-9
 
 
-def _inner(found, program, extent):
-    schedule = found.schedule(program, extent)
+def _inner(ranges, program, extent):
+    schedule = ranges.schedule(program, extent)
     return {axis: factors[1:] for axis, factors in schedule.tiles.items()}, schedule.unroll
 
 
@@ -92,14 +92,14 @@ def test_bounds_hold_for_all_larger_extents(words):
     assert (bounds[legal] <= later[legal] * (1 + 1e-9)).all()
     exact = np.array([tiles.run(extent, points, PREDICT) for extent in extents])
     later = np.minimum.accumulate(exact[::-1])[::-1]
-    evenly = np.array([tiles.run(extent, points, PREDICT, evenly=True) for extent in extents])
+    evenly = np.array([tiles.run(extent, points, PREDICT, ignores_edges=True) for extent in extents])
     legal = np.isfinite(evenly) & np.isfinite(later)
     assert (evenly[legal] <= later[legal] * (1 + 1e-9)).all()
 
 
 def test_a_time_limit_leaves_what_is_proven():
-    found = family("matmul 1..512x256x256")
-    plan = plan_families([found], Goal(programs=3), Watch(2.0))
+    ranges = family("matmul 1..512x256x256")
+    plan = plan_families([ranges], Goal(programs=3), Watch(2.0))
     assert not plan.is_complete or plan.loss < 1
     assert plan.known_loss <= plan.loss
     assert plan.intervals[0].first == 1
@@ -114,23 +114,23 @@ def test_bounds_of_macro_choices_are_below_each_split():
 
 
 def test_intervals_follow_the_time_of_extents():
-    found = family("conv2d 1..8x64x30x30 128x64x3x3")
-    tiles, numbers = found._tiles, found.workload.numbers
-    floors = np.array([tiles.floor(extent) for extent in numbers.tolist()])
-    known = found._octaves(Watch(0.0))  # one part of the macro choices each
-    assert [one.first for one in known[1:]] == [one.last + 1 for one in known[:-1]]
-    assert all(floors[one.last] <= 2 * floors[one.first] for one in known)
-    assert len(known) > 1
-    assert not any(one.is_done for one in known)
-    bounds = found.bounds(np.full(len(numbers), 1.0), Watch(0.0))
+    ranges = family("conv2d 1..8x64x30x30 128x64x3x3")
+    tiles, numbers = ranges._tiles, ranges.workload.numbers
+    floors = np.array([tiles.least_time_s(extent) for extent in numbers.tolist()])
+    octaves = ranges._octaves(Watch(0.0))  # one part of the macro choices each
+    assert [one.first for one in octaves[1:]] == [one.last + 1 for one in octaves[:-1]]
+    assert all(floors[one.last] <= 2 * floors[one.first] for one in octaves)
+    assert len(octaves) > 1
+    assert not any(one.is_done for one in octaves)
+    bounds = ranges.bounds(np.full(len(numbers), 1.0), Watch(0.0))
     assert not bounds.is_complete
     assert (bounds.seconds == floors).all()  # what is proven without a search
 
 
 def test_a_time_limit_holds_for_many_macro_choices():
-    found, shares = family("conv2d 1..8x64x30x30 128x64x3x3"), []
+    ranges, shares = family("conv2d 1..8x64x30x30 128x64x3x3"), []
     start = time.monotonic()
-    plan = plan_families([found], Goal(programs=2), Watch(1.0, shares.append))
+    plan = plan_families([ranges], Goal(programs=2), Watch(1.0, shares.append))
     assert time.monotonic() - start < 20.0  # of the work of minutes; machines are slow at times
     assert not plan.is_complete
     assert np.isfinite(plan.loss)
@@ -139,23 +139,23 @@ def test_a_time_limit_holds_for_many_macro_choices():
 
 
 def test_what_is_proven_is_not_searched_again():
-    found = family("matmul 1..24x32x64")
-    limits = np.full(len(found.workload.extents), 1.0)
-    bounds = found.bounds(limits, Watch())
+    ranges = family("matmul 1..24x32x64")
+    limits = np.full(len(ranges.workload.extents), 1.0)
+    bounds = ranges.bounds(limits, Watch())
     with mock.patch.object(RangedTiles, "run", side_effect=AssertionError):
-        again = found.bounds(bounds.seconds, Watch())
+        again = ranges.bounds(bounds.seconds, Watch())
         assert again.is_complete
     assert (again.seconds == bounds.seconds).all()
 
 
 def test_bounds_of_the_first_interval_hide_nothing_from_the_others():
-    found = family("matmul 100..8000:100x128x64")
-    known = found._octaves(Watch())
-    assert len(known) > 1
-    for octave in known[1:]:
-        numbers = found.workload.numbers
-        alone = _Octave(found._tiles, numbers, octave.first, octave.last, 0.0, [])
-        alone.look(Watch())
+    ranges = family("matmul 100..8000:100x128x64")
+    octaves = ranges._octaves(Watch())
+    assert len(octaves) > 1
+    for octave in octaves[1:]:
+        numbers = ranges.workload.numbers
+        alone = _Octave(ranges._tiles, numbers, octave.first, octave.last, 0.0, [])
+        alone.bound_choices(Watch())
         assert (alone.macros == octave.macros).all()
         assert (alone.bounds == octave.bounds).all()
         assert alone.cut_s == octave.cut_s

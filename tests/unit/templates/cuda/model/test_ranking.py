@@ -66,9 +66,9 @@ def test_slabs_do_not_matter(monkeypatch: pytest.MonkeyPatch, slab: int) -> None
     assert model.rank(8).points.tolist() == expected.points.tolist()
     monkeypatch.setattr(gpu_ranking, "SLAB_MACROS", slab)
     monkeypatch.setattr(gpu_ranking, "EXHAUSTIVE_POINTS", 0)
-    found = model.rank(8)
-    assert found.points.tolist() == expected.points.tolist()
-    assert (found.num_legal, found.rejected) == (expected.num_legal, expected.rejected)
+    ranking = model.rank(8)
+    assert ranking.points.tolist() == expected.points.tolist()
+    assert (ranking.num_legal, ranking.rejected) == (expected.num_legal, expected.rejected)
 
 
 @pytest.mark.parametrize("limit", [0, 10**9])
@@ -178,15 +178,15 @@ def test_best_keeps_the_first_of_equal_times(distinct: bool) -> None:
 def test_distinct_times(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setattr(gpu_ranking, "EXHAUSTIVE_POINTS", limit)
     model = GpuModel(SMALL, gpu("k80"))
-    found = model.rank(10, distinct=True)
-    times, _ = model.times(found.points)
+    distinct = model.rank(10, distinct=True)
+    times, _ = model.times(distinct.points)
     assert len(times) == 10
     assert (np.diff(times) > 1e-12 * times[1:]).all()
     everything = model.rank(3_000)
     all_times, _ = model.times(everything.points)
     apart = np.concatenate([[True], np.diff(all_times) > 1e-12 * all_times[1:]])
-    assert found.points.tolist() == everything.points[apart][:10].tolist()
-    assert (found.num_legal, found.rejected) == (everything.num_legal, everything.rejected)
+    assert distinct.points.tolist() == everything.points[apart][:10].tolist()
+    assert (distinct.num_legal, distinct.rejected) == (everything.num_legal, everything.rejected)
 
 
 def test_progress_is_a_rising_share() -> None:

@@ -1,4 +1,4 @@
-"""Which thread copies which element of a staged tile: each one exactly once, in as few copies as threads allow."""
+"""The copies of staged tiles: each element is copied exactly once, in as few copies as the threads allow."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ import anatune
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.core.workload.nest import Access, Term
 from anatune.templates.cuda.program.fetch import Guard, Side, fetch_width, guards_of, sides_of, walk_of
-from anatune.templates.cuda.program.nest import GpuNest
+from anatune.templates.cuda.program.nest import CudaNest
 
 GPU = anatune.hardware("rtx3090")
 
@@ -31,17 +31,17 @@ def row_major(spans, gap=0):
 
 def copied(walk):
     """Return the first position of every copy of every thread, side by side."""
-    found = []
+    positions = []
     for thread in range(walk.threads):
         digits = []
-        for at in range(len(walk.box)):
-            inner = math.prod(walk.box[at + 1 :])
-            digits.append(thread // inner % walk.box[at])
+        for side in range(len(walk.box)):
+            inner = math.prod(walk.box[side + 1 :])
+            digits.append(thread // inner % walk.box[side])
         for turns in itertools.product(*map(range, walk.counts)):
             places = [digit + turn * box for digit, turn, box in zip(digits, turns, walk.box, strict=True)]
             if all(place < walk.positions(at) for at, place in enumerate(places)):
-                found.append(tuple(places))
-    return found
+                positions.append(tuple(places))
+    return positions
 
 
 @given(
@@ -54,9 +54,9 @@ def test_every_element_is_copied_once(spans, threads, width):
     if sides:
         sides[-1] = sides[-1]._replace(span=sides[-1].span * width)
     walk = walk_of(sides, width if sides else 1, threads, 4)
-    found = copied(walk)
+    positions = copied(walk)
     assert walk.threads <= threads
-    assert len(found) == len(set(found)) == math.prod(spans)
+    assert len(positions) == len(set(positions)) == math.prod(spans)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.sampled_from([32, 64, 128, 256, 512]))
@@ -85,7 +85,7 @@ def test_dimensions_without_gaps_are_joined(shape, spans, gap, guarded, joined):
 
 
 @pytest.mark.parametrize(
-    ("shape", "spans", "steps", "offsets", "asked", "width"),
+    ("shape", "spans", "steps", "offsets", "requested", "width"),
     [
         ((64, 64), (16, 8), (16, 8), (0, 0), 4, 4),
         ((64, 64), (16, 6), (16, 6), (0, 0), 4, 1),  # rows end within a vector
@@ -99,11 +99,11 @@ def test_dimensions_without_gaps_are_joined(shape, spans, gap, guarded, joined):
         ((), (), (), (), 4, 1),
     ],
 )
-def test_vectors_are_whole_and_aligned(shape, spans, steps, offsets, asked, width):
+def test_vectors_are_whole_and_aligned(shape, spans, steps, offsets, requested, width):
     guarded = [offset < 0 for offset in offsets]
     tensor = access(shape, offsets)
     sides = sides_of(tensor, spans, row_major(spans), guarded)
-    assert fetch_width(asked, tensor, sides, steps, guarded) == width
+    assert fetch_width(requested, tensor, sides, steps, guarded) == width
 
 
 def test_only_sides_on_which_positions_can_lie_outside_are_guarded():
@@ -119,7 +119,7 @@ def test_the_kernel_axes_of_a_1x1_convolution_do_not_keep_it_from_reading_vector
     workload = anatune.conv2d(1, 64, 14, 14, 64, 1, 1)
     tiles = {"f": (4, 1, 8, 1, 2), "y": (14, 1, 1, 1, 1), "x": (1, 2, 7, 1, 1), "rc": (4, 4, 4)}
     point = anatune.space(workload, GPU).schedule(tiles, 64, {"data": 2, "weight": 4})
-    nest = GpuNest(point)
+    nest = CudaNest(point)
     assert nest.last == "rc"
     assert {tile.access.tensor: tile.fetch for tile in nest.tiles} == {"data": 2, "weight": 4}
     source = cuda_kernel(point).source

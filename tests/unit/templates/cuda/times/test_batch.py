@@ -24,10 +24,10 @@ def test_a_batch_gives_the_same_bits_as_single_points(name: str, task: int) -> N
     model = GpuModel(WORKLOADS[name], gpu("k80"))
     points = random_points(model, 2 * CHUNK_SIZE + 37, seed=1)
     rules, times, columns = model._run(points, task, full=True)
-    for at in range(0, len(points), 1 if task == PREDICT else 19):
-        rule, time, column = model._run(points[at], task, full=True)
-        assert (rule[0], time[0]) == (rules[at], times[at])
-        assert column[RESULT, 0].tobytes() == columns[RESULT, at].tobytes()
+    for number in range(0, len(points), 1 if task == PREDICT else 19):
+        rule, time, column = model._run(points[number], task, full=True)
+        assert (rule[0], time[0]) == (rules[number], times[number])
+        assert column[RESULT, 0].tobytes() == columns[RESULT, number].tobytes()
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -85,8 +85,8 @@ def test_absurdly_large_workloads_do_not_overflow(workload: anatune.Workload) ->
         assert columns[Col.THREADS].tolist() == exact
 
 
-def cyclic(extent: int, levels: int, at: int) -> tuple[int, ...]:
-    return tuple(extent if level == at % levels else 1 for level in range(levels))
+def cyclic(extent: int, levels: int, number: int) -> tuple[int, ...]:
+    return tuple(extent if level == number % levels else 1 for level in range(levels))
 
 
 def test_one_compiled_signature() -> None:
@@ -114,13 +114,13 @@ def test_more_registers_lower_the_occupancy() -> None:
     model = GpuModel(WORKLOADS["matmul"], gpu("rtx3090"))
     points = random_points(model, 64, seed=7)
     _, _, columns = model._run(points, PREDICT, full=True)
-    known = columns[[Col.REGISTERS, Col.SHARED_BYTES, Col.SPILLED]]
-    known[0] = np.minimum(known[0] + 60, columns[Col.REGISTER_CAP])
-    known[2] += 8
-    _, times, changed = model._run(points, PREDICT, full=True, compiled=known)
+    compiled = columns[[Col.REGISTERS, Col.SHARED_BYTES, Col.SPILLED]]
+    compiled[0] = np.minimum(compiled[0] + 60, columns[Col.REGISTER_CAP])
+    compiled[2] += 8
+    _, times, changed = model._run(points, PREDICT, full=True, compiled=compiled)
     assert (changed[Col.RESIDENT] <= columns[Col.RESIDENT]).all()
     assert (changed[Col.RESIDENT] < columns[Col.RESIDENT]).any()
-    assert changed[Col.REGISTERS].tolist() == known[0].tolist()
+    assert changed[Col.REGISTERS].tolist() == compiled[0].tolist()
     assert (changed[Col.SPILL_S] >= columns[Col.SPILL_S]).all()
     assert np.isfinite(times).all()
 

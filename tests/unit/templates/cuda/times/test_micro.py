@@ -40,14 +40,14 @@ def test_micro_quantities_of_large_tiles(name: str, device: str) -> None:
 def check(model: GpuModel, count: int, largest_tile: float = 1e9) -> None:
     points = random_points(model, count, seed=5)
     _, _, columns = model._run(points, PREDICT, full=True)
-    for at, row in enumerate(points):
-        if columns[Col.TILE_BYTES, at] > largest_tile:
+    for number, row in enumerate(points):
+        if columns[Col.TILE_BYTES, number] > largest_tile:
             continue  # too many addresses to enumerate
         schedule = model.space.schedule_of(row)
         point = Point(model.workload, model.hardware, schedule)
-        expected = point.micro(int(columns[Col.REGISTER_CAP, at]))
-        found = {key: columns[Col[key], at] for key in expected}
-        assert found == pytest.approx(expected, rel=1e-12), schedule.describe()
+        expected = point.micro(int(columns[Col.REGISTER_CAP, number]))
+        quantities = {key: columns[Col[key], number] for key in expected}
+        assert quantities == pytest.approx(expected, rel=1e-12), schedule.describe()
 
 
 def test_dynamic_indexing_follows_the_unrolled_loops() -> None:

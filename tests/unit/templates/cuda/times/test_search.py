@@ -38,11 +38,11 @@ def expected_macros(model: GpuModel) -> dict[tuple[int, ...], float]:
             counts[key] = counts.get(key, 0) + 1
         per_axis.append(counts)
     shared = len(model.space.unroll_depths) * len(model.space.fetch_widths) ** len(model.space.staged)
-    found = {}
+    macros = {}
     for keys in itertools.product(*per_axis):
         weight = shared * math.prod(counts[key] for counts, key in zip(per_axis, keys, strict=True))
-        found[tuple(itertools.chain(*keys))] = float(weight)
-    return found
+        macros[tuple(itertools.chain(*keys))] = float(weight)
+    return macros
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -55,28 +55,30 @@ def test_lists_every_macro_choice_once(name: str, max_threads: int, capacity: in
     points = np.ones((capacity, len(model.space.columns)), dtype=np.int64)
     numbers, weights = np.empty(capacity, dtype=np.int64), np.empty(capacity)
     total = math.prod(options.num_options.tolist())
-    at, skipped = 0, 0.0
-    found: dict[tuple[int, ...], float] = {}
+    next_number, skipped = 0, 0.0
+    macros: dict[tuple[int, ...], float] = {}
     seen: list[int] = []
-    while at < total:
-        at, listed, lost = list_macros(at, total, num_spatial, options, max_threads, points, numbers, weights)
+    while next_number < total:
+        next_number, listed, lost = list_macros(
+            next_number, total, num_spatial, options, max_threads, points, numbers, weights
+        )
         skipped += lost
         assert (points[:, tiles:] == 1).all()  # columns other than the tiles are left alone
         seen += numbers[:listed].tolist()
         rows = map(tuple, points[:listed, :tiles].tolist())
-        found |= dict(zip(rows, weights[:listed].tolist(), strict=True))
-    assert at == total
+        macros |= dict(zip(rows, weights[:listed].tolist(), strict=True))
+    assert next_number == total
     assert seen == sorted(set(seen))
-    assert len(seen) == len(found)
+    assert len(seen) == len(macros)
     expected = expected_macros(model)
 
     def threads(key: tuple[int, ...]) -> int:
         return math.prod(key[2 : 5 * num_spatial : 5])
 
-    assert found == {key: weight for key, weight in expected.items() if threads(key) <= max_threads}
+    assert macros == {key: weight for key, weight in expected.items() if threads(key) <= max_threads}
     assert skipped == sum(weight for key, weight in expected.items() if threads(key) > max_threads)
     splits = 1 if model.space.splits is None else model.space.splits.count
-    assert (skipped + sum(found.values())) * splits == model.space.size
+    assert (skipped + sum(macros.values())) * splits == model.space.size
 
 
 def test_stops_where_it_is_told() -> None:
@@ -84,5 +86,5 @@ def test_stops_where_it_is_told() -> None:
     options = options_of(model)
     points = np.ones((1000, len(model.space.columns)), dtype=np.int64)
     numbers, weights = np.empty(1000, dtype=np.int64), np.empty(1000)
-    at, listed, _ = list_macros(5, 12, 2, options, 1024, points, numbers, weights)
-    assert (at, listed, numbers[:listed].tolist()) == (12, 7, list(range(5, 12)))
+    next_number, listed, _ = list_macros(5, 12, 2, options, 1024, points, numbers, weights)
+    assert (next_number, listed, numbers[:listed].tolist()) == (12, 7, list(range(5, 12)))

@@ -23,14 +23,14 @@ def test_macro_quantities(name: str, device: str) -> None:
     model = GpuModel(WORKLOADS[name], gpu(device))
     points = random_points(model, 25, seed=3)
     _, _, columns = model._run(points, PREDICT, full=True)
-    for at, point in enumerate(points):
+    for number, point in enumerate(points):
         if not has_rounds(model, point):
-            assert columns[Col.RULE, at] > 0
+            assert columns[Col.RULE, number] > 0
             continue
         schedule = model.space.schedule_of(point)
         expected = Point(model.workload, model.hardware, schedule).macro()
-        found = {key: columns[Col[key], at] for key in expected}
-        assert found == pytest.approx(expected, rel=1e-12), schedule.describe()
+        quantities = {key: columns[Col[key], number] for key in expected}
+        assert quantities == pytest.approx(expected, rel=1e-12), schedule.describe()
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_traffic_where_operands_exceed_the_cache(workload: anatune.Workload) -> 
     assert (columns[Col.DRAM_BYTES] >= once * (1 - 1e-12)).all()
     assert (columns[Col.DRAM_BYTES] > 1.5 * once).any()
 
-    for at, point in enumerate(points):
+    for number, point in enumerate(points):
         if not has_rounds(model, point):
             continue
         naive = Point(model.workload, model.hardware, model.space.schedule_of(point), l2_bytes=2048)
-        assert columns[Col.DRAM_BYTES, at] == pytest.approx(naive.macro()["DRAM_BYTES"], rel=1e-12)
+        assert columns[Col.DRAM_BYTES, number] == pytest.approx(naive.macro()["DRAM_BYTES"], rel=1e-12)
 
 
 def test_rules_in_their_order() -> None:

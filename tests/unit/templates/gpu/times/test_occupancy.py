@@ -104,8 +104,8 @@ def test_agrees_with_nvidias_calculator(capability: float) -> None:
 @pytest.mark.parametrize("line", VECTORS.strip().splitlines())
 def test_hand_picked_vectors(line: str) -> None:
     threads, registers, shared_bytes, *expected = (int(word) for word in line.split())
-    found = [resident_blocks_one(threads, registers, shared_bytes, gpu_of(sm))[0] for sm in LIMITS]
-    assert found == expected
+    blocks = [resident_blocks_one(threads, registers, shared_bytes, gpu_of(sm))[0] for sm in LIMITS]
+    assert blocks == expected
 
 
 def test_packaged_specs_have_the_calculators_limits(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_agrees_with_placing_blocks_one_by_one(name: str) -> None:
     for _ in range(400):
         threads, registers = int(rng.integers(1, 1100)), int(rng.integers(0, 260))
         shared_bytes = int(rng.integers(0, 1 + rng.choice([1024, 16384, 65536, 120000])))
-        found = resident_blocks_one(threads, registers, shared_bytes, packed)[0]
-        assert found == naive_gpu.resident_blocks(spec, threads, registers, shared_bytes)
+        blocks = resident_blocks_one(threads, registers, shared_bytes, packed)[0]
+        assert blocks == naive_gpu.resident_blocks(spec, threads, registers, shared_bytes)
 
 
 @pytest.mark.parametrize("name", ["rtx3090", "k80", "mi50", "p100", "tx2"])
@@ -153,11 +153,11 @@ def test_arrays_numbers_and_tables_agree(name: str) -> None:
         rng.integers(least, most, 1000) for least, most in ((1, 1100), (0, 260), (0, 120_000))
     )
     blocks, limiter = resident_blocks(threads, registers, shared, packed)
-    for at, block in enumerate(zip(threads.tolist(), registers.tolist(), shared.tolist(), strict=True)):
-        assert resident_blocks_one(*block, packed) == (blocks[at], limiter[at])
-        if blocks[at]:
+    for number, block in enumerate(zip(threads.tolist(), registers.tolist(), shared.tolist(), strict=True)):
+        assert resident_blocks_one(*block, packed) == (blocks[number], limiter[number])
+        if blocks[number]:
             warps = -(-block[0] // packed.warp_size)
-            assert from_table(warps, *block[1:], packed) == blocks[at]
+            assert from_table(warps, *block[1:], packed) == blocks[number]
 
 
 @njit

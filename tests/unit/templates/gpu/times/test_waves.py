@@ -17,7 +17,7 @@ def test_a_block_alone_on_its_sm_waits_for_everything():
 
 
 def test_starts_pass_while_the_others_of_an_sm_compute():
-    """Of four blocks on an SM one waits for the start of the next, three compute."""
+    """Check that of four blocks on an SM one waits for its start while three compute."""
     each = STEPS * 4 * BUSY + 4 * 3.0 + START / 4
     assert waves(24, 4) == pytest.approx((3 * each, 3.0, each))
 

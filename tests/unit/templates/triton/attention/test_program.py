@@ -43,8 +43,8 @@ def test_results_are_those_of_float64(sizes, more, tile, options) -> None:  # ty
     workload = anatune.attention(*sizes, **more)
     inputs = random_inputs(workload, seed=3)
     program = TRITON.program(schedule_of(workload, *tile, **options))
-    found = check_program(workload, program, inputs, expected(workload, inputs))
-    assert found.ok, found.message
+    comparison = check_program(workload, program, inputs, expected(workload, inputs))
+    assert comparison.ok, comparison.message
 
 
 STRIDED = [
@@ -66,8 +66,8 @@ def test_operands_may_lie_in_any_order(sizes, causal, strides, tile, options, se
     schedule = schedule_of(workload, *tile, **options)
     assert "descriptors" not in schedule.options
     inputs = random_inputs(workload, seed=seed or 3)
-    found = check_program(workload, TRITON.program(schedule), inputs, expected(workload, inputs))
-    assert found.ok, found.message
+    comparison = check_program(workload, TRITON.program(schedule), inputs, expected(workload, inputs))
+    assert comparison.ok, comparison.message
     assert Schedule.from_json(schedule.to_json()) == schedule
 
 
@@ -106,8 +106,8 @@ def test_pages_of_a_pool_and_sequences_of_their_own_lengths(sizes, more, strides
     inputs = random_inputs(workload, seed=seed or 3)
     if seed == 1:
         inputs["lengths"][:2] = 0, sizes[4] + 3  # none, and more than there are places for
-    found = check_program(workload, TRITON.program(schedule), inputs, expected(workload, inputs))
-    assert found.ok, found.message
+    comparison = check_program(workload, TRITON.program(schedule), inputs, expected(workload, inputs))
+    assert comparison.ok, comparison.message
     assert Schedule.from_json(schedule.to_json()) == schedule
 
 
@@ -118,8 +118,10 @@ def test_windows_behind_all_keys_are_empty() -> None:
     workload = strided_attention(plain, strides, counted="lengths")
     inputs = random_inputs(workload, seed=1)
     inputs["lengths"][:] = 43, 44  # the last query, and the last two, see no key
-    found = check_program(workload, TRITON.program(schedule_of(workload, 16, 16)), inputs, expected(workload, inputs))
-    assert found.ok, found.message
+    comparison = check_program(
+        workload, TRITON.program(schedule_of(workload, 16, 16)), inputs, expected(workload, inputs)
+    )
+    assert comparison.ok, comparison.message
 
 
 @needs_triton
@@ -135,8 +137,8 @@ def test_scores_of_any_magnitude(more, sign) -> None:  # type: ignore[no-untyped
         inputs[tensor] = whole.astype(inputs[tensor].dtype)
     program = TRITON.program(schedule_of(workload, 16, 16))
     assert "SCALE -" not in program.source
-    found = check_program(workload, program, inputs, expected(workload, inputs))
-    assert found.ok, found.message
+    comparison = check_program(workload, program, inputs, expected(workload, inputs))
+    assert comparison.ok, comparison.message
 
 
 @needs_triton

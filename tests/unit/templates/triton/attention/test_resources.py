@@ -4,7 +4,7 @@ from anatune.core.hardware.files import hardware
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
 from anatune.templates.triton.attention.resources import attention_resources
-from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.instructions import DotUnit
 
 # head_dim, tile (block_m, block_n, warps, stages, split, descriptors), bytes that Triton 3.9 asks for on sm_90
 COMPILED = [
@@ -23,8 +23,8 @@ def test_shared_bytes_are_the_compilers(head_dim: int, tile: tuple[int, ...], sh
     spec = hardware("h100_sxm")
     assert isinstance(spec, GpuSpec)
     problem = AttentionProblem(4, 16, 4, 1024, 2048, head_dim, causal=True)
-    found = attention_resources(problem, AttentionTiles.of([tile]), spec)
-    assert found.shared_bytes[0] == shared
+    need = attention_resources(problem, AttentionTiles.of([tile]), spec)
+    assert need.shared_bytes[0] == shared
 
 
 def test_small_tiles_have_no_wide_unit() -> None:
@@ -32,4 +32,8 @@ def test_small_tiles_have_no_wide_unit() -> None:
     assert isinstance(spec, GpuSpec)
     problem = AttentionProblem(1, 8, 1, 1, 2048, 128)
     tiles = AttentionTiles.of([[16, 64, 4, 2, 1], [64, 64, 4, 2, 1], [64, 64, 2, 2, 1]])
-    assert attention_resources(problem, tiles, spec).unit.tolist() == [Unit.MMA, Unit.WGMMA, Unit.MMA]
+    assert attention_resources(problem, tiles, spec).unit.tolist() == [
+        DotUnit.MMA,
+        DotUnit.WGMMA,
+        DotUnit.MMA,
+    ]

@@ -3,7 +3,7 @@ import pytest
 import anatune
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
-from anatune.templates.triton.grouped.model import ScaledModel
+from anatune.templates.triton.grouped.model import GroupedModel
 
 
 def best(words: str, device: str) -> Prediction:
@@ -28,7 +28,7 @@ def test_plans_are_ranked_whole_and_move_no_less_than_they_must(words: str, devi
     times = [told.time_s for told in plan.predictions]
     assert times == sorted(times)
     assert all(ratio >= 0.999 for told in plan.predictions for ratio in told.traffic_over_bound.values())
-    floor_s = ScaledModel(plan.workload, plan.hardware).floor_s
+    floor_s = GroupedModel(plan.workload, plan.hardware).floor_s
     assert all(told.time_s >= max(floor_s, told.parts["dram_s"]) for told in plan.predictions)
 
 
@@ -51,6 +51,6 @@ def test_scales_cost_what_they_move() -> None:
 
 def test_rows_of_few_experts_read_few_weights() -> None:
     words = "grouped_matmul 16x64x2x2048x4096 --routing "
-    even, one = best(f"{words}balanced", "h100"), best(f"{words}{','.join(['16', '16', *62 * ['0']])}", "h100")
-    assert even.resources["dram_bytes"] > 10 * one.resources["dram_bytes"]
-    assert even.time_s > 5 * one.time_s
+    even, skewed = best(f"{words}balanced", "h100"), best(f"{words}{','.join(['16', '16', *62 * ['0']])}", "h100")
+    assert even.resources["dram_bytes"] > 10 * skewed.resources["dram_bytes"]
+    assert even.time_s > 5 * skewed.time_s

@@ -1,20 +1,20 @@
-"""What scales need beside operands, beside what Triton 3.9 made of such kernels (``bench.gpu.triton_compile``)."""
+"""The resources of scales, compared with kernels that Triton 3.9 compiled (``bench.gpu.triton_compile``)."""
 
 import numpy as np
 import pytest
 
 import anatune
 from anatune.core.hardware.spec import GpuSpec
-from anatune.templates.triton.grouped.model import ScaledModel
+from anatune.templates.triton.grouped.model import GroupedModel
 from anatune.templates.triton.grouped.needs import scaling_of
 from anatune.templates.triton.resources import Resources
 from anatune.templates.triton.tiles import Tiles
 
 
-def model_of(words: str, device: str) -> ScaledModel:
+def model_of(words: str, device: str) -> GroupedModel:
     spec = anatune.hardware(device)
     assert isinstance(spec, GpuSpec)
-    return ScaledModel(anatune.parse_workload(words), spec)
+    return GroupedModel(anatune.parse_workload(words), spec)
 
 
 def resources(words: str, device: str, tile: tuple[int, int, int], **options: int) -> Resources:
@@ -46,8 +46,8 @@ COMPILED = [
 def test_shared_bytes_are_the_compilers(
     words: str, device: str, tile: tuple[int, int, int], how: tuple[int, int, int], shared: int
 ) -> None:
-    known = {"num_warps": how[0], "num_stages": how[1]} | ({"descriptors": 1} if how[2] else {})
-    assert resources(words, device, tile, **known).shared_bytes[0] == shared
+    options = {"num_warps": how[0], "num_stages": how[1]} | ({"descriptors": 1} if how[2] else {})
+    assert resources(words, device, tile, **options).shared_bytes[0] == shared
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_shared_bytes_are_the_compilers(
 def test_tcgen05_with_scales_has_a_buffer_fewer(
     words: str, tile: tuple[int, int, int], how: tuple[int, int], least: int
 ) -> None:
-    found = resources(words, "b200", tile, num_warps=how[0], num_stages=how[1]).shared_bytes[0]
-    assert least <= found <= least + 2100
+    shared_bytes = resources(words, "b200", tile, num_warps=how[0], num_stages=how[1]).shared_bytes[0]
+    assert least <= shared_bytes <= least + 2100
 
 
 def test_sums_and_scales_share_tensor_memory() -> None:
@@ -80,8 +80,8 @@ def test_weights_that_are_unpacked_and_scaled_take_registers_and_instructions() 
     base = "scaled_matmul 16x4096x4096 --dtype bfloat16x"
 
     def needs(words: str) -> tuple[float, float, float]:
-        found = scaling_of(model_of(base + words, "a100")._own, 0.0, tiles, spec)
-        return tuple(float(np.asarray(value)[0]) for value in (found.registers, found.slots, found.stage_bytes))  # type: ignore[return-value]
+        scaling = scaling_of(model_of(base + words, "a100")._scaled_product, 0.0, tiles, spec)
+        return tuple(float(np.asarray(value)[0]) for value in (scaling.registers, scaling.slots, scaling.stage_bytes))  # type: ignore[return-value]
 
     assert needs("int8") == (0.0, 0.0, 0.0)
     assert needs("int8 --group 128") == (48.0, 256.0, 128.0)
@@ -101,9 +101,9 @@ def test_weights_that_are_unpacked_and_scaled_take_registers_and_instructions() 
 def test_registers_are_near_the_compilers(
     words: str, device: str, tile: tuple[int, int, int], warps: int, registers: int
 ) -> None:
-    found = resources(words, device, tile, num_warps=warps)
-    assert found.registers[0] == pytest.approx(registers, rel=0.12)
-    assert found.spilled[0] == 0
+    need = resources(words, device, tile, num_warps=warps)
+    assert need.registers[0] == pytest.approx(registers, rel=0.12)
+    assert need.spilled[0] == 0
 
 
 def test_many_sums_that_are_scaled_in_steps_are_said_to_spill() -> None:

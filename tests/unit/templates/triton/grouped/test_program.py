@@ -13,7 +13,7 @@ from anatune.errors import RunError
 from anatune.measure.emulate.triton_interpreter import check_program
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.templates.triton import TRITON
-from anatune.templates.triton.grouped.space import ScaledSpace
+from anatune.templates.triton.grouped.space import GroupedSpace
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
@@ -23,7 +23,7 @@ def schedule_of(workload: Workload, tile: tuple[int, int, int], device: str = ""
     of_small_tiles = str(workload.attribute["dtype"]) in ("mxfp8", "mxfp4", "nvfp4") and tile[0] < 128
     spec = anatune.hardware(device or ("rtx5090" if of_small_tiles else "b200"))
     assert isinstance(spec, anatune.GpuSpec)
-    space = ScaledSpace(workload, spec, lambda points: np.ones(len(points), dtype=bool))
+    space = GroupedSpace(workload, spec, lambda points: np.ones(len(points), dtype=bool))
     return space.schedule(dict(zip("mnk", tile, strict=True)), **options)
 
 
@@ -70,8 +70,8 @@ def test_results_are_those_of_float64(words: str, tile: tuple[int, int, int], op
     workload = anatune.parse_workload(words)
     inputs = random_inputs(workload, seed=3)
     program = TRITON.program(schedule_of(workload, tile, **options))
-    found = check_program(workload, program, inputs, expected(workload, inputs))
-    assert found.ok, f"{found.message}\n{program.source}"
+    comparison = check_program(workload, program, inputs, expected(workload, inputs))
+    assert comparison.ok, f"{comparison.message}\n{program.source}"
 
 
 @needs_triton

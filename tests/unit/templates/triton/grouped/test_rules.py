@@ -4,14 +4,14 @@ import anatune
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 from anatune.templates.triton.grouped.rules import least_tile, options_of
-from anatune.templates.triton.grouped.space import ScaledSpace
+from anatune.templates.triton.grouped.space import GroupedSpace
 from tests.wording import refuses
 
 
-def space_of(words: str, device: str) -> ScaledSpace:
-    found = anatune.space(anatune.parse_workload(words), device, template="triton")
-    assert isinstance(found, ScaledSpace)
-    return found
+def space_of(words: str, device: str) -> GroupedSpace:
+    space = anatune.space(anatune.parse_workload(words), device, template="triton")
+    assert isinstance(space, GroupedSpace)
+    return space
 
 
 @pytest.mark.parametrize(

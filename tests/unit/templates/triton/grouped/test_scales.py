@@ -5,7 +5,7 @@ import pytest
 
 from anatune.core.hardware.files import hardware
 from anatune.templates.triton.grouped.scales import column_loads, needs_with_columns
-from anatune.templates.triton.instructions import Unit
+from anatune.templates.triton.instructions import DotUnit
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.resources import resources
 from anatune.templates.triton.tiles import Tiles
@@ -34,22 +34,22 @@ def tiles(*shapes: tuple[int, int, int]) -> Tiles:
     ],
 )
 def test_registers_are_those_of_the_compiler(spec, tile, registers):
-    found = needs_with_columns(PRODUCT, tiles(tile), spec)
-    assert abs(found[0, 0] - registers) <= 25
-    assert found[1, 0] == resources(PRODUCT, tiles(tile), spec).shared_bytes[0]
+    needs = needs_with_columns(PRODUCT, tiles(tile), spec)
+    assert abs(needs[0, 0] - registers) <= 25
+    assert needs[1, 0] == resources(PRODUCT, tiles(tile), spec).shared_bytes[0]
 
 
 # Triton 3.9: loads of scales of columns, and of spilled registers, in the loop
 @pytest.mark.parametrize(
     ("spec", "unit", "tile", "loads"),
     [
-        (H100, Unit.WGMMA, (64, 32, 4), 8),
-        (H100, Unit.WGMMA, (64, 64, 4), 16),
-        (H100, Unit.WGMMA, (128, 128, 8), 32),
-        (H100, Unit.WGMMA, (64, 128, 4), 1),
-        (B200, Unit.TCGEN05, (64, 64, 4), 32),
-        (B200, Unit.TCGEN05, (128, 64, 8), 32),
-        (B200, Unit.TCGEN05, (128, 128, 8), 64 + 53),
+        (H100, DotUnit.WGMMA, (64, 32, 4), 8),
+        (H100, DotUnit.WGMMA, (64, 64, 4), 16),
+        (H100, DotUnit.WGMMA, (128, 128, 8), 32),
+        (H100, DotUnit.WGMMA, (64, 128, 4), 1),
+        (B200, DotUnit.TCGEN05, (64, 64, 4), 32),
+        (B200, DotUnit.TCGEN05, (128, 64, 8), 32),
+        (B200, DotUnit.TCGEN05, (128, 128, 8), 64 + 53),
     ],
 )
 def test_threads_load_the_scales_of_their_columns(spec, unit, tile, loads):
@@ -60,4 +60,4 @@ def test_units_that_read_registers_keep_what_they_need():
     small = tiles((16, 64, 4))
     need = resources(PRODUCT, small, H100)
     assert (needs_with_columns(PRODUCT, small, H100) == [need.registers, need.shared_bytes, need.spilled]).all()
-    assert column_loads(small, np.array([Unit.MMA]), H100)[0] == 0.0
+    assert column_loads(small, np.array([DotUnit.MMA]), H100)[0] == 0.0

@@ -24,10 +24,10 @@ def test_one_expert_is_a_product():
 
 def test_few_tokens_read_the_weights_of_their_experts_once():
     few = GroupedProblem(4, 8, 128, 1536, 2048, balanced(4, 128, 8))
-    found = score_grouped(few, TILES, H100)
+    scores = score_grouped(few, TILES, H100)
     bandwidth = H100.dram.bandwidth_bytes_per_s * H100.dram.reachable_fraction
-    assert found.parts["dram_s"] * bandwidth == pytest.approx(np.full(3, 32 * 1536 * 2048 * 2.0), rel=0.02)
-    assert score_grouped(few, TILES, H100, held=1.0).time_s.max() < found.time_s.min()
+    assert scores.parts["dram_s"] * bandwidth == pytest.approx(np.full(3, 32 * 1536 * 2048 * 2.0), rel=0.02)
+    assert score_grouped(few, TILES, H100, held=1.0).time_s.max() < scores.time_s.min()
 
 
 def test_blocks_without_rows_take_time():
@@ -53,8 +53,8 @@ def test_scales_cost_products_on_matrix_units():
 def test_registers_are_those_of_the_compiler(spec, tile, registers):
     rows, columns, warps = tile
     tiles = Tiles.of([(rows, columns, 128, warps, 3, 1, 1)])
-    found = score_scaled(MatmulProblem(4096, 4096, 4096, "fp8", b_along_n=False), 128, tiles, hardware(spec))
-    assert abs(int(found.resources.registers[0]) - registers) <= 25
+    scores = score_scaled(MatmulProblem(4096, 4096, 4096, "fp8", b_along_n=False), 128, tiles, hardware(spec))
+    assert abs(int(scores.resources.registers[0]) - registers) <= 25
 
 
 def test_servers_kernel_fetches_padding_and_loads_scales_of_columns():

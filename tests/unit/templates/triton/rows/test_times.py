@@ -13,9 +13,9 @@ from anatune.templates.triton.rows.times import score_rows
 
 
 def spec(name: str = "h100") -> GpuSpec:
-    found = anatune.hardware(name)
-    assert isinstance(found, GpuSpec)
-    return found
+    device = anatune.hardware(name)
+    assert isinstance(device, GpuSpec)
+    return device
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ def spec(name: str = "h100") -> GpuSpec:
 def test_no_time_is_below_the_floor_and_no_traffic_below_the_bound(text: str) -> None:
     model = RowModel(anatune.parse_workload(text), spec())
     points = model.space.points_at(np.arange(model.space.size))
-    found = score_rows(model.workload, points, model.hardware)
-    assert (found.time_s >= model.floor_s).all()
-    assert (found.moved.dram >= model.workload.compulsory_bytes).all()
+    scores = score_rows(model.workload, points, model.hardware)
+    assert (scores.time_s >= model.floor_s).all()
+    assert (scores.moved.dram >= model.workload.compulsory_bytes).all()
 
 
 def test_a_row_that_is_read_twice_takes_longer() -> None:
@@ -37,8 +37,8 @@ def test_a_row_that_is_read_twice_takes_longer() -> None:
 
 def test_few_rows_leave_most_of_the_device_idle() -> None:
     points = np.array([[1, 4096, 4]])
-    one, many = (float(score_rows(anatune.softmax(rows, 4096), points, spec()).time_s[0]) for rows in (1, 132))
-    assert many < 1.5 * one
+    single, many = (float(score_rows(anatune.softmax(rows, 4096), points, spec()).time_s[0]) for rows in (1, 132))
+    assert many < 1.5 * single
 
 
 def test_l2_keeps_small_tensors_of_repeated_kernels_only() -> None:
