@@ -2,7 +2,7 @@
 
 import pytest
 
-from anatune.adapters.triton.asked import Launch
+from anatune.adapters.triton.asked import LaunchGrid
 from anatune.errors import SpaceError
 from anatune.templates.triton.problem import MatmulProblem
 
@@ -26,7 +26,7 @@ PROBLEM = MatmulProblem(512, 512, 512)
     ],
 )
 def test_grids(grid, num_programs, expected):
-    launch = Launch(PROBLEM, grid, num_sms=16, num_programs=num_programs)
+    launch = LaunchGrid(PROBLEM, grid, num_sms=16, num_programs=num_programs)
     assert launch.is_persistent(TILE, {"NUM_SMS": 16}) is expected
 
 
@@ -34,7 +34,7 @@ def test_grids(grid, num_programs, expected):
     ("grid", "words"), [((65,), "more blocks"), ((17,), "no multiple of 16 SMs"), ((0,), "fewer"), ("x", "be computed")]
 )
 def test_other_grids(grid, words):
-    launch = Launch(PROBLEM, grid, num_sms=16)
+    launch = LaunchGrid(PROBLEM, grid, num_sms=16)
     with pytest.raises(SpaceError, match=words):
         launch.is_persistent(TILE, {})
-    assert launch.is_persistent(TILE, {}, said=True)
+    assert launch.is_persistent(TILE, {}, is_declared=True)
