@@ -6,7 +6,7 @@ import pytest
 
 from anatune.cli.main import main
 from anatune.core.hardware.files import hardware
-from anatune.servers.measuring import Measuring
+from anatune.servers.measuring import MeasureOptions
 from tests.unit.measure.fake_cuda import BACKEND
 from tests.unit.servers.pretended import Pretended
 
@@ -131,7 +131,7 @@ def test_a_page(tmp_path, capsys):
 
 
 def test_the_few_best_are_measured(tmp_path, capsys, monkeypatch):
-    real = Measuring
+    real = MeasureOptions
     host = hardware("h200")
     monkeypatch.setattr(
         "anatune.servers.measuring.Measuring",

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from anatune.servers.written import Shipped, reason_against
+from anatune.servers.written import ShippedFile, reason_against
 from tests.unit.servers.written import USUAL, choices
 
 
@@ -13,7 +13,7 @@ def test_an_entry_that_gains_5_percent_is_enough():
 
 
 def test_tuned_tiles_give_way_to_measured_ones_alone():
-    tuned = Shipped("vLLM 0.33.0", {1: USUAL})
+    tuned = ShippedFile("vLLM 0.33.0", {1: USUAL})
     assert reason_against(tuned, choices()).startswith("vLLM 0.33.0 ships a file")
     assert reason_against(tuned, choices(measured=True)[:1]) == ""
     (even,) = (msgspec.structs.replace(one, default_measured_s=1.91e-5) for one in choices(measured=True)[:1])
