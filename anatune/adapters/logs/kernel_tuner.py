@@ -152,12 +152,12 @@ class KernelTunerReader:
         extents, size = workload.extents, self._size()
         mnk = (extents["j"], extents["i"], extents["k"])
         if size and (size != mnk[: len(size)] if len(size) in (2, 3) else size[0] not in (mnk[0], mnk[0] * mnk[1])):
-            raise UnfitError(f"another workload: problem size {'x'.join(map(str, size))} , expected {mnk[0]}x{mnk[1]}")
+            raise UnfitError(f"another workload: problem size {'x'.join(map(str, size))}, expected {mnk[0]}x{mnk[1]}")
         rate, time = number_of(entry.get("GFLOP/s", entry.get("GFLOPS"))), number_of(entry.get("time"))
         if 0 < time < 1e9 and rate > 0:
             flop = rate * 1e6 * time  # GFLOP/s times ms
             if not 0.9 < flop / workload.flop < 1.1:
-                raise UnfitError(f"another workload: {flop / 1e9:.4g} GFLOP recorded, not {workload.flop / 1e9:.4g}")
+                raise UnfitError(f"another workload: {flop / 1e9:.4g} GFLOP, expected {workload.flop / 1e9:.4g}")
 
 
 def _whole_number(value: Json) -> int | None:

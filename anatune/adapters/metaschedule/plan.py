@@ -98,12 +98,8 @@ def plan_model(
         for line in skipped:
             on_skip(line)
     elif not planned:
-        _log.warning(
-            "%s: none of %d functions was planned (%s; on_skip=print lists the reasons)",
-            folder,
-            len(functions),
-            skipped[0],
-        )
+        message = "%s: none of %d functions was planned (%s; on_skip=print lists the reasons)"
+        _log.warning(message, folder, len(functions), skipped[0])
     return database
 
 

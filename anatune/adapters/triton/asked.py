@@ -55,7 +55,7 @@ class LaunchGrid:
         arguments
             The arguments of the kernel and the meta-parameters of the configuration.
         said : bool
-            Whether the caller declares the kernel persistent. Any grid is accepted then.
+            Whether the caller declares the kernel persistent; then every grid is accepted.
 
         Raises
         ------

@@ -147,7 +147,7 @@ class Lab:
         """Start one, at the same address as the one before."""
         words = ("cluster", "scheduler", "--port", self.port)
         self.scheduler = self._start("scheduler", words)
-        wait_until("the scheduler", lambda: "workers join by" in self.scheduler.printed)
+        wait_until("the scheduler", lambda: "workers join with" in self.scheduler.printed)
         return self.scheduler
 
     def _start(self, name, words, **more):

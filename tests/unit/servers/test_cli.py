@@ -134,7 +134,7 @@ def test_the_few_best_are_measured(tmp_path, capsys, monkeypatch):
     real = MeasureOptions
     host = hardware("h200")
     monkeypatch.setattr(
-        "anatune.servers.measuring.Measuring",
+        "anatune.servers.measuring.MeasureOptions",
         lambda records, device, backend: real(records, device, backend, host, Pretended),
     )
     monkeypatch.setattr("anatune.tuning.places.local.LocalPlace.provenance", lambda *_: {})
@@ -167,11 +167,11 @@ PRODUCT, MANY = ("--n", "1536", "--k", "7168"), "9" * 5000
     ("words", "said"),
     [
         *(
-            (["vllm", "--hw", "h200", *PRODUCT, name, "4"], f"{name} is for experts, and the layer is a product")
+            (["vllm", "--hw", "h200", *PRODUCT, name, "4"], f"{name} is for experts, but the layer is a product")
             for name in ("--experts", "--intermediate", "--hidden", "--top-k", "--tp", "--group-size", "--power-law")
         ),
         *(
-            (["vllm", "--hw", "h200", "--model", "config.json", name, "4"], f"{name} goes without --model")
+            (["vllm", "--hw", "h200", "--model", "config.json", name, "4"], f"{name} is part of --model")
             for name in ("--experts", "--intermediate", "--hidden", "--top-k")
         ),
         (["vllm", "--hw", "h200", *PRODUCT, "--model", "config.json"], "--model is for experts"),
@@ -179,8 +179,8 @@ PRODUCT, MANY = ("--n", "1536", "--k", "7168"), "9" * 5000
         (["vllm", "--hw", "h200", *MOE, "--rows", MANY], "--rows is '999"),
         (["vllm", "--hw", "h200", *MOE, "--block-shape", f"128,{MANY}"], "--block-shape is '999"),
         (["vllm", "--hw", "a100_sxm", *MOE, "--dtype", "fp8_w8a8"], "no matrix instruction for 8-bit floats"),
-        (["vllm", "--hw", "h200"], "which layer?"),
-        (["vllm", "--hw", "h200", "--n", "1536"], "--n and --k go together"),
+        (["vllm", "--hw", "h200"], "no layer"),
+        (["vllm", "--hw", "h200", "--n", "1536"], "--n and --k belong together"),
         (["vllm", "--hw", "h200", *MOE, "--tp", "3"], "does not divide"),
         (["vllm", "--hw", "h200", *PRODUCT[:3], "7160"], "k is 7160, expected a multiple of 128: servers refuse"),
         (["vllm", "--hw", "h200", "--n", "96", "--k", "7168"], "n is 96, expected a multiple of 128"),
