@@ -20,7 +20,8 @@ def tables(page):
 def test_a_session_has_all_its_sections():
     page = session_page(usual())
     assert headings(page) == [
-        "Summary", "How the best was found", "Final comparison", "Predicted against measured", "Why the winner is the fastest",
+        "Summary", "How the best was found", "Final comparison", "Predicted against measured",
+        "Why the winner is the fastest",
         "Failures", "The machine", "All trials",
     ]  # fmt: skip
     assert page.title == "Tuning matmul 64x48x32 on xeon_8124m, 1 thread"
@@ -90,6 +91,6 @@ def test_enough_schedules_show_their_space(monkeypatch):
     ]
     page = records_page(records)
     assert headings(page)[-3:-1] == ["Legal points", "Distribution of times"]
-    assert "Measured are 10 schedules" in " ".join(page.sections[-2].words)
+    assert "10 schedules were measured" in " ".join(page.sections[-2].words)
     assert "Legal points" not in headings(records_page(records[:5]))
     assert "Legal points" not in headings(session_page(records))

@@ -23,7 +23,7 @@ def test_each_file_has_a_section():
     assert table.rows[1][4:7] == ("16×64×128", None, None)
     words = contents(page, 0, Figure)[0].words
     assert not any(one.words.endswith(".") for one in contents(page, 0, Figure))
-    assert "launches (1 row); bytes that have to come from DRAM (8 to 512 rows)" in words
+    assert "launches (1 row); bytes that have to be read from DRAM (8 to 512 rows)" in words
 
 
 def test_what_was_measured_and_what_failed():
@@ -34,4 +34,4 @@ def test_what_was_measured_and_what_failed():
         "measured (us)", "default measured (us)",
     ]  # fmt: skip
     assert table.marked == [1]
-    assert page.sections[0].points == ["8 rows, not all tiles ran: build_error: ptxas says no"]
+    assert page.sections[0].points == ["8 rows, not all tiles measured: build_error: ptxas says no"]

@@ -61,5 +61,5 @@ def test_what_was_judged():
 
 
 def test_how_sure_it_is_depends_on_the_layer():
-    assert "layers of experts are off" in sure_text(REQUEST.shapes)
+    assert "Compared with published measurements" in sure_text(REQUEST.shapes)
     assert "experts" not in sure_text(REQUEST.shapes[1:])
