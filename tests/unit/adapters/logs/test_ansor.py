@@ -126,4 +126,4 @@ def test_recorded_rows_written_back_as_a_log_are_the_same_points(recorded, tmp_p
         assert schedule.vector == {"A": widths.get(row.vec_d, 1), "B": widths.get(row.vec_w, 1)}
         assert (one.trial.measurement.time_s == row.time_s) == (row.err == 0)
     wrong = read_foreign(path, anatune.hardware("rtx3080"), workload)
-    assert wrong.left_out == {"measured on sm_37, but rtx3080 is of sm_86": len(rows)}
+    assert wrong.left_out == {"measured on sm_37, but rtx3080 has sm_86": len(rows)}

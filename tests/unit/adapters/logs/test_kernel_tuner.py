@@ -26,7 +26,7 @@ def test_a_cache_and_results(tmp_path):
     assert first.schedule.tiles == {"i": (2, 1, 8, 1, 4), "j": (2, 2, 8, 1, 2), "k": (4, 8, 2)}
     assert first.measurement.time_s == pytest.approx(5e-5)
     assert failed.measurement.time_s is None
-    assert found.left_out == {"operands that are not staged in shared memory": 1}
+    assert found.left_out == {"its operands are not staged in shared memory": 1}
     time = {"name": "time", "value": 0.05, "unit": "ms"}
     results = [
         {"configuration": kernel_tuner(), "invalidity": "correct", "measurements": [time]},
@@ -65,11 +65,11 @@ def test_a_damaged_line_of_a_cache_costs_itself_only(tmp_path):
             "measured on 'GeForce RTX 2080 Ti', not on --hw rtx3090",
         ),
         ({"device_name": "Quadro of mine"}, "measured on 'Quadro of mine', not on --hw rtx3090"),
-        ({"problem_size": [4096, 4096]}, "another workload: problem size 4096x4096 (M x N), expected 64x64"),
-        ({"problem_size": ["4096", 4096.0]}, "another workload: problem size 4096x4096 (M x N), expected 64x64"),
-        ({"problem_size": "2048"}, "another workload: problem size 2048 (M x N), expected 64x64"),
-        ({"problem_size": [64, 128]}, "another workload: problem size 64x128 (M x N), expected 64x64"),
-        ({"problem_size": [64, 64, 128]}, "another workload: problem size 64x64x128 (M x N), expected 64x64"),
+        ({"problem_size": [4096, 4096]}, "another workload: problem size 4096x4096, expected 64x64"),
+        ({"problem_size": ["4096", 4096.0]}, "another workload: problem size 4096x4096, expected 64x64"),
+        ({"problem_size": "2048"}, "another workload: problem size 2048, expected 64x64"),
+        ({"problem_size": [64, 128]}, "another workload: problem size 64x128, expected 64x64"),
+        ({"problem_size": [64, 64, 128]}, "another workload: problem size 64x64x128, expected 64x64"),
     ],
 )
 def test_what_a_cache_says_is_believed(tmp_path, header, reason):
@@ -134,4 +134,4 @@ def test_a_cache_that_kernel_tuner_wrote(recorded, tmp_path):
     times = [one.trial.measurement.time_s for one in found.trials]
     assert times == pytest.approx(list(rows["time_s"]))
     smaller = read_foreign(path, None, anatune.matmul(2048, 2048, 2048))
-    assert smaller.left_out == {"another workload: problem size 4096x4096 (M x N), expected 2048x2048": len(rows)}
+    assert smaller.left_out == {"another workload: problem size 4096x4096, expected 2048x2048": len(rows)}
